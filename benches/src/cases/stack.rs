@@ -1,0 +1,51 @@
+//! All stages on: retry, breaker, rate limit, timeout; by one caller, and by 64 tasks on two workers.
+//!
+//! The stages themselves are listed twice, once for us (`ours::stack`) and once for tower-resilience
+//! (`peers::tower_resilience::stack`); a new stage is a line in each.
+
+use std::error::Error;
+
+use super::Case;
+use crate::contender::{Contender, Runtimes};
+use crate::operation::{Operation, pending_once, ready};
+use crate::{ours, peers};
+
+pub(crate) fn cases(runtimes: &Runtimes) -> Result<Vec<Case>, Box<dyn Error>> {
+    Ok(vec![
+        one_thread("stack_ready_1t", 0.10, ready)?,
+        one_thread("stack_pending_1t", 0.25, pending_once)?,
+        two_workers("stack_ready_64", 0.06, ready, runtimes)?,
+        two_workers("stack_pending_64", 0.20, pending_once, runtimes)?,
+    ])
+}
+
+fn one_thread(name: &'static str, bar: f64, operation: impl Operation) -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name,
+        bar: Some(bar),
+        ours: Contender::on_one_thread("phalanx", ours::stack(operation)?),
+        peers: vec![
+            Contender::on_one_thread("tower-resilience", peers::tower_resilience::stack(operation)?),
+            Contender::on_one_thread("tower", peers::tower::stack(operation)),
+        ],
+    })
+}
+
+fn two_workers(
+    name: &'static str,
+    bar: f64,
+    operation: impl Operation,
+    runtimes: &Runtimes,
+) -> Result<Case, Box<dyn Error>> {
+    let phalanx = ours::stack(operation)?;
+    let resilience = peers::tower_resilience::stack(operation)?;
+    Ok(Case {
+        name,
+        bar: Some(bar),
+        ours: runtimes.on_two_workers("phalanx", || phalanx),
+        peers: vec![
+            runtimes.on_two_workers("tower-resilience", || resilience),
+            runtimes.on_two_workers("tower", || peers::tower::shared_stack(operation)),
+        ],
+    })
+}

@@ -1,0 +1,70 @@
+//! One stage at a time, beside the crates that do just that stage.
+
+use std::error::Error;
+
+use super::Case;
+use crate::contender::Contender;
+use crate::operation::{Operation, pending_once, ready};
+use crate::{ours, peers};
+
+pub(crate) fn cases() -> Result<Vec<Case>, Box<dyn Error>> {
+    Ok(vec![
+        rate_limit()?,
+        breaker()?,
+        retry()?,
+        timeout("timeout_alone", ready)?,
+        timeout("timeout_alone_pending", pending_once)?,
+    ])
+}
+
+fn rate_limit() -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name: "rate_limit_alone",
+        bar: Some(1.5),
+        ours: Contender::on_one_thread("phalanx", ours::rate_limit(ready)?),
+        peers: vec![
+            Contender::plain("governor", peers::governor::check()),
+            Contender::on_one_thread("tower-resilience", peers::tower_resilience::rate_limit(ready)?),
+            Contender::on_one_thread("tower", peers::tower::rate_limit(ready)),
+        ],
+    })
+}
+
+fn breaker() -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name: "breaker_alone",
+        bar: Some(0.6),
+        ours: Contender::on_one_thread("phalanx", ours::breaker(ready)?),
+        peers: vec![
+            Contender::plain("failsafe", peers::failsafe::closed()),
+            Contender::plain("recloser", peers::recloser::closed()),
+            Contender::on_one_thread("tower-resilience", peers::tower_resilience::breaker(ready)?),
+        ],
+    })
+}
+
+fn retry() -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name: "retry_alone",
+        bar: None,
+        ours: Contender::on_one_thread("phalanx", ours::retry(ready)?),
+        peers: vec![
+            Contender::on_one_thread("backon", peers::backon::Retried(ready)),
+            Contender::on_one_thread("tower-resilience", peers::tower_resilience::retry(ready)),
+            Contender::on_one_thread("tower", peers::tower::retry(ready)),
+        ],
+    })
+}
+
+fn timeout(name: &'static str, operation: impl Operation) -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name,
+        bar: None,
+        ours: Contender::on_one_thread("phalanx", ours::timeout(operation)?),
+        peers: vec![
+            Contender::on_one_thread("tokio", peers::tokio::Timed(operation)),
+            Contender::on_one_thread("tower", peers::tower::timeout(operation)),
+            Contender::on_one_thread("tower-resilience", peers::tower_resilience::timeout(operation)),
+        ],
+    })
+}

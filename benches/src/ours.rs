@@ -1,0 +1,96 @@
+//! Ours: everything that names the `phalanx` crate.
+
+use std::error::Error;
+use std::time::Duration;
+
+use phalanx::{
+    Backoff, BreakerSpec, Class, Classify, Kind, Pipeline, Policy, RateLimitSpec, ResilienceModule, RetrySpec,
+};
+
+use crate::contender::{Caller, poll_to_the_end};
+use crate::operation::{Operation, OperationError};
+use crate::settings::{
+    ATTEMPTS, FAILURE_RATIO, FIRST_BACKOFF, LONG_BREAK, LONGEST_BACKOFF, MIN_CALLS, TIMEOUT, UNREACHABLE_RATE,
+};
+
+/// A kept handle, as the hot path of a service would hold it; its clones share one key.
+#[derive(Clone)]
+struct Through<O> {
+    pipeline: Pipeline,
+    operation: O,
+}
+
+impl<O: Operation> Caller for Through<O> {
+    async fn call(&mut self) -> bool {
+        self.pipeline.run(self.operation).await.is_ok()
+    }
+}
+
+impl Classify for OperationError {
+    fn classify(&self) -> Class {
+        Kind::Infrastructure.into()
+    }
+}
+
+/// Every stage that `peers::tower_resilience::stack` has.
+pub(crate) fn stack<O: Operation>(operation: O) -> Result<impl Caller + Clone, Box<dyn Error>> {
+    through(
+        operation,
+        policy().retry(retry_spec()).breaker(breaker_spec()).rate_limit(rate_limit_spec()).timeout(TIMEOUT),
+    )
+}
+
+/// A policy with no stage on.
+pub(crate) fn pass_through<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
+    through(operation, policy())
+}
+
+pub(crate) fn retry<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
+    through(operation, policy().retry(retry_spec()))
+}
+
+pub(crate) fn breaker<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
+    through(operation, policy().breaker(breaker_spec()))
+}
+
+pub(crate) fn rate_limit<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
+    through(operation, policy().rate_limit(rate_limit_spec()))
+}
+
+pub(crate) fn timeout<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
+    through(operation, policy().timeout(TIMEOUT))
+}
+
+/// A breaker alone, open for longer than any run after one failure.
+pub(crate) fn open_breaker<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
+    let breaker = BreakerSpec::consecutive_failures(1).break_for(LONG_BREAK).escalate(1.0, LONG_BREAK);
+    let breaker = through(operation, policy().breaker(breaker))?;
+    let _failed = poll_to_the_end(breaker.pipeline.run(|| async { Err::<u32, _>(OperationError) }));
+    Ok(breaker)
+}
+
+fn policy() -> Policy {
+    Policy::named("bench")
+}
+
+fn through<O: Operation>(operation: O, policy: Policy) -> Result<Through<O>, Box<dyn Error>> {
+    let module = ResilienceModule::in_memory().policy(policy).build()?;
+    Ok(Through { pipeline: module.pipeline("bench", "peer")?, operation })
+}
+
+fn retry_spec() -> RetrySpec {
+    RetrySpec::attempts(ATTEMPTS as u32)
+        .on([Kind::Infrastructure])
+        .backoff(Backoff::exponential(FIRST_BACKOFF).max(LONGEST_BACKOFF))
+}
+
+fn breaker_spec() -> BreakerSpec {
+    BreakerSpec::failure_ratio(FAILURE_RATIO)
+        .window(Duration::from_secs(10))
+        .min_throughput(MIN_CALLS)
+        .break_for(Duration::from_secs(30))
+}
+
+fn rate_limit_spec() -> RateLimitSpec {
+    RateLimitSpec::per_second(UNREACHABLE_RATE.into())
+}

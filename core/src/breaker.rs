@@ -1,0 +1,457 @@
+//! The circuit breaker: stop calling what does not answer, try it out carefully, come back.
+//!
+//! ```text
+//!                     a trip condition holds
+//!        ┌────────┐ ───────────────────────────► ┌──────┐ ◄──────────────┐
+//!   ┌──► │ CLOSED │                              │ OPEN │                │ a trial call fails
+//!   │    └────────┘                              └──────┘                │
+//!   │  (ramp, if any)                                │ the break is over │
+//!   │                                                ▼                   │
+//!   │   success_threshold trial calls succeed  ┌───────────┐             │
+//!   └───────────────────────────────────────── │ HALF-OPEN │ ────────────┘
+//!                                              └───────────┘
+//! ```
+//!
+//! A pure machine: it is given the time, it keeps no clock, no lock and no randomness; stores wrap it, and the Lua
+//! scripts are its port. What it promises:
+//!
+//! * every change of phase starts a new **epoch**; a ticket of an earlier epoch changes nothing, so a late answer
+//!   neither closes, reopens nor prolongs anything;
+//! * in half-open at most `half_open_max_calls` calls hold a **lease**; a lease that was given back, or ran out,
+//!   frees its place, so a lost trial call cannot wedge the circuit;
+//! * only bad news trips: successes are counted, they never open a circuit. (So stores may count them in batches.)
+
+mod ramp;
+mod spec;
+
+use std::time::Duration;
+
+pub use self::spec::{BreakerSpec, Count, LatencyTrip, RampSpec};
+use crate::clock::Time;
+use crate::estimate::ring::{Counts, Ring};
+use crate::kind::Outcome;
+use crate::rejection::Code;
+
+/// Where the circuit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Calls pass and are counted.
+    Closed,
+    /// Calls are refused.
+    Open,
+    /// A few calls try it out.
+    HalfOpen,
+}
+
+impl Phase {
+    /// The name in logs, metrics and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
+}
+
+/// An operator's word, which stands above the phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Forced {
+    /// Refuses everything.
+    Open,
+    /// Admits everything; goes on counting, trips never.
+    Closed,
+    /// Admits everything, counts nothing.
+    Disabled,
+    /// Admits everything, changes phase and reports as if it did not.
+    MetricsOnly,
+}
+
+/// What an admitted call holds: it names the epoch its outcome counts in and, in half-open, its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The epoch of the admission.
+    pub epoch: u64,
+    /// The lease of a trial call.
+    pub lease: Option<u64>,
+}
+
+/// The answer to a call that wants to pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It may.
+    Admitted(Ticket),
+    /// It may not.
+    Refused {
+        /// `circuit_open`, `probe_quota` or `forced_open`.
+        code: Code,
+        /// When the break is over.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// What became of an admitted call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// What it says about the dependency.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub latency: Duration,
+}
+
+/// A change of phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// The phase that ended.
+    pub from: Phase,
+    /// The phase that began.
+    pub to: Phase,
+    /// Its epoch.
+    pub epoch: u64,
+    /// For an opening: how long the break lasts.
+    pub break_for: Option<Duration>,
+}
+
+/// What can be seen of a circuit from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerView {
+    /// Where it stands.
+    pub phase: Phase,
+    /// The operator's word, if any.
+    pub forced: Option<Forced>,
+    /// The present epoch.
+    pub epoch: u64,
+    /// Calls in the window.
+    pub calls: u64,
+    /// Failures among them.
+    pub failures: u64,
+    /// Slow ones among them.
+    pub slow: u64,
+    /// Failures in a row.
+    pub streak: u32,
+    /// Trial calls under way.
+    pub probes: u32,
+    /// Time until trial calls are let through.
+    pub opens_in: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    calls: u64,
+    failures: u64,
+    slow: u64,
+}
+
+impl Counts for Seen {
+    fn plus(self, other: Self) -> Self {
+        Self { calls: self.calls + other.calls, failures: self.failures + other.failures, slow: self.slow + other.slow }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    id: u64,
+    expires: Time,
+}
+
+/// The machine of one circuit.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    phase: Phase,
+    forced: Option<Forced>,
+    epoch: u64,
+    /// When the phase began.
+    since: Time,
+    /// When the break ends; meaningful while open.
+    until: Time,
+    /// How often the next break is lengthened.
+    escalation: u32,
+    window: Ring<Seen>,
+    streak: u32,
+    /// Since when the latency's quantile has been over its threshold.
+    slow_since: Option<Time>,
+    leases: Vec<Lease>,
+    next_lease: u64,
+    proven: u32,
+    /// Calls that asked during the present step of the ramp.
+    ramp: ramp::Ramp,
+}
+
+impl Breaker {
+    /// A closed circuit that has seen nothing.
+    pub fn new(now: Time, spec: &BreakerSpec) -> Self {
+        Self {
+            phase: Phase::Closed,
+            forced: None,
+            epoch: 1,
+            since: now,
+            until: now,
+            escalation: 0,
+            window: Ring::new(spec.sampling_window),
+            streak: 0,
+            slow_since: None,
+            leases: Vec::new(),
+            next_lease: 1,
+            proven: 0,
+            ramp: ramp::Ramp::default(),
+        }
+    }
+
+    /// Asks for a call to pass. A change of phase (the break is over) is told beside the answer.
+    pub fn admit(&mut self, now: Time, spec: &BreakerSpec) -> (Admission, Option<Transition>) {
+        let ticket = Ticket { epoch: self.epoch, lease: None };
+        match self.forced {
+            Some(Forced::Open) => {
+                let code = Code::ForcedOpen;
+                let retry_after = None;
+                return (Admission::Refused { code, retry_after }, None);
+            }
+            Some(Forced::Closed | Forced::Disabled) => return (Admission::Admitted(ticket), None),
+            Some(Forced::MetricsOnly) | None => {}
+        }
+        let transition = self.end_break(now);
+        let admission = match self.phase {
+            Phase::Closed if self.ramp.admits(now, self.since, spec) => Admission::Admitted(ticket),
+            Phase::HalfOpen => self.lease(now, spec),
+            Phase::Closed => refused(Code::ProbeQuota),
+            Phase::Open => Admission::Refused { code: Code::CircuitOpen, retry_after: Some(self.until.since(now)) },
+        };
+        let admission = match admission {
+            // Outcomes without a lease count in a closed circuit only, so this one reports and decides nothing.
+            Admission::Refused { .. } if self.forced == Some(Forced::MetricsOnly) => Admission::Admitted(ticket),
+            decided => decided,
+        };
+        (admission, transition)
+    }
+
+    /// Records what became of an admitted call. `luck` in 0.0..1.0 places a jittered break.
+    pub fn record(
+        &mut self,
+        now: Time,
+        spec: &BreakerSpec,
+        ticket: Ticket,
+        sample: Sample,
+        luck: f64,
+    ) -> Option<Transition> {
+        if self.forced == Some(Forced::Disabled) || ticket.epoch != self.epoch {
+            return None;
+        }
+        match self.phase {
+            Phase::Closed => self.count(now, spec, sample, luck),
+            Phase::HalfOpen => self.settle(now, spec, ticket.lease?, sample, luck),
+            Phase::Open => None,
+        }
+    }
+
+    /// Records successes of the present epoch that were counted elsewhere, in the slice they fell into.
+    pub fn record_successes(&mut self, epoch: u64, slice: u64, count: u64) {
+        let counted = self.phase == Phase::Closed && self.forced != Some(Forced::Disabled);
+        if count == 0 || epoch != self.epoch || !counted {
+            return;
+        }
+        self.streak = 0;
+        if let Some(seen) = self.window.slice(slice) {
+            seen.calls += count;
+        }
+    }
+
+    /// Tells the latency's quantile. Over the threshold for long enough, it trips a closed circuit.
+    pub fn observe_quantile(
+        &mut self,
+        now: Time,
+        spec: &BreakerSpec,
+        value: Option<Duration>,
+        luck: f64,
+    ) -> Option<Transition> {
+        let trip = spec.latency?;
+        if self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
+            self.slow_since = None;
+            return None;
+        }
+        let since = *self.slow_since.get_or_insert(now);
+        (now.since(since) >= trip.lasting).then(|| self.open(now, spec, luck)).flatten()
+    }
+
+    /// Puts an operator's word above the phase, or takes it away.
+    pub fn force(&mut self, forced: Option<Forced>) {
+        self.forced = forced;
+    }
+
+    /// Back to a closed circuit that has seen nothing. Tickets that are out no longer count.
+    pub fn reset(&mut self, now: Time, spec: &BreakerSpec) -> Option<Transition> {
+        let was = self.phase;
+        let transition = self.enter(now, spec, Phase::Closed, None);
+        self.escalation = 0;
+        self.ramp = ramp::Ramp::over();
+        (was != Phase::Closed).then_some(transition)
+    }
+
+    /// Takes over another spec. The phase stays; counts over a window of another length mean nothing and go.
+    pub fn retune(&mut self, old: &BreakerSpec, new: &BreakerSpec) {
+        if old.sampling_window != new.sampling_window {
+            self.window.clear(new.sampling_window);
+        }
+    }
+
+    /// What can be seen from outside. Changes nothing but which slices are current.
+    pub fn inspect(&mut self, now: Time) -> BreakerView {
+        let seen = self.window.sum(now);
+        BreakerView {
+            phase: self.phase,
+            forced: self.forced,
+            epoch: self.epoch,
+            calls: seen.calls,
+            failures: seen.failures,
+            slow: seen.slow,
+            streak: self.streak,
+            probes: self.leases.iter().filter(|lease| lease.expires > now).count() as u32,
+            opens_in: (self.phase == Phase::Open).then(|| self.until.since(now)),
+        }
+    }
+
+    /// Where it stands.
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The present epoch.
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// When the break ends, while open.
+    pub const fn until(&self) -> Time {
+        self.until
+    }
+
+    /// Whether every call passes without asking: closed, no ramp under way, no operator's word.
+    pub fn admits_all(&self) -> bool {
+        self.phase == Phase::Closed && self.forced.is_none() && self.ramp.is_over()
+    }
+
+    /// The operator's word, if any.
+    pub const fn forced(&self) -> Option<Forced> {
+        self.forced
+    }
+
+    /// Whether it is as good as one that was never used: closed, nothing in its window, nothing learned.
+    pub fn is_fresh(&mut self, now: Time) -> bool {
+        let seen = self.window.sum(now);
+        self.admits_all() && seen.calls == 0 && self.streak == 0 && self.escalation == 0
+    }
+
+    fn count(&mut self, now: Time, spec: &BreakerSpec, sample: Sample, luck: f64) -> Option<Transition> {
+        if matches!(sample.outcome, Outcome::Neutral | Outcome::Cancelled) {
+            return None;
+        }
+        let failed = sample.outcome == Outcome::Failure;
+        let slow = spec.is_slow(sample.latency);
+        let seen = self.window.at(now);
+        seen.calls += 1;
+        seen.failures += u64::from(failed);
+        seen.slow += u64::from(slow);
+        self.streak = if failed { self.streak.saturating_add(1) } else { 0 };
+        let trips = (failed || slow) && self.must_trip(now, spec);
+        if trips && self.forced != Some(Forced::Closed) {
+            return self.open(now, spec, luck);
+        }
+        None
+    }
+
+    fn must_trip(&mut self, now: Time, spec: &BreakerSpec) -> bool {
+        if spec.consecutive_failures.is_some_and(|limit| self.streak >= limit) {
+            return true;
+        }
+        let seen = self.window.sum(now);
+        let reached = |count: u64, ratio: Option<f64>| {
+            ratio.is_some_and(|ratio| count > 0 && count as f64 >= ratio * seen.calls as f64)
+        };
+        seen.calls >= u64::from(spec.min_throughput)
+            && (reached(seen.failures, spec.failure_ratio) || reached(seen.slow, spec.slow_call_ratio))
+    }
+
+    fn settle(&mut self, now: Time, spec: &BreakerSpec, lease: u64, sample: Sample, luck: f64) -> Option<Transition> {
+        // A lease that ran out and was given to somebody else is no longer ours to settle.
+        let place = self.leases.iter().position(|held| held.id == lease)?;
+        self.leases.swap_remove(place);
+        let too_slow = spec.slow_call_ratio.is_some() && spec.is_slow(sample.latency);
+        match sample.outcome {
+            Outcome::Neutral | Outcome::Cancelled => None,
+            Outcome::Success if !too_slow => {
+                self.proven += 1;
+                (self.proven >= spec.success_threshold).then(|| self.enter(now, spec, Phase::Closed, None))
+            }
+            Outcome::Success | Outcome::Failure => self.open(now, spec, luck),
+        }
+    }
+
+    fn lease(&mut self, now: Time, spec: &BreakerSpec) -> Admission {
+        self.leases.retain(|lease| lease.expires > now);
+        if self.leases.len() >= spec.half_open_max_calls as usize {
+            return refused(Code::ProbeQuota);
+        }
+        let id = self.next_lease;
+        self.next_lease += 1;
+        self.leases.push(Lease { id, expires: now.after(spec.lease()) });
+        Admission::Admitted(Ticket { epoch: self.epoch, lease: Some(id) })
+    }
+
+    fn end_break(&mut self, now: Time) -> Option<Transition> {
+        (self.phase == Phase::Open && now >= self.until).then(|| self.begin(now, Phase::HalfOpen, None))
+    }
+
+    fn open(&mut self, now: Time, spec: &BreakerSpec, luck: f64) -> Option<Transition> {
+        // A circuit that held for a whole window since it closed has earned a fresh start.
+        let held = self.phase == Phase::Closed && now.since(self.since) >= spec.sampling_window;
+        let escalation = if held { 0 } else { self.escalation };
+        let break_for = break_duration(spec, escalation, luck);
+        let transition = self.enter(now, spec, Phase::Open, Some(break_for));
+        self.escalation = escalation + 1;
+        self.until = now.after(break_for);
+        Some(transition)
+    }
+
+    fn enter(&mut self, now: Time, spec: &BreakerSpec, phase: Phase, break_for: Option<Duration>) -> Transition {
+        self.window.clear(spec.sampling_window);
+        let transition = self.begin(now, phase, break_for);
+        if phase == Phase::Closed {
+            self.ramp = ramp::Ramp::starting(spec);
+        }
+        transition
+    }
+
+    fn begin(&mut self, now: Time, phase: Phase, break_for: Option<Duration>) -> Transition {
+        let from = std::mem::replace(&mut self.phase, phase);
+        self.epoch += 1;
+        self.since = now;
+        self.streak = 0;
+        self.slow_since = None;
+        self.proven = 0;
+        self.leases.clear();
+        Transition { from, to: phase, epoch: self.epoch, break_for }
+    }
+}
+
+const fn refused(code: Code) -> Admission {
+    let retry_after = None;
+    Admission::Refused { code, retry_after }
+}
+
+/// The break after `escalation` trips in close succession. Multiplied step by step, as the Lua port does, so that both
+/// round alike.
+fn break_duration(spec: &BreakerSpec, escalation: u32, luck: f64) -> Duration {
+    let longest = spec.max_break_duration.max(spec.break_duration).as_micros() as f64;
+    let mut length = spec.break_duration.as_micros() as f64;
+    for _ in 0..escalation {
+        length = (length * spec.break_multiplier).min(longest);
+        if length >= longest {
+            break;
+        }
+    }
+    Duration::from_micros((length * (1.0 + spec.break_jitter * luck)) as u64)
+}
+
+#[cfg(test)]
+mod tests;

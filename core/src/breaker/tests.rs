@@ -1,0 +1,388 @@
+//! The machine's promises, one by one.
+
+use super::*;
+use proptest::prelude::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A breaker with its spec and a hand-moved clock.
+struct Rig {
+    breaker: Breaker,
+    spec: BreakerSpec,
+    now: Time,
+}
+
+impl Rig {
+    fn new(spec: BreakerSpec) -> Self {
+        let now = Time::from_micros(1_000_000_000);
+        Self { breaker: Breaker::new(now, &spec), spec, now }
+    }
+
+    fn wait(&mut self, by: Duration) {
+        self.now = self.now.after(by);
+    }
+
+    fn admit(&mut self) -> Result<Ticket, Code> {
+        match self.breaker.admit(self.now, &self.spec).0 {
+            Admission::Admitted(ticket) => Ok(ticket),
+            Admission::Refused { code, .. } => Err(code),
+        }
+    }
+
+    fn end(&mut self, ticket: Ticket, outcome: Outcome) -> Option<Transition> {
+        self.end_after(ticket, outcome, Duration::from_millis(1))
+    }
+
+    fn end_after(&mut self, ticket: Ticket, outcome: Outcome, latency: Duration) -> Option<Transition> {
+        let sample = Sample { outcome, latency };
+        self.breaker.record(self.now, &self.spec, ticket, sample, 0.5)
+    }
+
+    /// A whole call; panics if it is refused.
+    fn call(&mut self, outcome: Outcome) -> Option<Transition> {
+        let ticket = self.admit().expect("admitted");
+        self.end(ticket, outcome)
+    }
+
+    fn trip(&mut self) -> Transition {
+        for _ in 0..1_000 {
+            if let Some(transition) = self.call(Outcome::Failure) {
+                return transition;
+            }
+        }
+        panic!("a thousand failures did not trip it");
+    }
+
+    fn phase(&self) -> Phase {
+        self.breaker.phase()
+    }
+}
+
+fn ratio() -> BreakerSpec {
+    BreakerSpec::failure_ratio(0.5).window(10 * SECOND).min_throughput(10).break_for(30 * SECOND)
+}
+
+#[test]
+fn it_trips_at_the_ratio_and_not_before_the_minimum() {
+    let mut rig = Rig::new(ratio());
+    for _ in 0..9 {
+        assert_eq!(rig.call(Outcome::Failure), None);
+    }
+    let opened = rig.call(Outcome::Failure).unwrap();
+    assert_eq!((opened.from, opened.to), (Phase::Closed, Phase::Open));
+    assert_eq!(opened.break_for, Some(30 * SECOND));
+    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+}
+
+#[test]
+fn below_the_ratio_it_stays_closed() {
+    let mut rig = Rig::new(ratio());
+    for _ in 0..100 {
+        rig.call(Outcome::Success);
+        rig.call(Outcome::Success);
+        assert_eq!(rig.call(Outcome::Failure), None);
+    }
+}
+
+#[test]
+fn a_burst_of_failures_across_a_window_edge_trips() {
+    let mut rig = Rig::new(ratio());
+    rig.now = Time::from_micros(9_999_000);
+    for _ in 0..5 {
+        rig.call(Outcome::Failure);
+    }
+    rig.wait(Duration::from_millis(2));
+    for _ in 0..4 {
+        assert_eq!(rig.call(Outcome::Failure), None);
+    }
+    assert!(rig.call(Outcome::Failure).is_some());
+}
+
+#[test]
+fn old_failures_age_out() {
+    let mut rig = Rig::new(ratio());
+    for _ in 0..9 {
+        rig.call(Outcome::Failure);
+    }
+    rig.wait(11 * SECOND);
+    assert_eq!(rig.call(Outcome::Failure), None);
+    assert_eq!(rig.breaker.inspect(rig.now).failures, 1);
+}
+
+#[test]
+fn failures_in_a_row_trip_and_a_success_between_starts_over() {
+    let mut rig = Rig::new(BreakerSpec::consecutive_failures(3));
+    rig.call(Outcome::Failure);
+    rig.call(Outcome::Failure);
+    rig.call(Outcome::Success);
+    rig.call(Outcome::Failure);
+    assert_eq!(rig.call(Outcome::Failure), None);
+    assert!(rig.call(Outcome::Failure).is_some());
+}
+
+#[test]
+fn slow_calls_trip_even_when_they_succeed() {
+    let spec = BreakerSpec::slow_call_ratio(0.8, SECOND).min_throughput(5);
+    let mut rig = Rig::new(spec);
+    for last in 0..5 {
+        let ticket = rig.admit().unwrap();
+        let transition = rig.end_after(ticket, Outcome::Success, SECOND);
+        assert_eq!(transition.is_some(), last == 4);
+    }
+}
+
+#[test]
+fn a_high_quantile_trips_only_if_it_lasts() {
+    let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, 5 * SECOND));
+    let tell = |rig: &mut Rig, seconds| {
+        let value = Some(seconds * SECOND);
+        rig.breaker.observe_quantile(rig.now, &rig.spec, value, 0.0)
+    };
+    assert_eq!(tell(&mut rig, 2), None);
+    rig.wait(4 * SECOND);
+    assert_eq!(tell(&mut rig, 1), None, "back in budget: starts over");
+    rig.wait(2 * SECOND);
+    assert_eq!(tell(&mut rig, 2), None);
+    rig.wait(5 * SECOND);
+    assert_eq!(tell(&mut rig, 2).unwrap().to, Phase::Open);
+}
+
+#[test]
+fn after_the_break_one_call_tries_and_the_next_is_refused() {
+    let mut rig = Rig::new(ratio());
+    rig.trip();
+    rig.wait(30 * SECOND - Duration::from_micros(1));
+    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    rig.wait(Duration::from_micros(1));
+    let probe = rig.admit().unwrap();
+    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.end(probe, Outcome::Success).unwrap().to, Phase::Closed);
+}
+
+#[test]
+fn a_failed_probe_opens_it_again() {
+    let mut rig = Rig::new(ratio());
+    rig.trip();
+    rig.wait(30 * SECOND);
+    let probe = rig.admit().unwrap();
+    assert_eq!(rig.end(probe, Outcome::Failure).unwrap().to, Phase::Open);
+    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+}
+
+#[test]
+fn a_probe_that_is_cancelled_or_neutral_frees_its_place() {
+    let mut rig = Rig::new(ratio());
+    rig.trip();
+    rig.wait(30 * SECOND);
+    for outcome in [Outcome::Cancelled, Outcome::Neutral] {
+        let probe = rig.admit().unwrap();
+        assert_eq!(rig.end(probe, outcome), None);
+        assert_eq!(rig.phase(), Phase::HalfOpen);
+    }
+    assert!(rig.admit().is_ok());
+}
+
+#[test]
+fn a_lost_probe_loses_its_place_when_its_lease_runs_out() {
+    let mut rig = Rig::new(ratio().probe_lease(2 * SECOND));
+    rig.trip();
+    rig.wait(30 * SECOND);
+    let lost = rig.admit().unwrap();
+    rig.wait(2 * SECOND);
+    let next = rig.admit().unwrap();
+    assert_eq!(rig.end(lost, Outcome::Failure), None, "no longer its place");
+    assert_eq!(rig.end(next, Outcome::Success).unwrap().to, Phase::Closed);
+}
+
+#[test]
+fn a_probe_later_than_its_lease_still_counts_while_nobody_took_its_place() {
+    let mut rig = Rig::new(ratio().probe_lease(2 * SECOND));
+    rig.trip();
+    rig.wait(30 * SECOND);
+    let late = rig.admit().unwrap();
+    rig.wait(60 * SECOND);
+    assert_eq!(rig.end(late, Outcome::Success).unwrap().to, Phase::Closed);
+}
+
+#[test]
+fn a_success_from_before_the_trip_does_not_close_a_half_open_circuit() {
+    let mut rig = Rig::new(ratio());
+    let early = rig.admit().unwrap();
+    rig.trip();
+    assert_eq!(rig.end(early, Outcome::Success), None);
+    rig.wait(30 * SECOND);
+    let probe = rig.admit().unwrap();
+    assert_eq!(rig.end(early, Outcome::Success), None);
+    assert_eq!(rig.phase(), Phase::HalfOpen);
+    rig.end(probe, Outcome::Success);
+    assert_eq!(rig.end(early, Outcome::Failure), None);
+    assert_eq!(rig.breaker.inspect(rig.now).failures, 0);
+}
+
+#[test]
+fn a_failure_while_open_does_not_prolong_the_break() {
+    let mut rig = Rig::new(ratio());
+    let early = rig.admit().unwrap();
+    rig.trip();
+    rig.wait(29 * SECOND);
+    assert_eq!(rig.end(early, Outcome::Failure), None);
+    rig.wait(SECOND);
+    assert!(rig.admit().is_ok());
+}
+
+#[test]
+fn several_probes_several_successes() {
+    let mut rig = Rig::new(ratio().probes(2, 3));
+    rig.trip();
+    rig.wait(30 * SECOND);
+    let (a, b) = (rig.admit().unwrap(), rig.admit().unwrap());
+    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.end(a, Outcome::Success), None);
+    assert_eq!(rig.end(a, Outcome::Success), None, "settled once");
+    assert_eq!(rig.end(b, Outcome::Success), None);
+    let c = rig.admit().unwrap();
+    assert_eq!(rig.end(c, Outcome::Success).unwrap().to, Phase::Closed);
+}
+
+#[test]
+fn breaks_grow_on_trips_in_a_row_and_start_over_after_a_quiet_window() {
+    let mut rig = Rig::new(ratio().escalate(2.0, 100 * SECOND));
+    let mut breaks = vec![rig.trip().break_for.unwrap()];
+    for _ in 0..3 {
+        rig.wait(breaks.last().copied().unwrap());
+        let reopened = rig.call(Outcome::Failure).unwrap();
+        breaks.push(reopened.break_for.unwrap());
+    }
+    assert_eq!(breaks, [30, 60, 100, 100].map(|seconds| seconds * SECOND));
+    rig.wait(100 * SECOND);
+    rig.call(Outcome::Success);
+    assert_eq!(rig.trip().break_for, Some(100 * SECOND), "it hardly closed");
+    rig.wait(100 * SECOND);
+    rig.call(Outcome::Success);
+    rig.wait(10 * SECOND);
+    assert_eq!(rig.trip().break_for, Some(30 * SECOND), "it held for a window");
+}
+
+#[test]
+fn a_jittered_break_is_longer_by_at_most_its_share() {
+    let mut rig = Rig::new(ratio().jitter(0.2));
+    assert_eq!(rig.trip().break_for, Some(33 * SECOND)); // the rig's luck is 0.5
+}
+
+#[test]
+fn a_ramp_lets_traffic_back_in_by_steps() {
+    let mut rig = Rig::new(ratio().ramp(8 * SECOND, 4));
+    rig.trip();
+    rig.wait(30 * SECOND);
+    rig.call(Outcome::Success);
+    let mut shares = Vec::new();
+    for _ in 0..5 {
+        shares.push((0..100).filter(|_| rig.admit().is_ok()).count());
+        rig.wait(2 * SECOND);
+    }
+    assert_eq!(shares, [20, 40, 60, 80, 100]);
+    assert!(rig.breaker.admits_all());
+}
+
+#[test]
+fn an_operators_word_stands_above_the_phase() {
+    let mut rig = Rig::new(ratio());
+    rig.breaker.force(Some(Forced::Open));
+    assert_eq!(rig.admit(), Err(Code::ForcedOpen));
+
+    rig.breaker.force(Some(Forced::Closed));
+    for _ in 0..50 {
+        assert_eq!(rig.call(Outcome::Failure), None);
+    }
+    assert_eq!(rig.breaker.inspect(rig.now).failures, 50);
+
+    rig.breaker.force(Some(Forced::Disabled));
+    rig.call(Outcome::Failure);
+    assert_eq!(rig.breaker.inspect(rig.now).failures, 50);
+
+    rig.breaker.force(Some(Forced::MetricsOnly));
+    assert_eq!(rig.call(Outcome::Failure).unwrap().to, Phase::Open);
+    assert!(rig.admit().is_ok(), "reports open, admits all the same");
+
+    rig.breaker.force(None);
+    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+}
+
+#[test]
+fn a_reset_circuit_is_as_new_and_old_tickets_are_void() {
+    let mut rig = Rig::new(ratio());
+    let early = rig.admit().unwrap();
+    rig.trip();
+    assert_eq!(rig.breaker.reset(rig.now, &rig.spec).unwrap().to, Phase::Closed);
+    assert_eq!(rig.end(early, Outcome::Failure), None);
+    assert!(rig.breaker.is_fresh(rig.now));
+}
+
+#[test]
+fn a_new_threshold_keeps_the_counts_a_new_window_starts_over() {
+    let mut rig = Rig::new(ratio());
+    rig.call(Outcome::Failure);
+    let stricter = BreakerSpec { failure_ratio: Some(0.1), ..ratio() };
+    rig.breaker.retune(&rig.spec, &stricter);
+    assert_eq!(rig.breaker.inspect(rig.now).failures, 1);
+    rig.breaker.retune(&stricter, &ratio().window(20 * SECOND));
+    assert_eq!(rig.breaker.inspect(rig.now).failures, 0);
+}
+
+#[test]
+fn successes_counted_elsewhere_fall_into_their_slice_and_end_a_streak() {
+    let mut rig = Rig::new(BreakerSpec::consecutive_failures(2));
+    rig.call(Outcome::Failure);
+    let slice = rig.now.as_micros() / 1_000_000;
+    rig.breaker.record_successes(1, slice, 5);
+    assert_eq!(rig.call(Outcome::Failure), None, "not two in a row");
+    rig.breaker.record_successes(1, slice - 20, 5);
+    rig.breaker.record_successes(7, slice, 5);
+    assert_eq!(rig.breaker.inspect(rig.now).calls, 7, "too old and wrong epoch: not counted");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Admit,
+    End(prop::sample::Index, u8),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => Just(Step::Admit),
+        3 => (any::<prop::sample::Index>(), 0_u8..4).prop_map(|(i, o)| Step::End(i, o)),
+        1 => (0_u64..20_000_000).prop_map(Step::Wait),
+    ];
+    prop::collection::vec(step, 1..400)
+}
+
+proptest! {
+    /// FAULTS I-4, I-7 and I-8: never more probes than allowed, epochs only grow, and however a history ends, after
+    /// the break and the lease somebody is let through.
+    #[test]
+    fn no_history_wedges_a_circuit_or_overbooks_its_probes(steps in steps(), probes in 1_u32..4) {
+        let spec = ratio().probes(probes, 2).probe_lease(5 * SECOND).escalate(1.5, 60 * SECOND);
+        let mut rig = Rig::new(spec);
+        let mut out: Vec<Ticket> = Vec::new();
+        let mut epoch = rig.breaker.epoch();
+        for step in steps {
+            match step {
+                Step::Admit => out.extend(rig.admit()),
+                Step::Wait(micros) => rig.wait(Duration::from_micros(micros)),
+                Step::End(index, outcome) if !out.is_empty() => {
+                    let ticket = out.swap_remove(index.index(out.len()));
+                    let outcomes = [Outcome::Success, Outcome::Failure, Outcome::Neutral, Outcome::Cancelled];
+                    rig.end(ticket, outcomes[usize::from(outcome)]);
+                }
+                Step::End(..) => {}
+            }
+            let view = rig.breaker.inspect(rig.now);
+            prop_assert!(view.probes <= probes);
+            prop_assert!(view.epoch >= epoch);
+            epoch = view.epoch;
+        }
+        rig.wait(60 * SECOND + 5 * SECOND);
+        prop_assert!(rig.admit().is_ok());
+    }
+}

@@ -1,0 +1,352 @@
+//! One call with terms of its own: what it costs, how its result is read, what answers in its place.
+
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use crate::classify::{Class, Classify, by_error};
+use crate::context::{Context, Criticality, scope};
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::event::What;
+use crate::fallback::{Degraded, Fallback, NoFallback, Served, Value, With, WithAsync, default_kinds};
+use crate::kind::{Kind, Kinds, Outcome};
+use crate::pipeline::{Pipeline, Stages, Terms, Trail};
+use crate::rejection::Rejection;
+use crate::retry::nested;
+use crate::store::Store;
+
+/// Reads what a result means.
+pub trait Classifier<T, E> {
+    /// The class of this result.
+    fn class(&self, result: &Result<T, E>) -> Class;
+}
+
+/// An `Ok` is a success, an `Err` is what it says it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByError;
+
+impl<T, E: Classify> Classifier<T, E> for ByError {
+    fn class(&self, result: &Result<T, E>) -> Class {
+        by_error(result)
+    }
+}
+
+/// A closure over the whole result.
+#[derive(Clone, Copy, Debug)]
+pub struct By<F>(F);
+
+impl<T, E, F: Fn(&Result<T, E>) -> Class> Classifier<T, E> for By<F> {
+    fn class(&self, result: &Result<T, E>) -> Class {
+        (self.0)(result)
+    }
+}
+
+/// One call, being prepared.
+#[must_use = "a call does nothing until it is run"]
+pub struct Call<'a, S: Store, C = ByError, B = NoFallback> {
+    target: Target<'a, S>,
+    terms: Terms,
+    classifier: C,
+    fallback: B,
+    fallback_on: Kinds,
+}
+
+enum Target<'a, S: Store> {
+    Kept(&'a Pipeline<S>),
+    Found(Pipeline<S>),
+    Missing(Rejection),
+}
+
+impl<'a, S: Store> Call<'a, S> {
+    #[inline]
+    pub(crate) fn on(pipeline: &'a Pipeline<S>) -> Self {
+        Self::at(Target::Kept(pipeline))
+    }
+
+    pub(crate) fn found(found: Result<Pipeline<S>, Rejection>) -> Self {
+        Self::at(match found {
+            Ok(pipeline) => Target::Found(pipeline),
+            Err(rejection) => Target::Missing(rejection),
+        })
+    }
+
+    #[inline]
+    fn at(target: Target<'a, S>) -> Self {
+        Self {
+            target,
+            terms: Terms::default(),
+            classifier: ByError,
+            fallback: NoFallback,
+            fallback_on: default_kinds(),
+        }
+    }
+}
+
+impl<'a, S: Store, C, B> Call<'a, S, C, B> {
+    /// How many permits of the rate limit it takes. Default 1.
+    pub fn cost(mut self, permits: u32) -> Self {
+        self.terms.cost = permits;
+        self
+    }
+
+    /// It must be over in `budget`, whatever the policy and the task allow.
+    pub fn within(mut self, budget: Duration) -> Self {
+        self.terms.context = self.terms.context.with_timeout(budget);
+        self
+    }
+
+    /// How much the caller would miss the answer.
+    pub fn criticality(mut self, criticality: Criticality) -> Self {
+        self.terms.context = self.terms.context.with_criticality(criticality);
+        self
+    }
+
+    /// Reads results with a closure: for errors that are not yours, and for an `Ok` that is a failure.
+    pub fn classify<T, E, F>(self, classifier: F) -> Call<'a, S, By<F>, B>
+    where
+        F: Fn(&Result<T, E>) -> Class,
+    {
+        Call {
+            target: self.target,
+            terms: self.terms,
+            classifier: By(classifier),
+            fallback: self.fallback,
+            fallback_on: self.fallback_on,
+        }
+    }
+
+    /// Answers with this value when there is no answer.
+    pub fn fallback_value<T: Clone>(self, value: T) -> Call<'a, S, C, Value<T>> {
+        self.fallback(Value(value))
+    }
+
+    /// Answers with a function of the error.
+    pub fn fallback_with<T, E, F: Fn(&Error<E>) -> T>(self, answer: F) -> Call<'a, S, C, With<F>> {
+        self.fallback(With(answer))
+    }
+
+    /// Answers with an async function of the error.
+    pub fn fallback_async<T, E, F, Fut>(self, answer: F) -> Call<'a, S, C, WithAsync<F>>
+    where
+        F: Fn(&Error<E>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.fallback(WithAsync(answer))
+    }
+
+    /// Answers with a fallback of any kind, such as `StaleCache::at`.
+    pub fn fallback<N>(self, fallback: N) -> Call<'a, S, C, N> {
+        Call {
+            target: self.target,
+            terms: self.terms,
+            classifier: self.classifier,
+            fallback,
+            fallback_on: self.fallback_on,
+        }
+    }
+
+    /// The kinds the fallback steps in for. Default: everything that is not an answer of the dependency
+    /// (`concurrency`, `infrastructure`, `throttled`, `timeout`, `internal`).
+    pub fn fallback_on(mut self, kinds: impl Into<Kinds>) -> Self {
+        self.fallback_on = kinds.into();
+        self
+    }
+
+    /// Runs the operation.
+    ///
+    /// # Errors
+    /// The policy's refusal or the operation's own error, unless the fallback answered.
+    pub async fn run<T, E, F, Fut>(self, operation: F) -> Result<T, Error<E>>
+    where
+        C: Classifier<T, E>,
+        B: Fallback<T, E>,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let served = self.serve(&operation, None).await;
+        served.map(|served| served.value)
+    }
+
+    /// Runs the operation; the answer says whether it is the real one.
+    ///
+    /// # Errors
+    /// As [`Call::run`].
+    pub async fn run_served<T, E, F, Fut>(self, operation: F) -> Result<Served<T>, Error<E>>
+    where
+        C: Classifier<T, E>,
+        B: Fallback<T, E>,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.serve(&operation, None).await
+    }
+
+    /// Runs the operation and tells beside the answer what was decided: attempts, elapsed time, stage, source.
+    pub async fn run_recorded<T, E, F, Fut>(mut self, operation: F) -> (Result<T, Error<E>>, Decision)
+    where
+        C: Classifier<T, E>,
+        B: Fallback<T, E>,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.terms.recorded = true;
+        let mut decision = Decision::default();
+        let served = self.serve(&operation, Some(&mut decision)).await;
+        (served.map(|served| served.value), decision)
+    }
+
+    /// Runs each attempt as a task of its own: when the caller is answered (time-out) or goes away, the work goes on
+    /// in the background. The task's context goes with it; a panic in it is the caller's panic.
+    ///
+    /// # Errors
+    /// As [`Call::run`].
+    pub async fn run_detached<T, E, F, Fut>(self, operation: F) -> Result<T, Error<E>>
+    where
+        C: Classifier<T, E>,
+        B: Fallback<T, E>,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        self.run(|| {
+            let task = tokio::spawn(scope(Context::current(), operation()));
+            async {
+                match task.await {
+                    Ok(result) => result,
+                    Err(failed) => match failed.try_into_panic() {
+                        Ok(panic) => resume_unwind(panic),
+                        // Only a runtime that is shutting down cancels the task, and it will not poll us again.
+                        Err(_) => std::future::pending().await,
+                    },
+                }
+            }
+        })
+        .await
+    }
+
+    async fn serve<T, E, F, Fut>(&self, operation: &F, record: Option<&mut Decision>) -> Result<Served<T>, Error<E>>
+    where
+        C: Classifier<T, E>,
+        B: Fallback<T, E>,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let pipeline = match &self.target {
+            Target::Kept(pipeline) => pipeline,
+            Target::Found(pipeline) => pipeline,
+            Target::Missing(rejection) => {
+                let trail = Trail::default();
+                return answer_missing(self, rejection, &trail, record).await;
+            }
+        };
+        let stages = pipeline.current();
+        let mut report = Report { stages: &stages, trail: Trail::default(), open: stages.observers.any() };
+        let classify = |result: &Result<T, E>| self.classifier.class(result);
+        let result = stages.walk(&self.terms, &mut report.trail, &classify, operation).await;
+        if result.is_ok() && report.trail.kind.is_none() && !report.open && record.is_none() {
+            // The way of nearly all calls: nothing to tell, nothing to replace.
+            return result.map(|value| {
+                self.fallback.remember(&value);
+                Served::fresh(value)
+            });
+        }
+        self.answer(result, report, record).await
+    }
+
+    /// Everything that is not a plain answer to a plain call: fallback, record, events.
+    async fn answer<T, E>(
+        &self,
+        result: Result<T, Error<E>>,
+        mut report: Report<'_, S>,
+        record: Option<&mut Decision>,
+    ) -> Result<Served<T>, Error<E>>
+    where
+        B: Fallback<T, E>,
+    {
+        let stages = report.stages;
+        let rejection = result.as_ref().err().and_then(Error::rejection);
+        let kind = rejection.map(Rejection::kind).or(report.trail.kind);
+        report.trail.kind = kind;
+        let mut decision = if report.open || record.is_some() {
+            report.trail.decision(stages.version, rejection)
+        } else {
+            Decision::default()
+        };
+        let served = self.replace(result, kind).await;
+        if let Ok(Served { degraded: Some(degraded), .. }) = &served {
+            decision.degraded = Some(*degraded);
+            let kind = kind.unwrap_or(Kind::Internal);
+            stages.observers.tell(&stages.key, What::FallbackServed { kind });
+        }
+        if std::mem::take(&mut report.open) {
+            stages.finished(&report.trail, &decision);
+        }
+        if let Some(record) = record {
+            *record = decision;
+        }
+        let retryable = kind.is_some_and(Kind::retryable);
+        if served.is_err() && retryable && report.trail.attempts > 1 {
+            nested::mark();
+        }
+        served
+    }
+
+    /// The answer, or the fallback's in its place.
+    async fn replace<T, E>(&self, result: Result<T, Error<E>>, kind: Option<Kind>) -> Result<Served<T>, Error<E>>
+    where
+        B: Fallback<T, E>,
+    {
+        match result {
+            Ok(value) => {
+                if kind.is_none() {
+                    self.fallback.remember(&value);
+                }
+                Ok(Served::fresh(value))
+            }
+            Err(error) if B::PRESENT && kind.is_some_and(|kind| self.fallback_on.contains(kind)) => {
+                self.fallback.answer(&error).await.ok_or(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A call of a policy that does not exist: refused, unless the fallback was told to answer for that.
+async fn answer_missing<T, E, S: Store, C, B: Fallback<T, E>>(
+    call: &Call<'_, S, C, B>,
+    rejection: &Rejection,
+    trail: &Trail,
+    record: Option<&mut Decision>,
+) -> Result<Served<T>, Error<E>> {
+    let mut decision = trail.decision(0, Some(rejection));
+    let served = call.replace(Err((*rejection).into()), Some(rejection.kind())).await;
+    decision.degraded = served.as_ref().ok().and_then(degraded_mark);
+    if let Some(record) = record {
+        *record = decision;
+    }
+    served
+}
+
+const fn degraded_mark<T>(served: &Served<T>) -> Option<Degraded> {
+    served.degraded
+}
+
+/// The story of a call that observers will be told, also if the caller goes away in the middle of it.
+struct Report<'a, S: Store> {
+    stages: &'a Stages<S>,
+    trail: Trail,
+    open: bool,
+}
+
+impl<S: Store> Drop for Report<'_, S> {
+    fn drop(&mut self) {
+        if self.open {
+            let outcome = if std::thread::panicking() { Outcome::Failure } else { Outcome::Cancelled };
+            self.trail.abandon(outcome, &self.stages.clock);
+            let decision = self.trail.decision(self.stages.version, None);
+            self.stages.finished(&self.trail, &decision);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The decision record: what was decided about a call, by whom and on what. Headers, spans, log lines and tests all
+//! read this one record.
+
+use std::time::Duration;
+
+use crate::fallback::Degraded;
+use crate::policy::Stage;
+use crate::rejection::{Code, Source};
+
+/// Whether the operation was let through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// It ran at least once.
+    #[default]
+    Admitted,
+    /// It never ran.
+    Refused,
+}
+
+/// What was decided about a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// Whether the operation was let through.
+    pub verdict: Verdict,
+    /// The stage that refused or cut off, if one did.
+    pub stage: Option<Stage>,
+    /// Its reason.
+    pub reason: Option<Code>,
+    /// Whose state it was decided on: the refusing stage's, else the furthest from the fleet's truth that was asked.
+    pub source: Source,
+    /// Whole permits left in the rate limit's bucket, if there is one.
+    pub remaining: Option<u64>,
+    /// When it makes sense to come back.
+    pub retry_after: Option<Duration>,
+    /// The version of the policy, from 1.
+    pub policy_version: u64,
+    /// How often the operation was started.
+    pub attempts: u32,
+    /// From the call to its answer.
+    pub elapsed: Duration,
+    /// Set when a fallback answered.
+    pub degraded: Option<Degraded>,
+}

@@ -1,0 +1,279 @@
+//! From two names to a pipeline: the policies, and the table of routes they run on.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::call::Call;
+use crate::classify::Classify;
+use crate::error::Error;
+use crate::event::{Observer, Observers, What};
+use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
+use crate::pipeline::{Pipeline, Slot};
+use crate::policy::Policy;
+use crate::policy::validate::{ConfigError, Mistake};
+use crate::rejection::{Code, Rejection};
+use crate::rng::Rng;
+use crate::store::Store;
+use crate::table::Table;
+
+/// What a name without a policy means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Unknown {
+    /// A mistake: wiring fails, calls are refused with `unknown_policy`.
+    #[default]
+    Error,
+    /// A policy without stages.
+    Passthrough,
+}
+
+/// How an engine is made.
+#[derive(Debug)]
+pub struct EngineSpec {
+    /// The policies, by name. `occ` and `transient` are there unless overridden.
+    pub policies: Vec<Policy>,
+    /// For every name that has no policy of its own. Default none.
+    pub default_policy: Option<Policy>,
+    /// What a name without a policy means, if there is no default policy either.
+    pub unknown: Unknown,
+    /// How many (policy, route) pairs are kept at a time. Default 10,000.
+    pub max_routes: usize,
+    /// The seed of jitter and shedding. Default: drawn by the operating system.
+    pub seed: Option<u64>,
+    /// Who is told of events.
+    pub observers: ObserverList,
+}
+
+/// Observers while an engine is being made.
+#[derive(Clone, Default)]
+pub struct ObserverList(pub Vec<Arc<dyn Observer>>);
+
+impl std::fmt::Debug for ObserverList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ObserverList").field(&self.0.len()).finish()
+    }
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        Self {
+            policies: Vec::new(),
+            default_policy: None,
+            unknown: Unknown::Error,
+            max_routes: 10_000,
+            seed: None,
+            observers: ObserverList::default(),
+        }
+    }
+}
+
+/// All policies over one store. Cheap to clone; clones are the same engine.
+pub struct Engine<S: Store>(Arc<Shared<S>>);
+
+struct Shared<S: Store> {
+    store: S,
+    observers: Observers,
+    rng: Rng,
+    unknown: Unknown,
+    policies: RwLock<Policies>,
+    slots: Table<Slot<S>>,
+    /// One retuning at a time, so that versions reach all routes in the order they were given.
+    retuning: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Policies {
+    named: HashMap<String, Versioned>,
+    default: Option<Arc<Policy>>,
+}
+
+#[derive(Clone)]
+struct Versioned {
+    policy: Arc<Policy>,
+    version: u64,
+}
+
+impl<S: Store> Engine<S> {
+    /// An engine over a store.
+    ///
+    /// # Errors
+    /// Every mistake of every policy, each with its path.
+    pub fn new(store: S, spec: EngineSpec) -> Result<Self, ConfigError> {
+        let mut mistakes = Vec::new();
+        let mut policies = Policies::default();
+        for policy in [Policy::occ(), Policy::transient()] {
+            policies.put(policy);
+        }
+        let mut seen = std::collections::HashSet::new();
+        for policy in spec.policies {
+            mistakes.extend(policy.mistakes());
+            if !seen.insert(policy.name.clone()) {
+                mistakes.push(Mistake {
+                    path: format!("policies.{}", policy.name.escape_debug()),
+                    reason: "two policies have this name".to_owned(),
+                });
+            }
+            policies.put(policy);
+        }
+        if let Some(policy) = spec.default_policy {
+            let policy = Policy { name: "default".to_owned(), ..policy };
+            mistakes.extend(policy.mistakes());
+            policies.default = Some(Arc::new(policy));
+        }
+        if spec.max_routes == 0 {
+            mistakes.push(Mistake { path: "max_routes".to_owned(), reason: "must be at least 1".to_owned() });
+        }
+        if !mistakes.is_empty() {
+            return Err(ConfigError { mistakes });
+        }
+        Ok(Self(Arc::new(Shared {
+            store,
+            observers: Observers::new(spec.observers.0),
+            rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
+            unknown: spec.unknown,
+            policies: RwLock::new(policies),
+            slots: Table::new(spec.max_routes),
+            retuning: Mutex::new(()),
+        })))
+    }
+
+    /// Resolves a policy on a route. Hot callers keep the result.
+    ///
+    /// # Errors
+    /// `unknown_policy` or `route_too_long`.
+    pub fn pipeline<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Result<Pipeline<S>, Rejection> {
+        let key = BorrowedKey::new(policy, route.into());
+        match self.0.slots.find(key) {
+            Some(slot) => Ok(Pipeline::new(slot)),
+            None => self.first_seen(key),
+        }
+    }
+
+    /// Runs an operation under a policy on a route.
+    ///
+    /// # Errors
+    /// The policy's refusal, or the operation's own error.
+    pub async fn run<'a, T, E, F, Fut>(
+        &self,
+        policy: &str,
+        route: impl Into<Route<'a>>,
+        operation: F,
+    ) -> Result<T, Error<E>>
+    where
+        E: Classify,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.call(policy, route).run(operation).await
+    }
+
+    /// A call with terms of its own. A policy that does not exist is told when the call is run.
+    pub fn call<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Call<'static, S> {
+        Call::found(self.pipeline(policy, route))
+    }
+
+    /// Changes or adds a policy. Living circuits and buckets keep their state and follow the new numbers; calls in
+    /// flight finish under the old ones.
+    ///
+    /// # Errors
+    /// Every mistake of the policy; nothing is changed then.
+    pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
+        let mistakes = policy.mistakes();
+        if !mistakes.is_empty() {
+            return Err(ConfigError { mistakes });
+        }
+        let shared = &self.0;
+        let _one_at_a_time = shared.retuning.lock();
+        let name = policy.name.clone();
+        let Versioned { policy, version } = shared.policies.write().put(policy);
+        // Whoever looked the old policy up did so before we had the lock, and has a slot in the table by now.
+        for slot in shared.slots.values() {
+            let key = slot.latest().key.clone();
+            if key.policy() == name {
+                slot.retune(policy.clone(), version);
+                shared.observers.tell(&key, What::Retuned { version });
+            }
+        }
+        Ok(())
+    }
+
+    /// The policies' names, sorted.
+    pub fn policies(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.0.policies.read().named.keys().cloned().collect();
+        names.sort();
+        names
+    }
+
+    /// Every pipeline that has been used and not been forgotten.
+    pub fn pipelines(&self) -> Vec<Pipeline<S>> {
+        self.0.slots.values().into_iter().map(Pipeline::new).collect()
+    }
+
+    /// The store all of it stands on.
+    pub fn store(&self) -> &S {
+        &self.0.store
+    }
+
+    #[cold]
+    fn first_seen(&self, key: BorrowedKey<'_>) -> Result<Pipeline<S>, Rejection> {
+        if key.route.is_some_and(|route| route.len() > MAX_ROUTE_BYTES) {
+            return Err(Rejection::new(Code::RouteTooLong));
+        }
+        let shared = &self.0;
+        // Held until the slot stands in the table: see `retune`.
+        let policies = shared.policies.read();
+        let Versioned { policy, version } =
+            policies.find(key.policy, shared.unknown).ok_or(Rejection::new(Code::UnknownPolicy))?;
+        let make = |key: StateKey| {
+            let (store, observers) = (shared.store.clone(), shared.observers.clone());
+            Slot::new(key, policy.clone(), version, store, observers, shared.rng.fork())
+        };
+        let own = key.to_owned();
+        let slot = shared.slots.find_or_make(&own, || make(own.clone())).unwrap_or_else(|| {
+            // Every place is in use. Rather than a fresh bucket for each new name, which would be no limit at all,
+            // newcomers of a policy share one state until a place is free.
+            shared.observers.tell(&own, What::RoutesExhausted);
+            Arc::new(make(StateKey::overflow(key.policy)))
+        });
+        Ok(Pipeline::new(slot))
+    }
+}
+
+impl Policies {
+    fn put(&mut self, policy: Policy) -> Versioned {
+        let version = self.named.get(&policy.name).map_or(1, |known| known.version + 1);
+        let name = policy.name.clone();
+        let versioned = Versioned { policy: Arc::new(policy), version };
+        self.named.insert(name, versioned.clone());
+        versioned
+    }
+
+    /// By name, else the default, else whatever the unknown rule says.
+    fn find(&self, name: &str, unknown: Unknown) -> Option<Versioned> {
+        if let Some(versioned) = self.named.get(name) {
+            return Some(versioned.clone());
+        }
+        let policy = match (&self.default, unknown) {
+            (Some(policy), _) => Policy { name: name.to_owned(), ..(**policy).clone() },
+            (None, Unknown::Passthrough) => Policy::named(name),
+            (None, Unknown::Error) => return None,
+        };
+        Some(Versioned { policy: Arc::new(policy), version: 1 })
+    }
+}
+
+impl<S: Store> Clone for Engine<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: Store> std::fmt::Debug for Engine<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("policies", &self.policies()).finish_non_exhaustive()
+    }
+}

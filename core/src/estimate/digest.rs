@@ -1,0 +1,213 @@
+//! Latency quantiles over a sliding window, without locks and without samples.
+//!
+//! A DDSketch (Masson, Rim and Lee, 2019) in time slices: logarithmic bins whose width grows with the value, so any
+//! quantile is within 2 % of a latency that was really seen ([`RELATIVE_ERROR`]); counts per slice, so old slices fall
+//! out of the window whole. Range 1 µs to 1 h; anything longer is not a latency and is left out.
+//!
+//! Writers add to an atomic bin of the present slice and never wait for each other; once a slice, one of them clears
+//! the slot that comes after the next, so that nobody ever counts into a slot being cleared.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sketches_ddsketch::Config;
+
+use crate::clock::{Time, micros};
+
+/// A quantile is off by at most this share of itself.
+pub const RELATIVE_ERROR: f64 = 0.02;
+
+/// Bins from 1 µs to 1 h at that error: ln(3.6e9) / ln(1.02 / 0.98) = 549.9.
+pub const BINS: usize = 552;
+
+const LONGEST: Duration = Duration::from_secs(3_600);
+const SLICES: u64 = 5;
+/// The slices of the window and a clean one that the next moment may need.
+const SLOTS: u64 = SLICES + 1;
+
+/// The machine. Shared by reference; every method takes `&self`.
+#[derive(Debug)]
+pub struct Digest {
+    mapping: Config,
+    slice_micros: u64,
+    newest: AtomicU64,
+    turning: Mutex<()>,
+    slots: Box<[Box<[AtomicU32]>]>,
+}
+
+impl Digest {
+    /// An empty digest over this window.
+    pub fn new(window: Duration) -> Self {
+        let empty = || (0..BINS).map(|_| AtomicU32::new(0)).collect();
+        Self {
+            mapping: Config::new(RELATIVE_ERROR, BINS as u32, 1.0),
+            slice_micros: (micros(window) / SLICES).max(1),
+            newest: AtomicU64::new(0),
+            turning: Mutex::new(()),
+            slots: (0..SLOTS).map(|_| empty()).collect(),
+        }
+    }
+
+    /// Adds one latency.
+    pub fn observe(&self, now: Time, latency: Duration) {
+        if latency > LONGEST {
+            return;
+        }
+        let slice = self.turn_to(now);
+        let value = (latency.as_nanos() as f64 / 1_000.0).max(1.0);
+        let bin = usize::try_from(self.mapping.key(value)).unwrap_or(0);
+        self.slot(slice)[bin.min(BINS - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The `quantile` (0.0 to 1.0) of what the window saw; none before there are 1/(1−q) samples, below which it
+    /// would only be the largest of them.
+    pub fn quantile(&self, now: Time, quantile: f64) -> Option<Duration> {
+        let newest = self.turn_to(now);
+        let mut bins = [0_u64; BINS];
+        for slice in newest.saturating_sub(SLICES - 1)..=newest {
+            for (sum, bin) in bins.iter_mut().zip(self.slot(slice)) {
+                *sum += u64::from(bin.load(Ordering::Relaxed));
+            }
+        }
+        let count: u64 = bins.iter().sum();
+        if (count as f64) * (1.0 - quantile) < 1.0 - 1e-9 {
+            return None;
+        }
+        let rank = (quantile * (count - 1) as f64) as u64;
+        let mut below = 0;
+        let bin = bins.iter().position(|bin| {
+            below += bin;
+            below > rank
+        })?;
+        let value = self.mapping.value(i32::try_from(bin).ok()?);
+        Some(Duration::from_nanos((value * 1_000.0) as u64))
+    }
+
+    /// How many latencies the window saw.
+    pub fn count(&self, now: Time) -> u64 {
+        let newest = self.turn_to(now);
+        (newest.saturating_sub(SLICES - 1)..=newest)
+            .flat_map(|slice| self.slot(slice))
+            .map(|bin| u64::from(bin.load(Ordering::Relaxed)))
+            .sum()
+    }
+
+    fn slot(&self, slice: u64) -> &[AtomicU32] {
+        &self.slots[(slice % SLOTS) as usize]
+    }
+
+    /// The slice to count into at `now`; clears what has fallen out of the window on the way.
+    fn turn_to(&self, now: Time) -> u64 {
+        let slice = now.as_micros() / self.slice_micros;
+        let newest = self.newest.load(Ordering::Acquire);
+        if slice <= newest {
+            return newest;
+        }
+        let _turning = self.turning.lock();
+        let newest = self.newest.load(Ordering::Acquire);
+        if slice <= newest {
+            return newest;
+        }
+        // The slot of `newest + 1` is clean already; after this the one of `slice + 1` is.
+        let first = (newest + 2).max((slice + 2).saturating_sub(SLOTS));
+        for stale in first..=slice + 1 {
+            for bin in self.slot(stale) {
+                bin.store(0, Ordering::Relaxed);
+            }
+        }
+        self.newest.store(slice, Ordering::Release);
+        slice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WINDOW: Duration = Duration::from_secs(10);
+
+    fn at(millis: u64) -> Time {
+        Time::from_micros(millis * 1_000)
+    }
+
+    #[test]
+    fn a_quantile_waits_until_it_can_mean_something() {
+        let digest = Digest::new(WINDOW);
+        for _ in 0..19 {
+            digest.observe(at(0), Duration::from_millis(5));
+        }
+        assert_eq!(digest.quantile(at(0), 0.95), None);
+        digest.observe(at(0), Duration::from_millis(5));
+        assert!(digest.quantile(at(0), 0.95).is_some());
+    }
+
+    #[test]
+    fn the_window_forgets() {
+        let digest = Digest::new(WINDOW);
+        for _ in 0..100 {
+            digest.observe(at(0), Duration::from_secs(1));
+        }
+        assert_eq!(digest.count(at(9_999)), 100);
+        assert_eq!(digest.count(at(10_000)), 0);
+        digest.observe(at(500_000), Duration::from_secs(1));
+        assert_eq!(digest.count(at(500_000)), 1);
+    }
+
+    #[test]
+    fn what_is_no_latency_is_left_out() {
+        let digest = Digest::new(WINDOW);
+        digest.observe(at(0), Duration::from_secs(3_601));
+        digest.observe(at(0), Duration::MAX);
+        assert_eq!(digest.count(at(0)), 0);
+        digest.observe(at(0), Duration::ZERO);
+        digest.observe(at(0), LONGEST);
+        assert_eq!(digest.count(at(0)), 2);
+    }
+
+    #[test]
+    fn threads_on_one_digest_lose_nothing() {
+        let digest = Digest::new(WINDOW);
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for i in 0..10_000_u64 {
+                        digest.observe(at(i / 10), Duration::from_micros(i));
+                    }
+                });
+            }
+        });
+        assert_eq!(digest.count(at(1_000)), 40_000);
+    }
+
+    proptest! {
+        #[test]
+        fn every_quantile_is_within_its_error_of_a_real_latency(
+            mut values in prop::collection::vec(1_u64..3_600_000_000, 100..400), q in 0.01_f64..0.99,
+        ) {
+            let digest = Digest::new(WINDOW);
+            for value in &values {
+                digest.observe(at(0), Duration::from_micros(*value));
+            }
+            values.sort_unstable();
+            let exact = values[(q * (values.len() - 1) as f64) as usize] as f64;
+            let told = digest.quantile(at(0), q).unwrap().as_secs_f64() * 1e6;
+            prop_assert!((told - exact).abs() <= exact * RELATIVE_ERROR * 1.001, "{told} for {exact}");
+        }
+
+        /// Against a digest that keeps everything: any walk of the clock forward.
+        #[test]
+        fn a_count_is_what_the_slices_inside_the_window_saw(steps in prop::collection::vec(0_u64..5_000, 1..60)) {
+            let digest = Digest::new(WINDOW);
+            let (mut now, mut seen) = (0, Vec::new());
+            for step in steps {
+                now += step;
+                digest.observe(at(now), Duration::from_millis(1));
+                seen.push(now / 2_000);
+                let expected = seen.iter().filter(|slice| **slice + 5 > now / 2_000).count();
+                prop_assert_eq!(digest.count(at(now)), expected as u64);
+            }
+        }
+    }
+}

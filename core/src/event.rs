@@ -1,0 +1,161 @@
+//! What observers are told. Nothing is computed for them unless somebody listens.
+//!
+//! An observer is called in line, so it must be quick. One that panics is caught and told nothing more after
+//! [`PANICS_FORGIVEN`] panics: telemetry never takes a call down.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::breaker::Transition;
+use crate::decision::Decision;
+use crate::key::StateKey;
+use crate::kind::{Kind, Outcome};
+
+/// How many panics an observer may have.
+pub const PANICS_FORGIVEN: u32 = 3;
+
+/// Something that happened to a call, a circuit or a policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    /// The policy and route it happened on.
+    pub key: &'a StateKey,
+    /// What happened.
+    pub what: What<'a>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum What<'a> {
+    /// A call is over: answered, failed, refused or given up by its caller. Exactly one per call.
+    Finished {
+        /// What it says about the dependency; none if it never got there.
+        outcome: Option<Outcome>,
+        /// The kind of failure, if it is one.
+        kind: Option<Kind>,
+        /// The whole story.
+        decision: &'a Decision,
+    },
+    /// An attempt failed and another follows.
+    Retry {
+        /// The attempt that failed, from 1.
+        attempt: u32,
+        /// The wait before the next.
+        delay: Duration,
+        /// Why it failed.
+        kind: Kind,
+    },
+    /// An attempt took too long.
+    AttemptTimeout {
+        /// Which, from 1.
+        attempt: u32,
+        /// Its limit.
+        limit: Duration,
+    },
+    /// A failure that would have been tried again was not: the budget is used up.
+    RetryBudgetExhausted,
+    /// A circuit changed its phase.
+    Transition(Transition),
+    /// A fallback answered in the dependency's place.
+    FallbackServed {
+        /// Why it had to.
+        kind: Kind,
+    },
+    /// The policy was changed; calls that start from now on follow it.
+    Retuned {
+        /// Its version, from 1.
+        version: u64,
+    },
+    /// So many routes are in use at a time that new ones share one state.
+    RoutesExhausted,
+}
+
+/// Somebody who wants to know.
+pub trait Observer: Send + Sync + 'static {
+    /// Told of an event, in line with the call.
+    fn on_event(&self, event: &Event<'_>);
+}
+
+impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observer for F {
+    fn on_event(&self, event: &Event<'_>) {
+        self(event);
+    }
+}
+
+/// All who listen. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Observers(Option<Arc<[Listener]>>);
+
+struct Listener {
+    observer: Arc<dyn Observer>,
+    panics: AtomicU32,
+}
+
+impl Observers {
+    /// These, in this order.
+    pub fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
+        let listen = |observer| Listener { observer, panics: AtomicU32::new(0) };
+        let listeners: Arc<[Listener]> = observers.into_iter().map(listen).collect();
+        Self((!listeners.is_empty()).then_some(listeners))
+    }
+
+    /// Whether anybody listens.
+    pub const fn any(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells all.
+    pub fn tell(&self, key: &StateKey, what: What<'_>) {
+        if let Some(listeners) = &self.0 {
+            let event = Event { key, what };
+            listeners.iter().for_each(|listener| listener.tell(&event));
+        }
+    }
+}
+
+impl Listener {
+    fn tell(&self, event: &Event<'_>) {
+        if self.panics.load(Ordering::Relaxed) >= PANICS_FORGIVEN {
+            return;
+        }
+        let told = catch_unwind(AssertUnwindSafe(|| self.observer.on_event(event)));
+        if told.is_err() {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Observers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.0.as_ref().map_or(0, |listeners| listeners.len());
+        f.debug_tuple("Observers").field(&count).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observer_that_panics_is_told_no_more_and_the_others_still_are() {
+        let (heard, panicked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (hear, count) = (heard.clone(), panicked.clone());
+        let broken = move |_: &Event<'_>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::panic::resume_unwind(Box::new("broken")) // a panic that does not print
+        };
+        let good = move |_: &Event<'_>| {
+            hear.fetch_add(1, Ordering::Relaxed);
+        };
+        let observers = Observers::new(vec![Arc::new(broken), Arc::new(good)]);
+        let key = StateKey::new("p", ());
+        for _ in 0..10 {
+            observers.tell(&key, What::RetryBudgetExhausted);
+        }
+        assert_eq!(panicked.load(Ordering::Relaxed), PANICS_FORGIVEN);
+        assert_eq!(heard.load(Ordering::Relaxed), 10);
+    }
+}

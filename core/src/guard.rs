@@ -1,0 +1,95 @@
+//! Custom strategies: a sync `admit` and `settle` of your own, placed between the built-in stages by a number.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::context::Criticality;
+use crate::key::StateKey;
+use crate::kind::Outcome;
+use crate::policy::Stage;
+use crate::rejection::Rejection;
+
+/// What a guard is told about a call.
+#[derive(Clone, Copy, Debug)]
+pub struct CallInfo<'a> {
+    /// The policy and route.
+    pub key: &'a StateKey,
+    /// How much the caller would miss the answer.
+    pub criticality: Criticality,
+    /// Which attempt, from 1; 0 for a guard that stands outside the retries.
+    pub attempt: u32,
+}
+
+/// A strategy of your own.
+///
+/// # Behaviour
+/// - A guard whose order is below a stage's number stands outside that stage.
+/// - An order from `Stage::Retry` on makes it a guard of attempts: it is asked and told once for each.
+/// - Every `admit` that said yes is followed by exactly one `settle`, in reverse order of admission: also after a
+///   refusal further in, a cancellation or a panic.
+pub trait Guard: Send + Sync + 'static {
+    /// The name in descriptions.
+    fn name(&self) -> &str;
+
+    /// Its place: compare [`Stage::order`].
+    fn order(&self) -> u16;
+
+    /// Lets the call pass, or says why not.
+    ///
+    /// # Errors
+    /// A refusal, best with the code `guard_refused`.
+    fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection>;
+
+    /// Learns what became of it.
+    fn settle(&self, call: &CallInfo<'_>, outcome: Outcome) {
+        let _ = (call, outcome);
+    }
+}
+
+/// The custom strategies of a policy, sorted by order.
+#[derive(Clone, Default)]
+pub struct Guards(Vec<Arc<dyn Guard>>);
+
+impl Guards {
+    pub(crate) fn add(&mut self, guard: impl Guard) {
+        self.0.push(Arc::new(guard));
+        self.0.sort_by_key(|guard| guard.order());
+    }
+
+    /// The guards whose order lies between the two stages, the outer one's own number included.
+    pub(crate) fn between(&self, outer: Option<Stage>, inner: Option<Stage>) -> Self {
+        let from = outer.map_or(0, Stage::order);
+        let to = inner.map_or(u16::MAX, |stage| stage.order() - 1);
+        let inside = |guard: &&Arc<dyn Guard>| (from..=to).contains(&guard.order());
+        Self(self.0.iter().filter(inside).cloned().collect())
+    }
+
+    /// The guards, outermost first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &dyn Guard> {
+        self.0.iter().map(AsRef::as_ref)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Guards are code: two sets are the same when they hold the same objects.
+impl PartialEq for Guards {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.0.iter().zip(&other.0).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+}
+
+impl fmt::Debug for Guards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.iter().map(|guard| (guard.order(), guard.name()));
+        f.debug_map().entries(entries).finish()
+    }
+}

@@ -1,0 +1,195 @@
+//! Which state a call uses: the pair (policy, route).
+//!
+//! The two parts are kept apart and compared apart, so no choice of names can make two keys one: `("a:b", "c")` is
+//! not `("a", "b:c")`, and a missing route is a value of its own, never a magic string.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::Mutex;
+
+/// Routes may be at most this long, in bytes. They come from callers, and every distinct one is remembered.
+pub const MAX_ROUTE_BYTES: usize = 1024;
+
+/// What a policy is applied to: usually one dependency, shard or tenant. `()` or `None` is the policy as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Route<'a>(Option<&'a str>);
+
+impl<'a> Route<'a> {
+    /// The policy as a whole.
+    pub const NONE: Self = Self(None);
+
+    /// The route's name, if it has one.
+    pub const fn name(self) -> Option<&'a str> {
+        self.0
+    }
+}
+
+impl<'a> From<&'a str> for Route<'a> {
+    fn from(name: &'a str) -> Self {
+        Self(Some(name))
+    }
+}
+
+impl<'a> From<&'a String> for Route<'a> {
+    fn from(name: &'a String) -> Self {
+        Self(Some(name))
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Route<'a> {
+    fn from(name: Option<&'a str>) -> Self {
+        Self(name)
+    }
+}
+
+impl From<()> for Route<'_> {
+    fn from((): ()) -> Self {
+        Self::NONE
+    }
+}
+
+/// The identity of shared state: one policy on one route.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StateKey {
+    policy: Arc<str>,
+    route: Option<Arc<str>>,
+    /// Shared by all routes that found no place of their own in a full table.
+    overflow: bool,
+}
+
+impl StateKey {
+    /// The key of a policy on a route.
+    pub fn new<'a>(policy: &str, route: impl Into<Route<'a>>) -> Self {
+        Self { policy: policy.into(), route: route.into().name().map(Arc::from), overflow: false }
+    }
+
+    /// The key shared by all routes of a policy that found no place of their own in a full table. No name can reach it.
+    pub(crate) fn overflow(policy: &str) -> Self {
+        Self { overflow: true, ..Self::new(policy, ()) }
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The route's name, if it has one.
+    pub fn route(&self) -> Option<&str> {
+        self.route.as_deref()
+    }
+
+    /// The same key without owning it: what a lookup by two names compares with.
+    pub(crate) fn borrowed(&self) -> BorrowedKey<'_> {
+        BorrowedKey { policy: &self.policy, route: self.route.as_deref(), overflow: self.overflow }
+    }
+}
+
+/// A policy's name that lives as long as the process, so that a refusal can carry it without counting references.
+/// Policies are few and named by their authors; routes, which are neither, never come here.
+pub(crate) fn intern(name: &str) -> &'static str {
+    static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    let mut names = NAMES.lock();
+    if let Some(known) = names.get(name) {
+        return known;
+    }
+    let kept: &'static str = Box::leak(name.into());
+    names.insert(kept);
+    kept
+}
+
+/// A key made of borrowed names, so that looking one up allocates nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct BorrowedKey<'a> {
+    pub(crate) policy: &'a str,
+    pub(crate) route: Option<&'a str>,
+    overflow: bool,
+}
+
+impl<'a> BorrowedKey<'a> {
+    pub(crate) const fn new(policy: &'a str, route: Route<'a>) -> Self {
+        Self { policy, route: route.0, overflow: false }
+    }
+
+    pub(crate) fn to_owned(self) -> StateKey {
+        StateKey::new(self.policy, self.route)
+    }
+}
+
+impl Hash for StateKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.borrowed().hash(state);
+    }
+}
+
+impl fmt::Debug for StateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StateKey({self})")
+    }
+}
+
+/// For people: control characters are escaped, long names cut.
+impl fmt::Display for StateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_escaped(f, &self.policy)?;
+        if let Some(route) = &self.route {
+            f.write_str("/")?;
+            write_escaped(f, route)?;
+        }
+        if self.overflow {
+            f.write_str(" (overflow)")?;
+        }
+        Ok(())
+    }
+}
+
+fn write_escaped(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+    const SHOWN: usize = 64;
+    for c in name.chars().take(SHOWN).flat_map(char::escape_debug) {
+        fmt::Write::write_char(f, c)?;
+    }
+    if name.chars().nth(SHOWN).is_some() {
+        f.write_str("…")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_that_only_differ_in_where_they_are_cut_are_different_keys() {
+        assert_ne!(StateKey::new("a:b", "c"), StateKey::new("a", "b:c"));
+        assert_ne!(StateKey::new("ab", "c"), StateKey::new("a", "bc"));
+    }
+
+    #[test]
+    fn no_route_is_not_a_route_called_nothing() {
+        assert_ne!(StateKey::new("a", ()), StateKey::new("a", ""));
+        assert_ne!(StateKey::new("a", ()), StateKey::new("a", "None"));
+    }
+
+    #[test]
+    fn a_hostile_name_is_shown_escaped_and_cut() {
+        let key = StateKey::new("p", format!("x\r\n\u{1b}[2J{}", "y".repeat(500)).as_str());
+        let shown = key.to_string();
+        assert!(!shown.contains(['\r', '\n', '\u{1b}']), "{shown}");
+        assert!(shown.len() < 160, "{shown}");
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_equal_exactly_when_both_names_are(
+            a in "[:/{}a]{0,4}", b in proptest::option::of("[:/{}a]{0,4}"),
+            c in "[:/{}a]{0,4}", d in proptest::option::of("[:/{}a]{0,4}"),
+        ) {
+            let same = a == c && b == d;
+            let (one, two) = (StateKey::new(&a, b.as_deref()), StateKey::new(&c, d.as_deref()));
+            prop_assert_eq!(one == two, same);
+        }
+    }
+}

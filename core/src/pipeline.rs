@@ -1,0 +1,150 @@
+//! One policy on one route, compiled: what a hot caller keeps.
+//!
+//! ```text
+//!   pipeline.run(operation)
+//!     1 gate      deadline
+//!     2 admit     rate limit → breaker | throttle          each refusal gives back what the stages before it gave
+//!     3 attempt   retry ⟲ timeout ⏱ the operation
+//!     4 settle    classify, then record one outcome with everybody who admitted
+//!     5 answer    event · fallback · Result
+//! ```
+//!
+//! The order is fixed; [`Stage`](crate::policy::Stage) says why each stage stands where it does. Custom guards stand
+//! between the stages by their number.
+
+mod describe;
+mod held;
+mod slot;
+mod stages;
+mod walk;
+
+use std::future::Future;
+use std::sync::Arc;
+
+pub use self::describe::{Description, StageDescription};
+pub(crate) use self::slot::Slot;
+pub(crate) use self::stages::{Circuit, Stages};
+pub(crate) use self::walk::{Terms, Trail};
+use crate::breaker::{BreakerView, Forced};
+use crate::call::Call;
+use crate::classify::Classify;
+use crate::error::Error;
+use crate::event::What;
+use crate::key::StateKey;
+use crate::store::Store;
+
+/// A policy on a route, resolved once and run many times. Cheap to clone; clones share all state.
+///
+/// A change of the policy reaches kept pipelines too; cloning one after a change makes it as quick as before.
+pub struct Pipeline<S: Store> {
+    slot: Arc<Slot<S>>,
+    stages: Arc<Stages<S>>,
+}
+
+impl<S: Store> Pipeline<S> {
+    pub(crate) fn new(slot: Arc<Slot<S>>) -> Self {
+        let stages = slot.latest();
+        Self { slot, stages }
+    }
+
+    /// Runs an operation under the policy. Its error tells by itself what kind of failure it is.
+    ///
+    /// # Errors
+    /// The policy's refusal, or the operation's own error.
+    pub async fn run<T, E, F, Fut>(&self, operation: F) -> Result<T, Error<E>>
+    where
+        E: Classify,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.call().run(operation).await
+    }
+
+    /// A call with terms of its own: cost, classifier, fallback, deadline.
+    pub fn call(&self) -> Call<'_, S> {
+        Call::on(self)
+    }
+
+    /// The policy and route.
+    pub fn key(&self) -> &StateKey {
+        &self.stages.key
+    }
+
+    /// The compiled stages, as data.
+    pub fn describe(&self) -> Description {
+        Description::of(&self.slot.latest())
+    }
+
+    /// Whole permits left in the rate limit's bucket; none without a rate limit. Takes nothing.
+    pub async fn available_permits(&self) -> Option<u64> {
+        let stages = self.slot.latest();
+        let limit = stages.rate_limit.as_ref()?;
+        let now = stages.clock.now();
+        Some(stages.store.peek(&limit.bucket, now).await.permits())
+    }
+
+    /// The state of the circuit; none without a breaker.
+    pub async fn circuit(&self) -> Option<BreakerView> {
+        let stages = self.slot.latest();
+        let Circuit::Breaker { breaker, .. } = &stages.circuit else {
+            return None;
+        };
+        let now = stages.clock.now();
+        Some(stages.store.inspect(breaker, now).await)
+    }
+
+    /// Puts an operator's word above the circuit's phase, or takes it away. Nothing happens without a breaker.
+    pub async fn force(&self, forced: Option<Forced>) {
+        let stages = self.slot.latest();
+        if let Circuit::Breaker { breaker, .. } = &stages.circuit {
+            stages.store.force(breaker, forced).await;
+        }
+    }
+
+    /// Back to a closed circuit that has seen nothing. Nothing happens without a breaker.
+    pub async fn reset(&self) {
+        let stages = self.slot.latest();
+        if let Circuit::Breaker { breaker, .. } = &stages.circuit {
+            let now = stages.clock.now();
+            if let Some(change) = stages.store.reset(breaker, now).await {
+                stages.observers.tell(&stages.key, What::Transition(change));
+            }
+        }
+    }
+
+    /// The stages to run a call on: the kept ones, unless the policy changed since.
+    #[inline]
+    pub(crate) fn current(&self) -> Current<'_, S> {
+        if self.stages.is_superseded() { Current::Newer(self.slot.latest()) } else { Current::Kept(&self.stages) }
+    }
+}
+
+/// A call's snapshot of the policy. In-flight calls keep it, whatever changes meanwhile.
+pub(crate) enum Current<'a, S: Store> {
+    Kept(&'a Stages<S>),
+    Newer(Arc<Stages<S>>),
+}
+
+impl<S: Store> std::ops::Deref for Current<'_, S> {
+    type Target = Stages<S>;
+
+    #[inline]
+    fn deref(&self) -> &Stages<S> {
+        match self {
+            Self::Kept(stages) => stages,
+            Self::Newer(stages) => stages,
+        }
+    }
+}
+
+impl<S: Store> Clone for Pipeline<S> {
+    fn clone(&self) -> Self {
+        Self::new(self.slot.clone())
+    }
+}
+
+impl<S: Store> std::fmt::Debug for Pipeline<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Pipeline").field(self.key()).finish()
+    }
+}

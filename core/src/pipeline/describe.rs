@@ -1,0 +1,152 @@
+//! A compiled pipeline as data: logs, programs and tests print the same thing.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::stages::Stages;
+use crate::breaker::BreakerSpec;
+use crate::key::StateKey;
+use crate::policy::{DeadlineSpec, OnDegraded};
+use crate::rate_limit::RateLimitSpec;
+use crate::retry::RetrySpec;
+use crate::store::Store;
+use crate::throttle::ThrottleSpec;
+
+/// What a pipeline does, stage by stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Description {
+    /// The policy and route.
+    pub key: StateKey,
+    /// The version of the policy, from 1.
+    pub version: u64,
+    /// What it does when the shared store is away.
+    pub on_degraded: OnDegraded,
+    /// Its stages, outermost first. Empty: a pass-through.
+    pub stages: Vec<StageDescription>,
+}
+
+/// One stage.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum StageDescription {
+    /// The caller's time.
+    Deadline(DeadlineSpec),
+    /// How many calls may start.
+    RateLimit(RateLimitSpec),
+    /// When to stop calling.
+    Breaker(BreakerSpec),
+    /// How much to shed.
+    Throttle(ThrottleSpec),
+    /// How often to try again.
+    Retry(RetrySpec),
+    /// The longest one attempt may take.
+    Timeout(Duration),
+    /// A custom strategy.
+    Guard {
+        /// Its place.
+        order: u16,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl StageDescription {
+    /// The stage's name, as in a configuration file.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Deadline(_) => "deadline",
+            Self::RateLimit(_) => "rate_limit",
+            Self::Breaker(_) => "breaker",
+            Self::Throttle(_) => "throttle",
+            Self::Retry(_) => "retry",
+            Self::Timeout(_) => "timeout",
+            Self::Guard { name, .. } => name,
+        }
+    }
+
+    fn order(&self) -> u16 {
+        use crate::policy::Stage;
+        match self {
+            Self::Deadline(_) => Stage::Deadline.order(),
+            Self::RateLimit(_) => Stage::RateLimit.order(),
+            Self::Breaker(_) | Self::Throttle(_) => Stage::Circuit.order(),
+            Self::Retry(_) => Stage::Retry.order(),
+            Self::Timeout(_) => Stage::Timeout.order(),
+            Self::Guard { order, .. } => *order,
+        }
+    }
+}
+
+impl Description {
+    pub(super) fn of<S: Store>(stages: &Stages<S>) -> Self {
+        let policy = &stages.policy;
+        let guards = policy
+            .guards
+            .iter()
+            .map(|guard| StageDescription::Guard { order: guard.order(), name: guard.name().to_owned() });
+        let built_in = [
+            policy.deadline.map(StageDescription::Deadline),
+            policy.rate_limit.clone().map(StageDescription::RateLimit),
+            policy.complete_breaker().map(StageDescription::Breaker),
+            policy.throttle.map(StageDescription::Throttle),
+            policy.retry.map(StageDescription::Retry),
+            policy.timeout.map(StageDescription::Timeout),
+        ];
+        let mut list: Vec<_> = built_in.into_iter().flatten().chain(guards).collect();
+        list.sort_by_key(StageDescription::order); // stable: a guard with a stage's own number stands inside it
+        Self { key: (*stages.key).clone(), version: stages.version, on_degraded: stages.on_degraded, stages: list }
+    }
+}
+
+/// One line per stage, for people.
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (version {})", self.key, self.version)?;
+        if self.stages.is_empty() {
+            return f.write_str("\n  pass-through");
+        }
+        self.stages.iter().try_for_each(|stage| {
+            write!(f, "\n  {:<11}", stage.name())?;
+            match stage {
+                StageDescription::Deadline(spec) => match spec.total {
+                    Some(total) => write!(f, "{total:?} in all"),
+                    None => f.write_str("the caller's own"),
+                },
+                StageDescription::RateLimit(spec) => {
+                    let (permits, per, burst) = (spec.permits, spec.per, spec.capacity());
+                    write!(f, "{permits} per {per:?}, burst {burst}")
+                }
+                StageDescription::Breaker(spec) => breaker(f, spec),
+                StageDescription::Throttle(spec) => {
+                    write!(f, "k {} over {:?}", spec.k, spec.window)
+                }
+                StageDescription::Retry(spec) => {
+                    let kinds: Vec<_> = spec.retry_on.iter().map(|kind| kind.name()).collect();
+                    let (base, max) = (spec.backoff.base, spec.backoff.max);
+                    let kinds = kinds.join(", ");
+                    write!(f, "{} attempts on {kinds}, {base:?} to {max:?} apart", spec.max_attempts)
+                }
+                StageDescription::Timeout(limit) => write!(f, "{limit:?} an attempt"),
+                StageDescription::Guard { order, .. } => write!(f, "guard at {order}"),
+            }
+        })
+    }
+}
+
+fn breaker(f: &mut fmt::Formatter<'_>, spec: &BreakerSpec) -> fmt::Result {
+    let mut conditions = Vec::new();
+    if let Some(ratio) = spec.failure_ratio {
+        conditions.push(format!("{ratio} failing"));
+    }
+    if let Some(failures) = spec.consecutive_failures {
+        conditions.push(format!("{failures} failures in a row"));
+    }
+    if let (Some(ratio), Some(slow)) = (spec.slow_call_ratio, spec.slow_call_threshold) {
+        conditions.push(format!("{ratio} slower than {slow:?}"));
+    }
+    if let Some(trip) = spec.latency {
+        conditions.push(format!("p{} over {:?}", trip.quantile * 100.0, trip.threshold));
+    }
+    let (window, least, rest) = (spec.sampling_window, spec.min_throughput, spec.break_duration);
+    write!(f, "opens for {rest:?} at {} of {least}+ calls in {window:?}", conditions.join(" or "))
+}

@@ -1,0 +1,60 @@
+//! The place of one key: the newest stages, and what stays when they change.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::stages::{Kept, Stages};
+use crate::event::Observers;
+use crate::key::StateKey;
+use crate::policy::Policy;
+use crate::rng::Rng;
+use crate::store::Store;
+use crate::table::{Entry, Worth};
+
+/// One policy on one route, over all its versions.
+pub(crate) struct Slot<S: Store> {
+    latest: ArcSwap<Stages<S>>,
+}
+
+impl<S: Store> Slot<S> {
+    pub(crate) fn new(
+        key: StateKey,
+        policy: Arc<Policy>,
+        version: u64,
+        store: S,
+        observers: Observers,
+        rng: Rng,
+    ) -> Self {
+        let kept = Arc::new(Kept::new(rng));
+        let stages = Stages::compile(Arc::new(key), policy, version, store, observers, kept);
+        Self { latest: ArcSwap::from_pointee(stages) }
+    }
+
+    pub(crate) fn latest(&self) -> Arc<Stages<S>> {
+        self.latest.load_full()
+    }
+
+    /// Compiles a newer version of the policy over the same state.
+    pub(crate) fn retune(&self, policy: Arc<Policy>, version: u64) {
+        let old = self.latest();
+        let new = Stages::compile(
+            old.key.clone(),
+            policy,
+            version,
+            old.store.clone(),
+            old.observers.clone(),
+            old.kept.clone(),
+        );
+        self.latest.store(Arc::new(new));
+        old.supersede(); // last, so that whoever sees it finds the new one
+    }
+}
+
+/// What a slot knows beyond the store (throttle, budget) is learned again within seconds; open circuits live in the
+/// store, which keeps them.
+impl<S: Store> Entry for Slot<S> {
+    fn worth(&self) -> Worth {
+        Worth::Something
+    }
+}

@@ -1,0 +1,249 @@
+//! A policy: what to do about a dependency, as plain data.
+//!
+//! The author may write the stages in any order; they always run in one ([`Stage`]). Whether a policy makes sense is
+//! decided when a module is built, all mistakes at once ([`validate`]).
+
+pub mod validate;
+
+use std::time::Duration;
+
+use crate::breaker::BreakerSpec;
+use crate::guard::{Guard, Guards};
+use crate::kind::Kind;
+use crate::rate_limit::RateLimitSpec;
+use crate::retry::{Backoff, RetrySpec};
+use crate::throttle::ThrottleSpec;
+
+/// The places of a pipeline, outermost first. The number is what a custom guard's order is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u16)]
+pub enum Stage {
+    /// The caller's time: a call that is late already must not take anything from anybody.
+    Deadline = 100,
+    /// Before everything that can be held, so that excess is turned away at the price of a counter.
+    RateLimit = 200,
+    /// Waiting for a slot comes after the permit to start, and before the circuit is asked: what it says must be fresh.
+    Bulkhead = 300,
+    /// Breaker or throttle: one outcome per call, retries included, unless the policy counts attempts.
+    Circuit = 400,
+    /// Around every attempt.
+    Retry = 500,
+    /// Around the copies of one attempt.
+    Hedge = 600,
+    /// Around the operation itself, so that every attempt has its own time.
+    Timeout = 700,
+}
+
+impl Stage {
+    /// The name in logs, metrics and descriptions.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::RateLimit => "rate_limit",
+            Self::Bulkhead => "bulkhead",
+            Self::Circuit => "circuit",
+            Self::Retry => "retry",
+            Self::Hedge => "hedge",
+            Self::Timeout => "timeout",
+        }
+    }
+
+    /// Its place; a guard with a smaller order stands outside it.
+    pub const fn order(self) -> u16 {
+        self as u16
+    }
+}
+
+/// What to do when the shared store is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum OnDegraded {
+    /// Decide on this process' own state.
+    #[default]
+    Local,
+    /// Let every call through (fail open).
+    Open,
+    /// Refuse every call with `store_unavailable` (fail closed).
+    Closed,
+}
+
+/// The total time of a call, and what to make of a call that was cut off by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+pub struct DeadlineSpec {
+    /// The longest a call may take with everything, waiting and retries included. Default none: only the
+    /// caller's own deadline counts.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    pub total: Option<Duration>,
+    /// Time kept back for the way home: an attempt gets what remains minus this. Default zero.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    pub safety_margin: Duration,
+    /// An attempt cut off by the deadline is the dependency's failure only if it had run this long. Default 50 ms.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    pub failure_floor: Duration,
+}
+
+impl Default for DeadlineSpec {
+    fn default() -> Self {
+        Self { total: None, safety_margin: Duration::ZERO, failure_floor: Duration::from_millis(50) }
+    }
+}
+
+impl DeadlineSpec {
+    /// The longest a call may take with everything.
+    pub fn total(total: Duration) -> Self {
+        Self { total: Some(total), ..Self::default() }
+    }
+
+    /// Time kept back for the way home.
+    #[must_use]
+    pub const fn safety_margin(mut self, margin: Duration) -> Self {
+        self.safety_margin = margin;
+        self
+    }
+
+    /// An attempt cut off by the deadline is the dependency's failure only if it had run this long.
+    #[must_use]
+    pub const fn failure_floor(mut self, floor: Duration) -> Self {
+        self.failure_floor = floor;
+        self
+    }
+}
+
+impl From<Duration> for DeadlineSpec {
+    fn from(total: Duration) -> Self {
+        Self::total(total)
+    }
+}
+
+/// What to do about a dependency.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+pub struct Policy {
+    /// The name calls refer to. In files it is the key of the table the policy stands in.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "String::is_empty"))]
+    pub name: String,
+    /// The caller's time.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub deadline: Option<DeadlineSpec>,
+    /// How many calls may start, and how fast.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub rate_limit: Option<RateLimitSpec>,
+    /// When to stop calling. Not together with `throttle`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub breaker: Option<BreakerSpec>,
+    /// How much to shed. Not together with `breaker`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub throttle: Option<ThrottleSpec>,
+    /// How often to try again.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub retry: Option<RetrySpec>,
+    /// The longest one attempt may take.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    pub timeout: Option<Duration>,
+    /// What to do when the shared store is away. Default `local`.
+    pub on_degraded: OnDegraded,
+    /// Custom strategies, in the order of their own numbers.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub guards: Guards,
+}
+
+impl Policy {
+    /// An empty policy: a pass-through until stages are added.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Built in: try again when an optimistic lock was lost. 3 attempts on `concurrency`, 50 ms to 2 s apart.
+    pub fn occ() -> Self {
+        let backoff = Backoff::exponential(Duration::from_millis(50)).max(Duration::from_secs(2));
+        let retry = RetrySpec::attempts(3).on([Kind::Concurrency]);
+        Self::named("occ").retry(retry.backoff(backoff))
+    }
+
+    /// Built in: ride out a hiccup. 3 attempts on `infrastructure`, 100 ms to 5 s apart, 30 s each.
+    pub fn transient() -> Self {
+        let backoff = Backoff::exponential(Duration::from_millis(100)).max(Duration::from_secs(5));
+        let retry = RetrySpec::attempts(3).on([Kind::Infrastructure]);
+        Self::named("transient").retry(retry.backoff(backoff)).timeout(Duration::from_secs(30))
+    }
+
+    /// The caller's time.
+    #[must_use]
+    pub fn deadline(mut self, deadline: impl Into<DeadlineSpec>) -> Self {
+        self.deadline = Some(deadline.into());
+        self
+    }
+
+    /// How many calls may start, and how fast.
+    #[must_use]
+    pub fn rate_limit(mut self, spec: RateLimitSpec) -> Self {
+        self.rate_limit = Some(spec);
+        self
+    }
+
+    /// When to stop calling.
+    #[must_use]
+    pub fn breaker(mut self, spec: BreakerSpec) -> Self {
+        self.breaker = Some(spec);
+        self
+    }
+
+    /// How much to shed.
+    #[must_use]
+    pub fn throttle(mut self, spec: ThrottleSpec) -> Self {
+        self.throttle = Some(spec);
+        self
+    }
+
+    /// How often to try again.
+    #[must_use]
+    pub fn retry(mut self, spec: RetrySpec) -> Self {
+        self.retry = Some(spec);
+        self
+    }
+
+    /// The longest one attempt may take.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// What to do when the shared store is away.
+    #[must_use]
+    pub fn on_degraded(mut self, what: OnDegraded) -> Self {
+        self.on_degraded = what;
+        self
+    }
+
+    /// Adds a custom strategy.
+    #[must_use]
+    pub fn guard(mut self, guard: impl Guard) -> Self {
+        self.guards.add(guard);
+        self
+    }
+
+    /// The longest a call can take, if anything bounds it: what a trial call's lease is made of.
+    fn longest_call(&self) -> Option<Duration> {
+        if let Some(total) = self.deadline.and_then(|deadline| deadline.total) {
+            return Some(total);
+        }
+        let attempts = self.retry.map_or(1, |retry| retry.max_attempts);
+        let waits =
+            self.retry.map_or(Duration::ZERO, |retry| retry.backoff.max.saturating_mul(attempts.saturating_sub(1)));
+        Some(self.timeout?.saturating_mul(attempts).saturating_add(waits))
+    }
+
+    /// The breaker's spec with what it inherits from the rest of the policy.
+    pub(crate) fn complete_breaker(&self) -> Option<BreakerSpec> {
+        let mut spec = self.breaker.clone()?;
+        if spec.probe_lease.is_none() {
+            spec.probe_lease = self.longest_call().map(|longest| longest.saturating_mul(2));
+        }
+        Some(spec)
+    }
+}

@@ -1,0 +1,335 @@
+//! What a policy may say: every mistake is found, each with its path and a reason.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{DeadlineSpec, Policy};
+use crate::breaker::BreakerSpec;
+use crate::budget::BudgetSpec;
+use crate::clock::micros;
+use crate::rate_limit::{MAX_UNITS, Rate, RateLimitSpec};
+use crate::retry::{Backoff, RetrySpec};
+use crate::throttle::ThrottleSpec;
+
+const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+const MOST: u64 = 1_000_000_000;
+
+/// One thing wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Where, as in `policies.vendor.retry.backoff.max`.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub reason: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.reason)
+    }
+}
+
+/// Everything wrong with a configuration. Nothing of it was applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The mistakes, in the order of the policies.
+    pub mistakes: Vec<Mistake>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.mistakes.len();
+        let plural = if count == 1 { "" } else { "s" };
+        write!(f, "{count} mistake{plural} in the configuration")?;
+        let mut mistakes = self.mistakes.iter();
+        mistakes.try_for_each(|mistake| write!(f, "\n  {mistake}"))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Policy {
+    /// Everything that is wrong with it; empty for a policy that makes sense.
+    pub fn mistakes(&self) -> Vec<Mistake> {
+        let mut check = Check { path: format!("policies.{}", self.name.escape_debug()), found: Vec::new() };
+        if self.name.is_empty() {
+            check.say("name", "a policy needs a name");
+        }
+        if self.breaker.is_some() && self.throttle.is_some() {
+            let reason = "a breaker and a throttle watch the same outcomes: choose one";
+            check.say("throttle", reason);
+        }
+        check.optional_duration("timeout", self.timeout);
+        check.within("deadline", self.deadline.as_ref(), deadline);
+        check.within("rate_limit", self.rate_limit.as_ref(), rate_limit);
+        check.within("breaker", self.breaker.as_ref(), breaker);
+        check.within("throttle", self.throttle.as_ref(), throttle);
+        check.within("retry", self.retry.as_ref(), retry);
+        check.found
+    }
+}
+
+fn deadline(check: &mut Check, spec: &DeadlineSpec) {
+    check.optional_duration("total", spec.total);
+    check.bounded("safety_margin", spec.safety_margin);
+    check.bounded("failure_floor", spec.failure_floor);
+    if spec.total.is_some_and(|total| spec.safety_margin >= total) {
+        check.say("safety_margin", "must leave some of the total for the call");
+    }
+}
+
+fn rate_limit(check: &mut Check, spec: &RateLimitSpec) {
+    let before = check.found.len();
+    check.count("permits", spec.permits);
+    check.duration("per", spec.per);
+    if let Some(burst) = spec.burst {
+        check.count("burst", burst);
+    }
+    check.optional_duration("max_wait", spec.max_wait);
+    if check.found.len() > before {
+        return;
+    }
+    // In lowest terms, so that every plausible rate passes: 1,000,000 a day is one in 86,400 µs.
+    let rate = Rate::of(spec);
+    let waiting = micros(spec.max_wait.unwrap_or_default()).saturating_mul(rate.gain);
+    let saved = spec.capacity().saturating_mul(rate.price);
+    if saved.saturating_add(waiting) >= MAX_UNITS {
+        let reason = "burst × per is too large to count exactly: choose a rounder rate";
+        check.say("burst", reason);
+    }
+}
+
+fn breaker(check: &mut Check, spec: &BreakerSpec) {
+    let conditions = [
+        spec.failure_ratio.is_some(),
+        spec.consecutive_failures.is_some(),
+        spec.slow_call_ratio.is_some(),
+        spec.latency.is_some(),
+    ];
+    if !conditions.contains(&true) {
+        let reason = "never trips: set failure_ratio, consecutive_failures, slow_call_ratio or latency";
+        check.here(reason);
+    }
+    check.optional_share("failure_ratio", spec.failure_ratio);
+    check.optional_share("slow_call_ratio", spec.slow_call_ratio);
+    check.optional_duration("slow_call_threshold", spec.slow_call_threshold);
+    if spec.slow_call_ratio.is_some() && spec.slow_call_threshold.is_none() {
+        let reason = "slow_call_ratio needs to know what slow is";
+        check.say("slow_call_threshold", reason);
+    }
+    if let Some(failures) = spec.consecutive_failures {
+        check.count("consecutive_failures", failures.into());
+    }
+    check.within("latency", spec.latency.as_ref(), |check, trip| {
+        if !(trip.quantile > 0.0 && trip.quantile < 1.0) {
+            check.say("quantile", "must lie between 0 and 1, both excluded");
+        }
+        check.duration("threshold", trip.threshold);
+        check.bounded("lasting", trip.lasting);
+    });
+    check.duration("sampling_window", spec.sampling_window);
+    check.count("min_throughput", spec.min_throughput.into());
+    check.duration("break_duration", spec.break_duration);
+    check.at_least_one("break_multiplier", spec.break_multiplier);
+    check.duration("max_break_duration", spec.max_break_duration);
+    if spec.break_multiplier > 1.0 && spec.max_break_duration < spec.break_duration {
+        check.say("max_break_duration", "must not be shorter than break_duration");
+    }
+    check.share_or_zero("break_jitter", spec.break_jitter);
+    check.count("half_open_max_calls", spec.half_open_max_calls.into());
+    check.count("success_threshold", spec.success_threshold.into());
+    check.optional_duration("probe_lease", spec.probe_lease);
+    check.within("ramp", spec.ramp.as_ref(), |check, ramp| {
+        check.duration("over", ramp.over);
+        check.count("steps", ramp.steps.into());
+    });
+}
+
+fn throttle(check: &mut Check, spec: &ThrottleSpec) {
+    check.at_least_one("k", spec.k);
+    check.duration("window", spec.window);
+    check.count("min_throughput", spec.min_throughput.into());
+}
+
+fn retry(check: &mut Check, spec: &RetrySpec) {
+    check.count("max_attempts", spec.max_attempts.into());
+    if spec.retry_on.is_empty() {
+        let reason = "names no kind, so nothing would ever be tried again";
+        check.say("retry_on", reason);
+    }
+    for kind in spec.retry_on.iter().filter(|kind| !kind.retryable()) {
+        let able = "only concurrency, infrastructure and throttled can";
+        check.say("retry_on", &format!("{kind} cannot be retried; {able}"));
+    }
+    check.within("backoff", Some(&spec.backoff), backoff);
+    check.within("budget", spec.budget.as_ref(), budget);
+}
+
+fn backoff(check: &mut Check, spec: &Backoff) {
+    check.duration("base", spec.base);
+    check.duration("max", spec.max);
+    if spec.max < spec.base {
+        check.say("max", "must not be shorter than base");
+    }
+    check.at_least_one("multiplier", spec.multiplier);
+}
+
+fn budget(check: &mut Check, spec: &BudgetSpec) {
+    check.share_or_zero("ratio", spec.ratio);
+    if u64::from(spec.min_per_second) > MOST {
+        check.say("min_per_second", &format!("must be at most {MOST}"));
+    }
+    if spec.ratio == 0.0 && spec.min_per_second == 0 {
+        check.here("allows nothing: raise ratio or min_per_second");
+    }
+}
+
+struct Check {
+    path: String,
+    found: Vec<Mistake>,
+}
+
+impl Check {
+    fn within<T>(&mut self, name: &str, spec: Option<&T>, look: impl FnOnce(&mut Self, &T)) {
+        let Some(spec) = spec else { return };
+        let outer = self.path.len();
+        self.path = format!("{}.{name}", self.path);
+        look(self, spec);
+        self.path.truncate(outer);
+    }
+
+    fn say(&mut self, field: &str, reason: &str) {
+        self.found.push(Mistake { path: format!("{}.{field}", self.path), reason: reason.to_owned() });
+    }
+
+    fn here(&mut self, reason: &str) {
+        self.found.push(Mistake { path: self.path.clone(), reason: reason.to_owned() });
+    }
+
+    /// Zero is fine, for ever is not.
+    fn bounded(&mut self, field: &str, duration: Duration) {
+        if duration > LONGEST {
+            self.say(field, "must be at most 24 hours");
+        }
+    }
+
+    fn duration(&mut self, field: &str, duration: Duration) {
+        if duration < Duration::from_micros(1) {
+            self.say(field, "must be at least a microsecond");
+        }
+        self.bounded(field, duration);
+    }
+
+    fn optional_duration(&mut self, field: &str, duration: Option<Duration>) {
+        if let Some(duration) = duration {
+            self.duration(field, duration);
+        }
+    }
+
+    fn count(&mut self, field: &str, count: u64) {
+        if !(1..=MOST).contains(&count) {
+            self.say(field, &format!("must be between 1 and {MOST}"));
+        }
+    }
+
+    fn optional_share(&mut self, field: &str, share: Option<f64>) {
+        if share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
+            self.say(field, "must be above 0 and at most 1");
+        }
+    }
+
+    fn share_or_zero(&mut self, field: &str, share: f64) {
+        if !(0.0..=1.0).contains(&share) {
+            self.say(field, "must be between 0 and 1");
+        }
+    }
+
+    fn at_least_one(&mut self, field: &str, factor: f64) {
+        if !(1.0..=1e6).contains(&factor) {
+            self.say(field, "must be between 1 and 1,000,000");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::Kind;
+
+    fn paths(policy: &Policy) -> Vec<String> {
+        let mistakes = policy.mistakes();
+        mistakes.into_iter().map(|mistake| mistake.path).collect()
+    }
+
+    #[test]
+    fn the_built_in_policies_are_in_order() {
+        assert_eq!(Policy::occ().mistakes(), []);
+        assert_eq!(Policy::transient().mistakes(), []);
+    }
+
+    #[test]
+    fn a_policy_with_ten_mistakes_reports_ten_paths() {
+        let mut breaker = BreakerSpec::failure_ratio(f64::NAN).min_throughput(0);
+        breaker.break_multiplier = -1.0;
+        breaker.half_open_max_calls = 0;
+        let retry = RetrySpec::attempts(0)
+            .on([Kind::Validation])
+            .backoff(Backoff::constant(Duration::from_secs(2)).max(Duration::from_secs(1)));
+        let policy = Policy::named("vendor")
+            .timeout(Duration::ZERO)
+            .rate_limit(RateLimitSpec::new(0, Duration::ZERO))
+            .breaker(breaker)
+            .retry(retry);
+        let expected = [
+            "timeout",
+            "rate_limit.permits",
+            "rate_limit.per",
+            "breaker.failure_ratio",
+            "breaker.min_throughput",
+            "breaker.break_multiplier",
+            "breaker.half_open_max_calls",
+            "retry.max_attempts",
+            "retry.retry_on",
+            "retry.backoff.max",
+        ];
+        let expected = expected.map(|path| format!("policies.vendor.{path}"));
+        assert_eq!(paths(&policy), expected);
+    }
+
+    #[test]
+    fn nonsense_numbers_are_refused_wherever_they_stand() {
+        for ratio in [f64::NAN, f64::INFINITY, -0.1, 0.0, 1.1] {
+            let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(ratio));
+            assert_eq!(paths(&policy), ["policies.p.breaker.failure_ratio"], "{ratio}");
+        }
+        for k in [f64::NAN, 0.0, f64::INFINITY] {
+            let policy = Policy::named("p").throttle(ThrottleSpec::default().k(k));
+            assert_eq!(paths(&policy), ["policies.p.throttle.k"], "{k}");
+        }
+        let policy = Policy::named("p").timeout(Duration::MAX);
+        assert_eq!(paths(&policy), ["policies.p.timeout"]);
+        let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(u64::MAX));
+        assert_eq!(paths(&policy), ["policies.p.rate_limit.permits"]);
+        let awkward = RateLimitSpec::new(999_999_937, Duration::from_secs(86_399));
+        let policy = Policy::named("p").rate_limit(awkward);
+        assert_eq!(paths(&policy), ["policies.p.rate_limit.burst"]);
+    }
+
+    #[test]
+    fn a_breaker_and_a_throttle_cannot_stand_together() {
+        let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(0.5)).throttle(ThrottleSpec::default());
+        assert_eq!(paths(&policy), ["policies.p.throttle"]);
+    }
+
+    #[test]
+    fn every_kind_that_cannot_be_retried_is_named() {
+        let policy = Policy::named("p").retry(RetrySpec::attempts(2).on(Kind::ALL));
+        assert_eq!(policy.mistakes().len(), Kind::ALL.len() - 3);
+    }
+
+    #[test]
+    fn a_breaker_that_cannot_trip_is_a_mistake() {
+        let policy = Policy::named("p").breaker(BreakerSpec::default());
+        assert_eq!(paths(&policy), ["policies.p.breaker"]);
+    }
+}

@@ -1,0 +1,248 @@
+//! Why a policy said no: a code out of one table, when to come back, and who decided.
+//!
+//! [`Code`] is that table: name, kind and HTTP status of every refusal stand side by side here, the README prints the
+//! same rows, and a test compares the two.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::classify::{Class, Classify};
+use crate::kind::Kind;
+
+/// The reason of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Code {
+    /// The rate limit's bucket is empty.
+    RateLimited,
+    /// The adaptive throttle sheds in proportion to what the dependency stopped accepting.
+    AdaptiveThrottle,
+    /// Every slot of the bulkhead is taken and its queue, if any, is full.
+    BulkheadFull,
+    /// A waiter was shed because the queue is congested.
+    BulkheadQueueShed,
+    /// A waiter reached its queue time-out.
+    BulkheadQueueTimeout,
+    /// The circuit is open.
+    CircuitOpen,
+    /// The circuit is being tried out and every trial place is taken.
+    ProbeQuota,
+    /// One attempt took too long.
+    AttemptTimeout,
+    /// The caller's time is up.
+    DeadlineExceeded,
+    /// This process is shutting down.
+    Draining,
+    /// An operator forced the circuit open.
+    ForcedOpen,
+    /// The shared store is away and the policy says `on_degraded = "closed"`.
+    StoreUnavailable,
+    /// A custom guard said no.
+    GuardRefused,
+    /// No policy has this name.
+    UnknownPolicy,
+    /// The route's name is longer than `MAX_ROUTE_BYTES`.
+    RouteTooLong,
+}
+
+impl Code {
+    /// All codes, in the order of the README's table.
+    pub const ALL: [Self; 15] = [
+        Self::RateLimited,
+        Self::AdaptiveThrottle,
+        Self::BulkheadFull,
+        Self::BulkheadQueueShed,
+        Self::BulkheadQueueTimeout,
+        Self::CircuitOpen,
+        Self::ProbeQuota,
+        Self::AttemptTimeout,
+        Self::DeadlineExceeded,
+        Self::Draining,
+        Self::ForcedOpen,
+        Self::StoreUnavailable,
+        Self::GuardRefused,
+        Self::UnknownPolicy,
+        Self::RouteTooLong,
+    ];
+
+    const fn row(self) -> (&'static str, Kind, u16, &'static str) {
+        use Kind::{Configuration, Infrastructure, Throttled, Timeout};
+        match self {
+            Self::RateLimited => ("rate_limited", Throttled, 429, "the rate limit is used up"),
+            Self::AdaptiveThrottle => ("adaptive_throttle", Throttled, 429, "shed: the dependency accepts too little"),
+            Self::BulkheadFull => ("bulkhead_full", Infrastructure, 503, "all slots and queue places are taken"),
+            Self::BulkheadQueueShed => ("bulkhead_queue_shed", Infrastructure, 503, "shed from a congested queue"),
+            Self::BulkheadQueueTimeout => ("bulkhead_queue_timeout", Infrastructure, 503, "waited too long for a slot"),
+            Self::CircuitOpen => ("circuit_open", Infrastructure, 503, "the circuit is open"),
+            Self::ProbeQuota => ("probe_quota", Infrastructure, 503, "the circuit is being tried out by other calls"),
+            Self::AttemptTimeout => ("attempt_timeout", Infrastructure, 504, "the attempt took too long"),
+            Self::DeadlineExceeded => ("deadline_exceeded", Timeout, 504, "the deadline has passed"),
+            Self::Draining => ("draining", Throttled, 503, "this process is shutting down"),
+            Self::ForcedOpen => ("forced_open", Infrastructure, 503, "an operator forced the circuit open"),
+            Self::StoreUnavailable => {
+                ("store_unavailable", Infrastructure, 503, "the shared store is away and the policy fails closed")
+            }
+            Self::GuardRefused => ("guard_refused", Infrastructure, 503, "a custom guard refused"),
+            Self::UnknownPolicy => ("unknown_policy", Configuration, 500, "no policy has this name"),
+            Self::RouteTooLong => ("route_too_long", Configuration, 500, "the route's name is too long"),
+        }
+    }
+
+    /// The name in logs, metrics and response bodies.
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The kind of failure it is for the caller (and for a policy around this one).
+    pub const fn kind(self) -> Kind {
+        self.row().1
+    }
+
+    /// The HTTP status it becomes at the edge, unless the service overrides it.
+    pub const fn status(self) -> u16 {
+        self.row().2
+    }
+
+    /// One sentence for people.
+    pub const fn meaning(self) -> &'static str {
+        self.row().3
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Whose state a decision was made on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// State shared by all replicas.
+    Fleet,
+    /// A block of permits drawn ahead from the fleet's state.
+    Leased,
+    /// State of this process.
+    #[default]
+    Local,
+    /// The local twin, because the shared store is away.
+    Degraded,
+    /// An operator's word.
+    Forced,
+    /// Computed and reported, not enforced.
+    Shadow,
+}
+
+impl Source {
+    /// The name in logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fleet => "fleet",
+            Self::Leased => "leased",
+            Self::Local => "local",
+            Self::Degraded => "degraded",
+            Self::Forced => "forced",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A policy's "no".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The reason.
+    pub code: Code,
+    /// When it makes sense to come back, where that can be known.
+    pub retry_after: Option<Duration>,
+    /// Whose state said so.
+    pub source: Source,
+    /// The policy that refused; none when there is no such policy.
+    pub policy: Option<&'static str>,
+}
+
+impl Rejection {
+    /// A refusal with this reason, decided by this process.
+    pub const fn new(code: Code) -> Self {
+        Self { code, retry_after: None, source: Source::Local, policy: None }
+    }
+
+    /// Says when to come back.
+    #[must_use]
+    pub const fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// Says whose state decided.
+    #[must_use]
+    pub const fn source(mut self, source: Source) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// The kind of failure it is for the caller.
+    pub const fn kind(&self) -> Kind {
+        self.code.kind()
+    }
+
+    /// The HTTP status it becomes at the edge.
+    pub const fn status(&self) -> u16 {
+        self.code.status()
+    }
+}
+
+impl Classify for Rejection {
+    fn classify(&self) -> Class {
+        Class { kind: Some(self.kind()), retry_after: self.retry_after }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(policy) = self.policy {
+            write!(f, "{}: ", policy.escape_debug())?;
+        }
+        write!(f, "{} ({})", self.code.meaning(), self.code)?;
+        if let Some(after) = self.retry_after {
+            write!(f, ", retry after {after:?}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Rejection {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_code_has_a_name_of_its_own() {
+        let names: HashSet<_> = Code::ALL.iter().map(|code| code.name()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+    }
+
+    #[test]
+    fn refusals_for_load_are_throttled_the_deadline_is_a_timeout() {
+        for code in [Code::RateLimited, Code::AdaptiveThrottle, Code::Draining] {
+            assert_eq!(code.kind(), Kind::Throttled, "{code}");
+        }
+        assert_eq!(Code::DeadlineExceeded.kind(), Kind::Timeout);
+        assert_eq!(Code::CircuitOpen.kind(), Kind::Infrastructure);
+    }
+
+    #[test]
+    fn a_rejection_reads_as_a_sentence() {
+        let mut no = Rejection::new(Code::CircuitOpen).retry_after(Duration::from_millis(1500));
+        no.policy = Some("payments");
+        assert_eq!(no.to_string(), "payments: the circuit is open (circuit_open), retry after 1.5s");
+    }
+}

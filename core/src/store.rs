@@ -1,0 +1,191 @@
+//! Where state that a fleet may share is kept: three traits, and the rules every store keeps.
+//!
+//! 1. **A store cannot fail a call.** No method returns an error; an answer says whose state it was made on
+//!    ([`Source`]), and the pipeline applies the policy's `on_degraded`.
+//! 2. **Operations say what is meant** (`acquire`, `admit`, `record`), never get or set.
+//! 3. **State is resolved once.** `bucket`, `breaker` and `digest` find or make the state of a key and hand out an
+//!    `Arc` of it, which the pipeline keeps: no table is searched on the way of a call. Asking again with another spec
+//!    retunes the living state.
+//! 4. **`now` is the caller's reading of [`Store::clock`]**, taken once and shared by all stages of a call. A store
+//!    whose truth lives elsewhere decides on the server's clock and uses `now` for its local bookkeeping only.
+//!
+//! Each line of a `# Behaviour` list below is a case of the conformance suite, named after it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::breaker::{Admission, BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use crate::clock::{Clock, Time};
+use crate::key::StateKey;
+pub use crate::rate_limit::Level;
+use crate::rate_limit::{RateLimitSpec, Take};
+use crate::rejection::Source;
+
+/// All three, and the clock they are asked with.
+pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + Clone {
+    /// The clock whose readings are handed to the other methods.
+    fn clock(&self) -> &Clock;
+}
+
+/// What a call wants from a rate limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// How many permits.
+    pub cost: u32,
+    /// How long it would wait for them.
+    pub max_wait: Duration,
+}
+
+/// What it got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Granted or refused.
+    pub take: Take,
+    /// What is left in the bucket.
+    pub left: Level,
+    /// Whose bucket.
+    pub source: Source,
+}
+
+/// Token buckets.
+pub trait RateLimitStore: Send + Sync + 'static {
+    /// The state of one key.
+    type Bucket: Send + Sync + 'static;
+
+    /// Finds or makes the bucket of a key.
+    ///
+    /// # Behaviour
+    /// - a new bucket is full
+    /// - the same key is the same bucket
+    /// - different keys never share a bucket
+    /// - another spec keeps the permits that fit
+    fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<Self::Bucket>;
+
+    /// Takes permits, now or reserved for later.
+    ///
+    /// # Behaviour
+    /// - permits come back at the declared rate
+    /// - an empty bucket refuses and says when to come back
+    /// - a refusal takes nothing
+    /// - a cost takes that many permits
+    /// - a cost above the burst is refused for good
+    /// - waiters are served in the order they came
+    /// - a wait longer than allowed is refused
+    fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send;
+
+    /// Gives back permits that were taken and not used.
+    ///
+    /// # Behaviour
+    /// - a refund is there for the next call
+    /// - a refund never overfills
+    fn refund(&self, bucket: &Self::Bucket, cost: u32);
+
+    /// Looks without taking.
+    ///
+    /// # Behaviour
+    /// - a look takes nothing
+    fn peek(&self, bucket: &Self::Bucket, now: Time) -> impl Future<Output = Level> + Send;
+}
+
+/// A circuit's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Admitted or refused.
+    pub admission: Admission,
+    /// The change of phase that asking brought about, if any.
+    pub transition: Option<Transition>,
+    /// Whose circuit.
+    pub source: Source,
+}
+
+/// Circuit breakers.
+pub trait BreakerStore: Send + Sync + 'static {
+    /// The state of one key.
+    type Breaker: Send + Sync + 'static;
+
+    /// Finds or makes the circuit of a key.
+    ///
+    /// # Behaviour
+    /// - a new circuit is closed
+    /// - the same key is the same circuit
+    /// - different keys never share a circuit
+    /// - another threshold reaches a living circuit
+    fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<Self::Breaker>;
+
+    /// Asks for a call to pass.
+    ///
+    /// # Behaviour
+    /// - an open circuit refuses and says when the break is over
+    /// - after the break the allowed number of probes passes
+    /// - a lost probe frees its place when its lease is over
+    /// - a ramp admits a growing share
+    fn admit(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = Answer> + Send;
+
+    /// Records what became of an admitted call. Never waits.
+    ///
+    /// # Behaviour
+    /// - failures at the ratio trip
+    /// - failures in a row trip
+    /// - slow calls trip
+    /// - a burst across a slice edge trips
+    /// - successes never trip
+    /// - neutral and cancelled outcomes count for nothing
+    /// - a cancelled probe frees its place
+    /// - a probe that succeeds closes the circuit
+    /// - a probe that fails opens it again
+    /// - a late outcome of an earlier epoch changes nothing
+    /// - a failure while open does not prolong the break
+    /// - breaks grow on trips in a row
+    fn record(&self, breaker: &Self::Breaker, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition>;
+
+    /// Tells the latency's quantile. Never waits.
+    ///
+    /// # Behaviour
+    /// - a quantile over its threshold for long enough trips
+    fn observe_quantile(&self, breaker: &Self::Breaker, now: Time, value: Option<Duration>) -> Option<Transition>;
+
+    /// Puts an operator's word above the phase, or takes it away.
+    ///
+    /// # Behaviour
+    /// - forced open refuses everything
+    /// - forced closed admits everything and never trips
+    /// - disabled counts nothing
+    /// - metrics only admits everything and still changes phase
+    fn force(&self, breaker: &Self::Breaker, forced: Option<Forced>) -> impl Future<Output = ()> + Send;
+
+    /// Back to a closed circuit that has seen nothing.
+    ///
+    /// # Behaviour
+    /// - a reset circuit is closed and old tickets are void
+    fn reset(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = Option<Transition>> + Send;
+
+    /// What can be seen from outside.
+    ///
+    /// # Behaviour
+    /// - a look shows what was counted
+    fn inspect(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = BreakerView> + Send;
+}
+
+/// Latency digests.
+pub trait LatencyDigestStore: Send + Sync + 'static {
+    /// The state of one key.
+    type Digest: Send + Sync + 'static;
+
+    /// Finds or makes the digest of a key over a window.
+    ///
+    /// # Behaviour
+    /// - the same key is the same digest
+    fn digest(&self, key: &StateKey, window: Duration) -> Arc<Self::Digest>;
+
+    /// Adds one latency. Never waits.
+    fn observe(&self, digest: &Self::Digest, now: Time, latency: Duration);
+
+    /// The quantile of what the window saw. Never waits.
+    ///
+    /// # Behaviour
+    /// - a quantile is within its error
+    /// - too few samples have no quantile
+    /// - the window forgets
+    fn quantile(&self, digest: &Self::Digest, now: Time, quantile: f64) -> Option<Duration>;
+}

@@ -1,0 +1,85 @@
+//! A time limit that costs nothing until it is needed: the timer is registered only when the operation is not ready
+//! at its first poll.
+//!
+//! Registering with tokio's timer wheel costs about a hundred nanoseconds; an operation that answers from memory never
+//! pays it. The operation is polled before the clock is looked at, so an answer that is there always wins.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::task::coop::{Unconstrained, unconstrained};
+use tokio::time::{Sleep, sleep};
+
+/// The time ran out before the operation was ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+/// Polls `operation` until it is ready or `limit` is over; it is dropped then. No limit, no timer.
+pub async fn timeout<F: Future>(limit: Option<Duration>, operation: F) -> Result<F::Output, Elapsed> {
+    let mut operation = pin!(operation);
+    // The timer must fire even when the operation used up the task's cooperative budget, hence unconstrained.
+    let mut timer = pin!(None::<Unconstrained<Sleep>>);
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = operation.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        match limit {
+            Some(limit) => poll_timer(timer.as_mut(), limit, cx).map(|()| Err(Elapsed)),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+fn poll_timer(mut timer: Pin<&mut Option<Unconstrained<Sleep>>>, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
+    if timer.is_none() {
+        timer.set(Some(unconstrained(sleep(limit))));
+    }
+    match timer.as_pin_mut() {
+        Some(timer) => timer.poll(cx),
+        None => Poll::Pending,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_in_time_is_the_answer() {
+        let work = async {
+            sleep(Duration::from_millis(9)).await;
+            7
+        };
+        assert_eq!(timeout(Some(Duration::from_millis(10)), work).await, Ok(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_limit_counts_from_the_first_poll() {
+        let start = Instant::now();
+        let never = std::future::pending::<()>();
+        assert_eq!(timeout(Some(Duration::from_millis(10)), never).await, Err(Elapsed));
+        assert_eq!(start.elapsed(), Duration::from_millis(10));
+    }
+
+    #[test]
+    fn a_ready_operation_needs_no_timer_and_no_runtime() {
+        let ready = pin!(timeout(Some(Duration::from_secs(1)), async { 1 }));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert_eq!(ready.poll(&mut cx), Poll::Ready(Ok(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_that_eats_the_tasks_budget_is_still_cut_off() {
+        let greedy = async {
+            loop {
+                tokio::task::coop::consume_budget().await;
+                tokio::time::advance(Duration::from_millis(1)).await;
+            }
+        };
+        assert_eq!(timeout::<_>(Some(Duration::from_millis(50)), greedy).await, Err::<(), _>(Elapsed));
+    }
+}

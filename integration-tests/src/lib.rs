@@ -1,0 +1,1 @@
+//! Beds and conformance cases.

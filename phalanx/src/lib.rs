@@ -1,0 +1,60 @@
+//! Fleet-coordinated resilience: the replicas of a service hold the line together.
+//!
+//! ```
+//! use std::time::Duration;
+//! use phalanx::{Backoff, BreakerSpec, Kind, Policy, RateLimitSpec, ResilienceModule, RetrySpec};
+//!
+//! # async fn charge(order: &u32) -> Result<u32, std::io::Error> { Ok(*order) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let payments = Policy::named("payments")
+//!     .rate_limit(RateLimitSpec::per_second(100).burst(200))
+//!     .breaker(BreakerSpec::failure_ratio(0.5).window(Duration::from_secs(10)).break_for(Duration::from_secs(30)))
+//!     .retry(RetrySpec::attempts(3).on([Kind::Infrastructure]).backoff(Backoff::exponential(Duration::from_millis(100))))
+//!     .timeout(Duration::from_secs(1));
+//! let module = ResilienceModule::in_memory().policy(payments).build()?; // every mistake at once, each with its path
+//!
+//! # let order = 7;
+//! let receipt = module.run("payments", "stripe", || charge(&order)).await?;
+//! # assert_eq!(receipt, 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Six words are all there is: a **policy** says what to do, as plain data; a **pipeline** is one policy on one route,
+//! compiled; a **store** keeps the state that a fleet may share; a **context** travels with the task; a **rejection**
+//! says why a policy said no; an **event** is what an observer is told.
+//!
+//! The stages of a policy always run in the same order, whatever order they were written in:
+//! deadline → rate limit → breaker or throttle → retry → attempt time-out → the operation; a fallback answers last.
+
+mod module;
+mod statuses;
+
+pub use phalanx_core::breaker::{BreakerSpec, BreakerView, Count, Forced, LatencyTrip, Phase, RampSpec, Transition};
+pub use phalanx_core::budget::BudgetSpec;
+pub use phalanx_core::classify::{Class, Classify};
+pub use phalanx_core::clock::{Clock, Time};
+pub use phalanx_core::context::{Context, Criticality, scope};
+pub use phalanx_core::decision::{Decision, Verdict};
+pub use phalanx_core::engine::Unknown;
+pub use phalanx_core::error::Error;
+pub use phalanx_core::event::{Event, Observer, What};
+pub use phalanx_core::fallback::{Degraded, Fallback, Served, StaleCache};
+pub use phalanx_core::guard::{CallInfo, Guard};
+pub use phalanx_core::key::{Route, StateKey};
+pub use phalanx_core::kind::{Kind, Kinds, Outcome};
+pub use phalanx_core::pipeline::{Description, StageDescription};
+pub use phalanx_core::policy::validate::{ConfigError, Mistake};
+pub use phalanx_core::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
+pub use phalanx_core::rate_limit::RateLimitSpec;
+pub use phalanx_core::rejection::{Code, Rejection, Source};
+pub use phalanx_core::retry::RetrySpec;
+pub use phalanx_core::retry::backoff::{Backoff, Curve, Jitter};
+pub use phalanx_core::throttle::ThrottleSpec;
+pub use phalanx_store_memory::MemoryStore;
+
+pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
+
+/// Everything below the front door: stages as algorithms, store traits, estimators.
+pub use phalanx_core as core;

@@ -1,0 +1,185 @@
+//! The front door: policies over a store, by name.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use phalanx_core::classify::Classify;
+use phalanx_core::clock::Clock;
+use phalanx_core::engine::{Engine, EngineSpec, Unknown};
+use phalanx_core::error::Error;
+use phalanx_core::event::Observer;
+use phalanx_core::key::Route;
+use phalanx_core::policy::Policy;
+use phalanx_core::policy::validate::ConfigError;
+use phalanx_core::rejection::{Code, Rejection};
+use phalanx_core::rng::Rng;
+use phalanx_store_memory::MemoryStore;
+
+use crate::statuses::Statuses;
+
+/// One policy on one route, resolved: what a hot caller keeps. Cheap to clone; clones share all state.
+pub type Pipeline = phalanx_core::pipeline::Pipeline<MemoryStore>;
+
+/// One call with terms of its own.
+pub type Call<'a> = phalanx_core::call::Call<'a, MemoryStore>;
+
+/// All policies of a service. Cheap to clone; clones are the same module.
+#[derive(Clone, Debug)]
+pub struct ResilienceModule {
+    engine: Engine<MemoryStore>,
+    statuses: Arc<Statuses>,
+}
+
+/// A module being put together.
+#[derive(Debug, Default)]
+#[must_use = "nothing is checked or made before `build`"]
+pub struct ModuleBuilder {
+    spec: EngineSpec,
+    statuses: Statuses,
+    clock: Option<Clock>,
+    store: Option<MemoryStore>,
+}
+
+impl ResilienceModule {
+    /// State in this process only.
+    pub fn in_memory() -> ModuleBuilder {
+        ModuleBuilder::default()
+    }
+
+    /// State in a store that other modules of this process share: several tenants, or a whole fleet in one test.
+    pub fn in_store(store: MemoryStore) -> ModuleBuilder {
+        ModuleBuilder { store: Some(store), ..ModuleBuilder::default() }
+    }
+
+    /// Runs an operation under a policy on a route. A retry runs the whole closure again.
+    ///
+    /// # Errors
+    /// The policy's refusal, or the operation's own error.
+    pub async fn run<'a, T, E, F, Fut>(
+        &self,
+        policy: &str,
+        route: impl Into<Route<'a>>,
+        operation: F,
+    ) -> Result<T, Error<E>>
+    where
+        E: Classify,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.engine.run(policy, route, operation).await
+    }
+
+    /// A call with terms of its own: cost, classifier, fallback, deadline.
+    pub fn call<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Call<'static> {
+        self.engine.call(policy, route)
+    }
+
+    /// Resolves a policy on a route once, for callers that run it often. A misspelt name is found here, at wiring.
+    ///
+    /// # Errors
+    /// `unknown_policy` or `route_too_long`.
+    pub fn pipeline<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Result<Pipeline, Rejection> {
+        self.engine.pipeline(policy, route)
+    }
+
+    /// Every pipeline that has been used and not been forgotten.
+    pub fn pipelines(&self) -> Vec<Pipeline> {
+        self.engine.pipelines()
+    }
+
+    /// Changes or adds a policy while calls are running: living circuits and buckets keep their state and follow the
+    /// new numbers, calls in flight finish under the old ones.
+    ///
+    /// # Errors
+    /// Every mistake of the policy; nothing is changed then.
+    pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
+        self.engine.retune(policy)
+    }
+
+    /// The policies' names, sorted.
+    pub fn policies(&self) -> Vec<String> {
+        self.engine.policies()
+    }
+
+    /// The HTTP status of a refusal in this service.
+    pub fn status(&self, rejection: &Rejection) -> u16 {
+        self.statuses.of(rejection.code)
+    }
+}
+
+impl ModuleBuilder {
+    /// Adds a policy. One of the same name as a built-in (`occ`, `transient`) takes its place.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.spec.policies.push(policy);
+        self
+    }
+
+    /// Adds several policies.
+    pub fn policies(mut self, policies: impl IntoIterator<Item = Policy>) -> Self {
+        self.spec.policies.extend(policies);
+        self
+    }
+
+    /// The policy of every name that has none of its own.
+    pub fn default_policy(mut self, policy: Policy) -> Self {
+        self.spec.default_policy = Some(policy);
+        self
+    }
+
+    /// What a name without a policy means. Default: a mistake.
+    pub fn unknown(mut self, unknown: Unknown) -> Self {
+        self.spec.unknown = unknown;
+        self
+    }
+
+    /// How many (policy, route) pairs are kept at a time. Default 10,000.
+    pub fn max_routes(mut self, routes: usize) -> Self {
+        self.spec.max_routes = routes;
+        self
+    }
+
+    /// Adds somebody who is told of events.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.spec.observers.0.push(Arc::new(observer));
+        self
+    }
+
+    /// The seed of jitter and shedding, for repeatable runs.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.spec.seed = Some(seed);
+        self
+    }
+
+    /// The clock. Default: the system's, or tokio's where its time is paused. A shared store brings its own.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// The HTTP status of a refusal, where this service's custom differs from the table.
+    pub fn status(mut self, code: Code, status: u16) -> Self {
+        self.statuses.set(code, status);
+        self
+    }
+
+    /// Makes the module.
+    ///
+    /// # Errors
+    /// Every mistake of every policy, each with its path.
+    pub fn build(self) -> Result<ResilienceModule, ConfigError> {
+        let mut mistakes = self.statuses.mistakes();
+        let store = self.store.unwrap_or_else(|| {
+            let clock = self.clock.unwrap_or_default();
+            let rng = self.spec.seed.map_or_else(Rng::from_entropy, Rng::seeded);
+            MemoryStore::seeded(clock, self.spec.max_routes.max(1), rng)
+        });
+        match Engine::new(store, self.spec) {
+            Ok(engine) if mistakes.is_empty() => Ok(ResilienceModule { engine, statuses: Arc::new(self.statuses) }),
+            Ok(_) => Err(ConfigError { mistakes }),
+            Err(error) => {
+                mistakes.splice(0..0, error.mistakes);
+                Err(ConfigError { mistakes })
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Which HTTP status a refusal becomes in this service: the table's, unless overridden (429 for `draining` or
+//! `bulkhead_full` is a common choice).
+
+use std::collections::HashMap;
+
+use phalanx_core::policy::validate::Mistake;
+use phalanx_core::rejection::Code;
+
+#[derive(Debug, Default)]
+pub(crate) struct Statuses(HashMap<Code, u16>);
+
+impl Statuses {
+    pub(crate) fn set(&mut self, code: Code, status: u16) {
+        self.0.insert(code, status);
+    }
+
+    pub(crate) fn of(&self, code: Code) -> u16 {
+        self.0.get(&code).copied().unwrap_or(code.status())
+    }
+
+    pub(crate) fn mistakes(&self) -> Vec<Mistake> {
+        let wrong = self.0.iter().filter(|(_, status)| !(400..600).contains(*status));
+        let mut mistakes: Vec<_> = wrong
+            .map(|(code, status)| Mistake {
+                path: format!("statuses.{code}"),
+                reason: format!("{status} is not an error status: choose one between 400 and 599"),
+            })
+            .collect();
+        mistakes.sort_by(|a, b| a.path.cmp(&b.path));
+        mistakes
+    }
+}

@@ -1,0 +1,213 @@
+//! A circuit that threads share without queueing.
+//!
+//! The machine stands behind a lock, but in its two common states nobody needs it:
+//!
+//! * **closed**: one load of [`BreakerCell::gate`] admits; a success goes into the thread's own stripe and reaches the
+//!   machine later, in a batch, because successes never trip a circuit;
+//! * **open**: the same load and a look at the end of the break refuse.
+//!
+//! Bad news, trial calls, ramps and operators' words take the lock, tell the machine first what the stripes hold, and
+//! publish its new state. For one thread the answers are exactly the bare machine's (a property test says so).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use phalanx_core::breaker::{Admission, Breaker, BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::clock::{Clock, Time};
+use phalanx_core::estimate::ring::slice_micros;
+use phalanx_core::kind::Outcome;
+use phalanx_core::rejection::{Code, Source};
+use phalanx_core::rng::Rng;
+use phalanx_core::store::Answer;
+use phalanx_core::table::{Entry, Worth};
+
+use crate::stripes::{Batch, Stripes};
+
+/// What the gate says; the epoch stands above these bits.
+const GATE_BITS: u32 = 2;
+const ASK: u64 = 0;
+const CLOSED: u64 = 1;
+const OPEN: u64 = 2;
+
+/// One key's circuit.
+#[derive(Debug)]
+pub struct BreakerCell {
+    /// The epoch and one of `ASK`, `CLOSED`, `OPEN`.
+    gate: AtomicU64,
+    /// When the break is over, in microseconds; meaningful while the gate says `OPEN`.
+    until: AtomicU64,
+    /// The length of a slice of the window, in microseconds.
+    slice: AtomicU64,
+    /// From how many microseconds on a call is slow.
+    slow: AtomicU64,
+    stripes: Stripes,
+    clock: Clock,
+    rng: Rng,
+    machine: Mutex<Machine>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    breaker: Breaker,
+    spec: BreakerSpec,
+}
+
+impl BreakerCell {
+    pub(crate) fn new(clock: Clock, spec: &BreakerSpec, rng: Rng) -> Self {
+        let breaker = Breaker::new(clock.now(), spec);
+        let cell = Self {
+            gate: AtomicU64::new(ASK),
+            until: AtomicU64::new(0),
+            slice: AtomicU64::new(1),
+            slow: AtomicU64::new(u64::MAX),
+            stripes: Stripes::new(),
+            clock,
+            rng,
+            machine: Mutex::new(Machine { breaker, spec: spec.clone() }),
+        };
+        cell.tune(spec);
+        cell.publish(&cell.machine.lock().breaker);
+        cell
+    }
+
+    pub(crate) fn retune(&self, spec: &BreakerSpec) {
+        let now = self.clock.now();
+        let mut machine = self.machine.lock();
+        if machine.spec == *spec {
+            return;
+        }
+        self.tell_successes(&mut machine, now);
+        let old = std::mem::replace(&mut machine.spec, spec.clone());
+        machine.breaker.retune(&old, spec);
+        self.tune(spec);
+        self.publish(&machine.breaker);
+    }
+
+    #[inline]
+    pub(crate) fn admit(&self, now: Time) -> Answer {
+        let gate = self.gate.load(Ordering::Acquire);
+        let admission = match gate & ((1 << GATE_BITS) - 1) {
+            CLOSED => Admission::Admitted(Ticket { epoch: gate >> GATE_BITS, lease: None }),
+            OPEN => {
+                let until = self.until.load(Ordering::Relaxed);
+                if now.as_micros() >= until {
+                    return self.ask(now);
+                }
+                Admission::Refused {
+                    code: Code::CircuitOpen,
+                    retry_after: Some(Duration::from_micros(until - now.as_micros())),
+                }
+            }
+            _ => return self.ask(now),
+        };
+        Answer { admission, transition: None, source: Source::Local }
+    }
+
+    #[inline]
+    pub(crate) fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        let quick = sample.latency.as_micros() < u128::from(self.slow.load(Ordering::Relaxed));
+        let closed = self.gate.load(Ordering::Acquire) == ticket.epoch << GATE_BITS | CLOSED;
+        match sample.outcome {
+            Outcome::Neutral | Outcome::Cancelled if ticket.lease.is_none() => None,
+            Outcome::Success if quick && closed => {
+                let slice = now.as_micros() / self.slice.load(Ordering::Relaxed);
+                if let Some(batch) = self.stripes.add(ticket.epoch, slice) {
+                    tell(&mut self.machine.lock().breaker, batch, slice);
+                }
+                None
+            }
+            _ => self.record_bad(now, ticket, sample),
+        }
+    }
+
+    #[cold]
+    fn record_bad(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        self.with_machine(now, |Machine { breaker, spec }| breaker.record(now, spec, ticket, sample, self.rng.unit()))
+    }
+
+    pub(crate) fn observe_quantile(&self, now: Time, value: Option<Duration>) -> Option<Transition> {
+        self.with_machine(now, |Machine { breaker, spec }| breaker.observe_quantile(now, spec, value, self.rng.unit()))
+    }
+
+    pub(crate) fn force(&self, forced: Option<Forced>) {
+        let now = self.clock.now();
+        self.with_machine(now, |machine| machine.breaker.force(forced));
+    }
+
+    pub(crate) fn reset(&self, now: Time) -> Option<Transition> {
+        self.with_machine(now, |Machine { breaker, spec }| breaker.reset(now, spec))
+    }
+
+    pub(crate) fn inspect(&self, now: Time) -> BreakerView {
+        self.with_machine(now, |machine| machine.breaker.inspect(now))
+    }
+
+    #[cold]
+    fn ask(&self, now: Time) -> Answer {
+        self.with_machine(now, |Machine { breaker, spec }| {
+            let (admission, transition) = breaker.admit(now, spec);
+            let forced = breaker.forced().is_some();
+            let source = if forced { Source::Forced } else { Source::Local };
+            Answer { admission, transition, source }
+        })
+    }
+
+    fn with_machine<T>(&self, now: Time, work: impl FnOnce(&mut Machine) -> T) -> T {
+        let mut machine = self.machine.lock();
+        self.tell_successes(&mut machine, now);
+        let done = work(&mut machine);
+        self.publish(&machine.breaker);
+        done
+    }
+
+    fn tell_successes(&self, machine: &mut Machine, now: Time) {
+        let near = now.as_micros() / self.slice.load(Ordering::Relaxed);
+        for batch in self.stripes.drain() {
+            tell(&mut machine.breaker, batch, near);
+        }
+    }
+
+    fn tune(&self, spec: &BreakerSpec) {
+        let slow = spec.slow_call_threshold.map_or(u64::MAX, |slow| slow.as_micros() as u64);
+        self.slow.store(slow, Ordering::Relaxed);
+        self.slice.store(slice_micros(spec.sampling_window), Ordering::Relaxed);
+    }
+
+    fn publish(&self, breaker: &Breaker) {
+        let says = match breaker.phase() {
+            Phase::Closed if breaker.admits_all() => CLOSED,
+            Phase::Open if breaker.forced().is_none() => OPEN,
+            _ => ASK,
+        };
+        self.until.store(breaker.until().as_micros(), Ordering::Relaxed);
+        self.gate.store(breaker.epoch() << GATE_BITS | says, Ordering::Release);
+    }
+}
+
+fn tell(breaker: &mut Breaker, batch: Batch, near: u64) {
+    let epoch = breaker.epoch();
+    if batch.belongs_to(epoch) {
+        breaker.record_successes(epoch, batch.slice(near), batch.count);
+    }
+}
+
+impl Entry for BreakerCell {
+    fn worth(&self) -> Worth {
+        let now = self.clock.now();
+        self.with_machine(now, |machine| {
+            let breaker = &mut machine.breaker;
+            if breaker.phase() != Phase::Closed || breaker.forced().is_some() {
+                Worth::Everything
+            } else if breaker.is_fresh(now) {
+                Worth::Nothing
+            } else {
+                Worth::Something
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! The shared circuit against the bare machine, and against threads.
+
+use super::*;
+use phalanx_core::rng::Rng;
+use proptest::prelude::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn spec() -> BreakerSpec {
+    BreakerSpec::failure_ratio(0.5)
+        .or_consecutive_failures(7)
+        .or_slow_call_ratio(0.6, SECOND)
+        .window(10 * SECOND)
+        .min_throughput(8)
+        .break_for(5 * SECOND)
+        .escalate(2.0, 20 * SECOND)
+        .probes(2, 2)
+        .ramp(4 * SECOND, 3)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Admit,
+    End { which: prop::sample::Index, outcome: u8, slow: bool },
+    Wait(u64),
+    Force(Option<Forced>),
+    Reset,
+    Retune(bool),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let end = (any::<prop::sample::Index>(), 0_u8..6, prop::bool::weighted(0.2));
+    let forced = prop_oneof![
+        3 => Just(None),
+        1 => Just(Some(Forced::Open)),
+        1 => Just(Some(Forced::Closed)),
+        1 => Just(Some(Forced::Disabled)),
+        1 => Just(Some(Forced::MetricsOnly)),
+    ];
+    let step = prop_oneof![
+        40 => Just(Step::Admit),
+        40 => end.prop_map(|(which, outcome, slow)| Step::End { which, outcome, slow }),
+        10 => (0_u64..3_000_000).prop_map(Step::Wait),
+        1 => forced.prop_map(Step::Force),
+        1 => Just(Step::Reset),
+        1 => any::<bool>().prop_map(Step::Retune),
+    ];
+    prop::collection::vec(step, 1..300)
+}
+
+proptest! {
+    #[test]
+    fn for_one_thread_it_answers_exactly_as_the_bare_machine(steps in steps()) {
+        let clock = Clock::manual();
+        clock.advance(1_000 * SECOND);
+        let mut spec = spec();
+        let cell = BreakerCell::new(clock.clone(), &spec, Rng::seeded(1));
+        let mut bare = Breaker::new(clock.now(), &spec);
+        let mut tickets: Vec<Ticket> = Vec::new();
+        for step in steps {
+            let now = clock.now();
+            match step {
+                Step::Admit => {
+                    let answer = cell.admit(now);
+                    let (admission, transition) = bare.admit(now, &spec);
+                    prop_assert_eq!((answer.admission, answer.transition), (admission, transition));
+                    if let Admission::Admitted(ticket) = admission {
+                        tickets.push(ticket);
+                    }
+                }
+                Step::End { which, outcome, slow } if !tickets.is_empty() => {
+                    let ticket = tickets.swap_remove(which.index(tickets.len()));
+                    let outcome = match outcome {
+                        0..=2 => Outcome::Success,
+                        3 => Outcome::Failure,
+                        4 => Outcome::Neutral,
+                        _ => Outcome::Cancelled,
+                    };
+                    let sample = Sample { outcome, latency: SECOND * u32::from(slow) };
+                    let told = cell.record(now, ticket, sample);
+                    prop_assert_eq!(told, bare.record(now, &spec, ticket, sample, 0.0));
+                }
+                Step::End { .. } => {}
+                Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
+                Step::Force(forced) => {
+                    cell.force(forced);
+                    bare.force(forced);
+                }
+                Step::Reset => prop_assert_eq!(cell.reset(now), bare.reset(now, &spec)),
+                Step::Retune(wide) => {
+                    let window = SECOND * if wide { 20 } else { 10 };
+                    let new = spec.clone().window(window);
+                    cell.retune(&new);
+                    bare.retune(&spec, &new);
+                    spec = new;
+                }
+            }
+            if matches!(step, Step::Admit | Step::Reset) {
+                prop_assert_eq!(cell.inspect(now), bare.inspect(now));
+            }
+        }
+        prop_assert_eq!(cell.inspect(clock.now()), bare.inspect(clock.now()));
+    }
+}
+
+#[test]
+fn threads_lose_no_success_and_no_failure() {
+    let clock = Clock::manual();
+    let spec = BreakerSpec::failure_ratio(1.0).min_throughput(u32::MAX).window(100 * SECOND);
+    let cell = BreakerCell::new(clock.clone(), &spec, Rng::seeded(1));
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                for i in 0..20_000_u64 {
+                    let now = Time::from_micros(i * 1_000);
+                    let Admission::Admitted(ticket) = cell.admit(now).admission else { panic!("closed") };
+                    let failed = i % 10 == 0;
+                    let outcome = if failed { Outcome::Failure } else { Outcome::Success };
+                    let latency = Duration::ZERO;
+                    cell.record(now, ticket, Sample { outcome, latency });
+                }
+            });
+        }
+    });
+    let view = cell.inspect(Time::from_micros(20_000_000));
+    assert_eq!((view.calls, view.failures), (80_000, 8_000));
+}
+
+#[test]
+fn a_thousand_tasks_at_the_edge_of_the_break_get_exactly_one_probe() {
+    let clock = Clock::manual();
+    let spec = BreakerSpec::consecutive_failures(1).break_for(SECOND);
+    for _ in 0..50 {
+        let cell = BreakerCell::new(clock.clone(), &spec, Rng::seeded(1));
+        let Admission::Admitted(ticket) = cell.admit(clock.now()).admission else { panic!("closed") };
+        let failure = Sample { outcome: Outcome::Failure, latency: Duration::ZERO };
+        cell.record(clock.now(), ticket, failure);
+        let edge = clock.now().after(SECOND);
+        let admitted = AtomicU64::new(0);
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for _ in 0..250 {
+                        if matches!(cell.admit(edge).admission, Admission::Admitted(_)) {
+                            admitted.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), 1);
+    }
+}

@@ -1,0 +1,180 @@
+//! The store of one process: every key's machine in a bounded table.
+//!
+//! It serves alone behind `ResilienceModule::in_memory()`, and it is the twin that answers when a shared store is
+//! away. Decisions are the machines' of `phalanx-core`; this crate adds tables and threads:
+//!
+//! * a **bucket** is its machine behind a lock held for a few instructions;
+//! * a **circuit** in its two common states, closed and open, answers from one atomic word, and successes are summed
+//!   per thread and told to the machine in batches ([`breaker`]), so that threads on one key do not queue;
+//! * a **digest** is lock-free by itself.
+//!
+//! Tables never grow beyond their capacity and never forget an open circuit or a key in use for the sake of an idle
+//! one. A key that finds no place gets state of its own that lives as long as its holder.
+
+mod breaker;
+mod bucket;
+mod stripes;
+
+use std::future::{Future, ready};
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::clock::{Clock, Time};
+use phalanx_core::estimate::digest::Digest;
+use phalanx_core::key::StateKey;
+use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::rng::Rng;
+use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
+use phalanx_core::table::{Entry, Table, Worth};
+
+pub use self::breaker::BreakerCell;
+pub use self::bucket::BucketCell;
+
+/// Keys a store holds of each kind unless told otherwise.
+pub const DEFAULT_CAPACITY: usize = 10_000;
+
+/// The store. Cheap to clone; clones are the same store.
+#[derive(Clone, Debug)]
+pub struct MemoryStore(Arc<Tables>);
+
+#[derive(Debug)]
+struct Tables {
+    clock: Clock,
+    rng: Rng,
+    buckets: Table<BucketCell>,
+    breakers: Table<BreakerCell>,
+    digests: Table<DigestCell>,
+}
+
+/// A digest and its window.
+#[derive(Debug)]
+pub struct DigestCell {
+    clock: Clock,
+    digest: Digest,
+}
+
+impl Entry for DigestCell {
+    fn worth(&self) -> Worth {
+        if self.digest.count(self.clock.now()) == 0 { Worth::Nothing } else { Worth::Something }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new(Clock::detect())
+    }
+}
+
+impl MemoryStore {
+    /// A store on this clock, with the default capacity.
+    pub fn new(clock: Clock) -> Self {
+        Self::with_capacity(clock, DEFAULT_CAPACITY)
+    }
+
+    /// A store that holds so many keys of each kind.
+    pub fn with_capacity(clock: Clock, capacity: usize) -> Self {
+        Self::seeded(clock, capacity, Rng::from_entropy())
+    }
+
+    /// A store whose chance (the jitter of breaks) is seeded.
+    pub fn seeded(clock: Clock, capacity: usize, rng: Rng) -> Self {
+        Self(Arc::new(Tables {
+            clock,
+            rng,
+            buckets: Table::new(capacity),
+            breakers: Table::new(capacity),
+            digests: Table::new(capacity),
+        }))
+    }
+}
+
+impl Store for MemoryStore {
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+}
+
+impl RateLimitStore for MemoryStore {
+    type Bucket = BucketCell;
+
+    fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<BucketCell> {
+        let make = || BucketCell::new(self.0.clock.clone(), spec);
+        let cell = self.0.buckets.find_or_make(key, make);
+        let cell = cell.unwrap_or_else(|| Arc::new(make()));
+        cell.retune(spec);
+        cell
+    }
+
+    #[inline]
+    fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send {
+        ready(bucket.acquire(now, ask))
+    }
+
+    #[inline]
+    fn refund(&self, bucket: &BucketCell, cost: u32) {
+        bucket.refund(cost);
+    }
+
+    fn peek(&self, bucket: &BucketCell, now: Time) -> impl Future<Output = Level> + Send {
+        ready(bucket.peek(now))
+    }
+}
+
+impl BreakerStore for MemoryStore {
+    type Breaker = BreakerCell;
+
+    fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<BreakerCell> {
+        let make = || BreakerCell::new(self.0.clock.clone(), spec, self.0.rng.fork());
+        let cell = self.0.breakers.find_or_make(key, make);
+        let cell = cell.unwrap_or_else(|| Arc::new(make()));
+        cell.retune(spec);
+        cell
+    }
+
+    #[inline]
+    fn admit(&self, breaker: &BreakerCell, now: Time) -> impl Future<Output = Answer> + Send {
+        ready(breaker.admit(now))
+    }
+
+    #[inline]
+    fn record(&self, breaker: &BreakerCell, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        breaker.record(now, ticket, sample)
+    }
+
+    fn observe_quantile(&self, breaker: &BreakerCell, now: Time, value: Option<Duration>) -> Option<Transition> {
+        breaker.observe_quantile(now, value)
+    }
+
+    fn force(&self, breaker: &BreakerCell, forced: Option<Forced>) -> impl Future<Output = ()> + Send {
+        breaker.force(forced);
+        ready(())
+    }
+
+    fn reset(&self, breaker: &BreakerCell, now: Time) -> impl Future<Output = Option<Transition>> + Send {
+        ready(breaker.reset(now))
+    }
+
+    fn inspect(&self, breaker: &BreakerCell, now: Time) -> impl Future<Output = BreakerView> + Send {
+        ready(breaker.inspect(now))
+    }
+}
+
+impl LatencyDigestStore for MemoryStore {
+    type Digest = DigestCell;
+
+    fn digest(&self, key: &StateKey, window: Duration) -> Arc<DigestCell> {
+        let make = || DigestCell { clock: self.0.clock.clone(), digest: Digest::new(window) };
+        let cell = self.0.digests.find_or_make(key, make);
+        cell.unwrap_or_else(|| Arc::new(make()))
+    }
+
+    #[inline]
+    fn observe(&self, cell: &DigestCell, now: Time, latency: Duration) {
+        cell.digest.observe(now, latency);
+    }
+
+    fn quantile(&self, cell: &DigestCell, now: Time, quantile: f64) -> Option<Duration> {
+        cell.digest.quantile(now, quantile)
+    }
+}
