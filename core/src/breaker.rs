@@ -87,8 +87,8 @@ pub enum Admission {
     Refused {
         /// `circuit_open`, `probe_quota` or `forced_open`.
         code: Code,
-        /// When the break is over.
-        retry_after: Option<Duration>,
+        /// When the break is over; never, if that cannot be known.
+        until: Time,
     },
 }
 
@@ -204,9 +204,7 @@ impl Breaker {
         let ticket = Ticket { epoch: self.epoch, lease: None };
         match self.forced {
             Some(Forced::Open) => {
-                let code = Code::ForcedOpen;
-                let retry_after = None;
-                return (Admission::Refused { code, retry_after }, None);
+                return (refused(Code::ForcedOpen), None);
             }
             Some(Forced::Closed | Forced::Disabled) => return (Admission::Admitted(ticket), None),
             Some(Forced::MetricsOnly) | None => {}
@@ -216,7 +214,7 @@ impl Breaker {
             Phase::Closed if self.ramp.admits(now, self.since, spec) => Admission::Admitted(ticket),
             Phase::HalfOpen => self.lease(now, spec),
             Phase::Closed => refused(Code::ProbeQuota),
-            Phase::Open => Admission::Refused { code: Code::CircuitOpen, retry_after: Some(self.until.since(now)) },
+            Phase::Open => Admission::Refused { code: Code::CircuitOpen, until: self.until },
         };
         let admission = match admission {
             // Outcomes without a lease count in a closed circuit only, so this one reports and decides nothing.
@@ -435,8 +433,7 @@ impl Breaker {
 }
 
 const fn refused(code: Code) -> Admission {
-    let retry_after = None;
-    Admission::Refused { code, retry_after }
+    Admission::Refused { code, until: Time::NEVER }
 }
 
 /// The break after `escalation` trips in close succession. Multiplied step by step, as the Lua port does, so that both

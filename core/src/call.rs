@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::classify::{Class, Classify, by_error};
 use crate::context::{Context, Criticality, scope};
-use crate::decision::Decision;
+use crate::decision::{Decision, Verdict};
 use crate::error::Error;
 use crate::event::What;
-use crate::fallback::{Degraded, Fallback, NoFallback, Served, Value, With, WithAsync, default_kinds};
-use crate::kind::{Kind, Kinds, Outcome};
-use crate::pipeline::{Pipeline, Stages, Terms, Trail};
+use crate::fallback::{Fallback, NoFallback, Served, Value, With, WithAsync, default_kinds};
+use crate::kind::{Kind, Kinds};
+use crate::pipeline::{Pipeline, Ride, Terms, walk};
 use crate::rejection::Rejection;
 use crate::retry::nested;
 use crate::store::Store;
@@ -27,6 +27,7 @@ pub trait Classifier<T, E> {
 pub struct ByError;
 
 impl<T, E: Classify> Classifier<T, E> for ByError {
+    #[inline]
     fn class(&self, result: &Result<T, E>) -> Class {
         by_error(result)
     }
@@ -37,6 +38,7 @@ impl<T, E: Classify> Classifier<T, E> for ByError {
 pub struct By<F>(F);
 
 impl<T, E, F: Fn(&Result<T, E>) -> Class> Classifier<T, E> for By<F> {
+    #[inline]
     fn class(&self, result: &Result<T, E>) -> Class {
         (self.0)(result)
     }
@@ -59,7 +61,6 @@ enum Target<'a, S: Store> {
 }
 
 impl<'a, S: Store> Call<'a, S> {
-    #[inline]
     pub(crate) fn on(pipeline: &'a Pipeline<S>) -> Self {
         Self::at(Target::Kept(pipeline))
     }
@@ -71,15 +72,8 @@ impl<'a, S: Store> Call<'a, S> {
         })
     }
 
-    #[inline]
     fn at(target: Target<'a, S>) -> Self {
-        Self {
-            target,
-            terms: Terms::default(),
-            classifier: ByError,
-            fallback: NoFallback,
-            fallback_on: default_kinds(),
-        }
+        Self { target, terms: Terms::PLAIN, classifier: ByError, fallback: NoFallback, fallback_on: default_kinds() }
     }
 }
 
@@ -210,17 +204,15 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         T: Send + 'static,
         E: Send + 'static,
     {
-        self.run(|| {
+        self.run(async || {
             let task = tokio::spawn(scope(Context::current(), operation()));
-            async {
-                match task.await {
-                    Ok(result) => result,
-                    Err(failed) => match failed.try_into_panic() {
-                        Ok(panic) => resume_unwind(panic),
-                        // Only a runtime that is shutting down cancels the task, and it will not poll us again.
-                        Err(_) => std::future::pending().await,
-                    },
-                }
+            match task.await {
+                Ok(result) => result,
+                Err(failed) => match failed.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    // Only a runtime that is shutting down cancels the task, and it will not poll us again.
+                    Err(_) => std::future::pending().await,
+                },
             }
         })
         .await
@@ -237,58 +229,35 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
             Target::Kept(pipeline) => pipeline,
             Target::Found(pipeline) => pipeline,
             Target::Missing(rejection) => {
-                let trail = Trail::default();
-                return answer_missing(self, rejection, &trail, record).await;
+                if let Some(record) = record {
+                    *record = missing(rejection);
+                }
+                return self.replace(Err((*rejection).into()), Some(rejection.kind())).await;
             }
         };
         let stages = pipeline.current();
-        let mut report = Report { stages: &stages, trail: Trail::default(), open: stages.observers.any() };
-        let classify = |result: &Result<T, E>| self.classifier.class(result);
-        let result = stages.walk(&self.terms, &mut report.trail, &classify, operation).await;
-        if result.is_ok() && report.trail.kind.is_none() && !report.open && record.is_none() {
-            // The way of nearly all calls: nothing to tell, nothing to replace.
-            return result.map(|value| {
-                self.fallback.remember(&value);
-                Served::fresh(value)
-            });
-        }
-        self.answer(result, report, record).await
-    }
-
-    /// Everything that is not a plain answer to a plain call: fallback, record, events.
-    async fn answer<T, E>(
-        &self,
-        result: Result<T, Error<E>>,
-        mut report: Report<'_, S>,
-        record: Option<&mut Decision>,
-    ) -> Result<Served<T>, Error<E>>
-    where
-        B: Fallback<T, E>,
-    {
-        let stages = report.stages;
-        let rejection = result.as_ref().err().and_then(Error::rejection);
-        let kind = rejection.map(Rejection::kind).or(report.trail.kind);
-        report.trail.kind = kind;
-        let mut decision = if report.open || record.is_some() {
-            report.trail.decision(stages.version, rejection)
-        } else {
-            Decision::default()
+        let end = |ride: &mut Ride<'_, S>, result: Result<T, Error<E>>| {
+            let kind = failure(ride, &result);
+            let exhausted = ride.attempts > 1;
+            let decision = ride.decision(result.as_ref().err().and_then(Error::rejection));
+            ride.finish(kind, &decision);
+            (result, kind, exhausted, decision)
         };
+        let classifier = |result: &Result<T, E>| self.classifier.class(result);
+        let walked = walk(stages, &self.terms, By(classifier), operation, end).await;
+        let (result, kind, exhausted, mut decision) = walked;
+
+        // 5 answer: the fallback's word is the last, whoever refused.
         let served = self.replace(result, kind).await;
-        if let Ok(Served { degraded: Some(degraded), .. }) = &served {
-            decision.degraded = Some(*degraded);
-            let kind = kind.unwrap_or(Kind::Internal);
-            stages.observers.tell(&stages.key, What::FallbackServed { kind });
-        }
-        if std::mem::take(&mut report.open) {
-            stages.finished(&report.trail, &decision);
+        if let Ok(Served { degraded: Some(degraded), .. }) = served {
+            decision.degraded = Some(degraded);
+            pipeline.tell(What::FallbackServed { kind: kind.unwrap_or(Kind::Internal) });
         }
         if let Some(record) = record {
             *record = decision;
         }
-        let retryable = kind.is_some_and(Kind::retryable);
-        if served.is_err() && retryable && report.trail.attempts > 1 {
-            nested::mark();
+        if served.is_err() {
+            mark_exhausted(exhausted, kind);
         }
         served
     }
@@ -313,40 +282,33 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     }
 }
 
-/// A call of a policy that does not exist: refused, unless the fallback was told to answer for that.
-async fn answer_missing<T, E, S: Store, C, B: Fallback<T, E>>(
-    call: &Call<'_, S, C, B>,
-    rejection: &Rejection,
-    trail: &Trail,
-    record: Option<&mut Decision>,
-) -> Result<Served<T>, Error<E>> {
-    let mut decision = trail.decision(0, Some(rejection));
-    let served = call.replace(Err((*rejection).into()), Some(rejection.kind())).await;
-    decision.degraded = served.as_ref().ok().and_then(degraded_mark);
-    if let Some(record) = record {
-        *record = decision;
-    }
-    served
-}
-
-const fn degraded_mark<T>(served: &Served<T>) -> Option<Degraded> {
-    served.degraded
-}
-
-/// The story of a call that observers will be told, also if the caller goes away in the middle of it.
-struct Report<'a, S: Store> {
-    stages: &'a Stages<S>,
-    trail: Trail,
-    open: bool,
-}
-
-impl<S: Store> Drop for Report<'_, S> {
-    fn drop(&mut self) {
-        if self.open {
-            let outcome = if std::thread::panicking() { Outcome::Failure } else { Outcome::Cancelled };
-            self.trail.abandon(outcome, &self.stages.clock);
-            let decision = self.trail.decision(self.stages.version, None);
-            self.stages.finished(&self.trail, &decision);
+/// The end of a call without terms of its own: observers are told, and that is all.
+#[inline]
+pub(crate) fn end_plain<S: Store, T, E>(ride: &mut Ride<'_, S>, result: Result<T, Error<E>>) -> Result<T, Error<E>> {
+    if result.is_err() || ride.is_untold() {
+        let kind = failure(ride, &result);
+        if ride.is_untold() {
+            let decision = ride.decision(result.as_ref().err().and_then(Error::rejection));
+            ride.finish(kind, &decision);
         }
+        mark_exhausted(result.is_err() && ride.attempts > 1, kind);
     }
+    result
+}
+
+/// The kind of failure a call ended in.
+fn failure<S: Store, T, E>(ride: &Ride<'_, S>, result: &Result<T, Error<E>>) -> Option<Kind> {
+    let rejection = result.as_ref().err().and_then(Error::rejection);
+    rejection.map(Rejection::kind).or(ride.kind)
+}
+
+/// A policy around this one learns that its attempts are used up.
+fn mark_exhausted(exhausted: bool, kind: Option<Kind>) {
+    if exhausted && kind.is_some_and(Kind::retryable) {
+        nested::mark();
+    }
+}
+
+fn missing(rejection: &Rejection) -> Decision {
+    Decision { verdict: Verdict::Refused, reason: Some(rejection.code()), ..Decision::default() }
 }

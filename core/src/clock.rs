@@ -24,6 +24,9 @@ impl Time {
     /// The clock's origin.
     pub const ZERO: Self = Self(0);
 
+    /// Later than anything: stands for a moment that will not come or cannot be known.
+    pub const NEVER: Self = Self(u64::MAX);
+
     /// The moment `micros` microseconds after the origin.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
@@ -37,6 +40,14 @@ impl Time {
     /// Time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Time from now until this moment; none for [`Time::NEVER`].
+    pub const fn until_from(self, now: Self) -> Option<Duration> {
+        match self {
+            Self::NEVER => None,
+            then => Some(then.since(now)),
+        }
     }
 
     /// This moment moved forward, without overflow.
@@ -66,14 +77,19 @@ enum Source {
 struct SystemClock {
     counter: quanta::Clock,
     origin: u64,
+    /// Microseconds in 2^40 ticks of the counter: one multiplication instead of a scaling and a division.
+    rate: u64,
 }
+
+/// Ticks are multiplied by `rate` and shifted by this.
+const RATE_BITS: u32 = 40;
 
 impl Clock {
     /// The machine's monotonic clock.
     pub fn system() -> Self {
         let counter = quanta::Clock::new();
-        let origin = counter.raw();
-        Self(Source::System(SystemClock { counter, origin }))
+        let (origin, rate) = (counter.raw(), counter.delta_as_nanos(0, 1 << RATE_BITS) / 1_000);
+        Self(Source::System(SystemClock { counter, origin, rate }))
     }
 
     /// Tokio's clock: the system's, unless the runtime's time is paused.
@@ -96,8 +112,8 @@ impl Clock {
     pub fn now(&self) -> Time {
         match &self.0 {
             Source::System(system) => {
-                let nanos = system.counter.delta_as_nanos(system.origin, system.counter.raw());
-                Time(nanos / 1_000)
+                let ticks = system.counter.raw().saturating_sub(system.origin);
+                Time(((u128::from(ticks) * u128::from(system.rate)) >> RATE_BITS) as u64)
             }
             Source::Tokio(origin) => Time(micros(origin.elapsed())),
             Source::Manual(hand) => Time(hand.load(Ordering::Acquire)),
@@ -165,6 +181,16 @@ mod tests {
         let first = clock.now();
         while clock.now() == first {}
         assert!(clock.now() > first);
+    }
+
+    #[test]
+    fn the_system_clock_keeps_pace_with_the_operating_systems() {
+        let (clock, real) = (Clock::system(), std::time::Instant::now());
+        let start = clock.now();
+        while real.elapsed() < Duration::from_millis(20) {}
+        let told = clock.now().since(start).as_secs_f64();
+        let passed = real.elapsed().as_secs_f64();
+        assert!((told - passed).abs() < 0.001, "{told} for {passed}");
     }
 
     #[tokio::test(start_paused = true)]

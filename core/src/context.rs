@@ -103,6 +103,11 @@ pub async fn scope<F: Future>(context: Context, work: F) -> F::Output {
     CURRENT.scope(both, work).await
 }
 
+/// Runs one poll under a context that is tightened already.
+pub(crate) fn bind<T>(context: Context, poll: impl FnOnce() -> T) -> T {
+    CURRENT.sync_scope(context, poll)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

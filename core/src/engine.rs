@@ -168,7 +168,7 @@ impl<S: Store> Engine<S> {
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        self.call(policy, route).run(operation).await
+        self.pipeline(policy, route)?.run(operation).await
     }
 
     /// A call with terms of its own. A policy that does not exist is told when the call is run.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::context::Criticality;
 use crate::key::StateKey;
 use crate::kind::Outcome;
-use crate::policy::Stage;
 use crate::rejection::Rejection;
 
 /// What a guard is told about a call.
@@ -31,7 +30,7 @@ pub trait Guard: Send + Sync + 'static {
     /// The name in descriptions.
     fn name(&self) -> &str;
 
-    /// Its place: compare [`Stage::order`].
+    /// Its place: compare [`Stage::order`](crate::policy::Stage::order).
     fn order(&self) -> u16;
 
     /// Lets the call pass, or says why not.
@@ -56,16 +55,12 @@ impl Guards {
         self.0.sort_by_key(|guard| guard.order());
     }
 
-    /// The guards whose order lies between the two stages, the outer one's own number included.
-    pub(crate) fn between(&self, outer: Option<Stage>, inner: Option<Stage>) -> Self {
-        let from = outer.map_or(0, Stage::order);
-        let to = inner.map_or(u16::MAX, |stage| stage.order() - 1);
-        let inside = |guard: &&Arc<dyn Guard>| (from..=to).contains(&guard.order());
-        Self(self.0.iter().filter(inside).cloned().collect())
+    pub(crate) fn get(&self, index: usize) -> &dyn Guard {
+        &*self.0[index]
     }
 
     /// The guards, outermost first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &dyn Guard> {
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Guard> {
         self.0.iter().map(AsRef::as_ref)
     }
 

@@ -13,7 +13,7 @@
 //! between the stages by their number.
 
 mod describe;
-mod held;
+mod ride;
 mod slot;
 mod stages;
 mod walk;
@@ -22,16 +22,33 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use self::describe::{Description, StageDescription};
+pub(crate) use self::ride::Ride;
 pub(crate) use self::slot::Slot;
 pub(crate) use self::stages::{Circuit, Stages};
-pub(crate) use self::walk::{Terms, Trail};
+pub(crate) use self::walk::walk;
 use crate::breaker::{BreakerView, Forced};
-use crate::call::Call;
+use crate::call::{ByError, Call, end_plain};
 use crate::classify::Classify;
+use crate::context::Context;
 use crate::error::Error;
 use crate::event::What;
 use crate::key::StateKey;
 use crate::store::Store;
+
+/// What one call asks for besides its operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) cost: u32,
+    /// Demands of this call, on top of what the task is bound to.
+    pub(crate) context: Context,
+    /// Whether somebody will read the record.
+    pub(crate) recorded: bool,
+}
+
+impl Terms {
+    /// One permit and nothing special.
+    pub(crate) const PLAIN: Self = Self { cost: 1, context: Context::EMPTY, recorded: false };
+}
 
 /// A policy on a route, resolved once and run many times. Cheap to clone; clones share all state.
 ///
@@ -51,13 +68,13 @@ impl<S: Store> Pipeline<S> {
     ///
     /// # Errors
     /// The policy's refusal, or the operation's own error.
-    pub async fn run<T, E, F, Fut>(&self, operation: F) -> Result<T, Error<E>>
+    pub fn run<T, E, F, Fut>(&self, operation: F) -> impl Future<Output = Result<T, Error<E>>>
     where
         E: Classify,
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        self.call().run(operation).await
+        walk(self.current(), &Terms::PLAIN, ByError, operation, end_plain)
     }
 
     /// A call with terms of its own: cost, classifier, fallback, deadline.
@@ -110,6 +127,10 @@ impl<S: Store> Pipeline<S> {
                 stages.observers.tell(&stages.key, What::Transition(change));
             }
         }
+    }
+
+    pub(crate) fn tell(&self, what: What<'_>) {
+        self.stages.observers.tell(&self.stages.key, what);
     }
 
     /// The stages to run a call on: the kept ones, unless the policy changed since.

@@ -114,8 +114,8 @@ pub enum Take {
     },
     /// It has not, and nothing was taken.
     Refused {
-        /// When they would be there; none if the bucket can never hold so many.
-        retry_after: Option<Duration>,
+        /// When they would be there; never, if the bucket cannot hold so many.
+        until: Time,
     },
 }
 
@@ -154,7 +154,7 @@ impl Bucket {
         self.refill(now, rate);
         let need = u64::from(cost).saturating_mul(rate.price);
         if need > rate.capacity {
-            return Take::Refused { retry_after: None };
+            return Take::Refused { until: Time::NEVER };
         }
         let level = self.level - need as i64;
         if level >= 0 {
@@ -166,7 +166,7 @@ impl Bucket {
             self.level = level;
             return Take::Granted { wait };
         }
-        Take::Refused { retry_after: Some(wait) }
+        Take::Refused { until: now.after(wait) }
     }
 
     /// Gives permits back that were taken and not used.
@@ -244,8 +244,7 @@ mod tests {
         let mut bucket = Bucket::full(at(0), rate);
         assert!(take(&mut bucket, at(0), rate));
         let refused = bucket.take(at(0), rate, 1, Duration::ZERO);
-        let retry_after = Some(Duration::from_micros(333_334));
-        assert_eq!(refused, Take::Refused { retry_after });
+        assert_eq!(refused, Take::Refused { until: at(333_334) });
         assert!(!take(&mut bucket, at(333_333), rate));
         assert!(take(&mut bucket, at(333_334), rate));
     }
@@ -267,7 +266,7 @@ mod tests {
         let patience = Duration::from_millis(250);
         let waits = [(); 4].map(|()| bucket.take(at(0), rate, 1, patience));
         let after = |millis| Take::Granted { wait: Duration::from_millis(millis) };
-        let refused = Take::Refused { retry_after: Some(Duration::from_millis(300)) };
+        let refused = Take::Refused { until: at(300_000) };
         assert_eq!(waits, [after(0), after(100), after(200), refused]);
     }
 
@@ -275,7 +274,7 @@ mod tests {
     fn a_cost_above_the_burst_is_refused_for_good() {
         let rate = Rate::of(&RateLimitSpec::per_second(10));
         let never = Bucket::full(at(0), rate).take(at(0), rate, 11, Duration::from_secs(60));
-        assert_eq!(never, Take::Refused { retry_after: None });
+        assert_eq!(never, Take::Refused { until: Time::NEVER });
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::classify::{Class, Classify};
+use crate::clock::{Time, micros};
 use crate::kind::Kind;
 
 /// The reason of a refusal.
@@ -154,37 +155,71 @@ impl fmt::Display for Source {
     }
 }
 
-/// A policy's "no".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Stands for "it cannot be known" in [`Rejection::wait`].
+const UNKNOWN: u64 = u64::MAX;
+
+/// A policy's "no". Small on purpose: it is part of every result.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Rejection {
-    /// The reason.
-    pub code: Code,
-    /// When it makes sense to come back, where that can be known.
-    pub retry_after: Option<Duration>,
-    /// Whose state said so.
-    pub source: Source,
-    /// The policy that refused; none when there is no such policy.
-    pub policy: Option<&'static str>,
+    policy: Option<&'static str>,
+    /// Microseconds until it makes sense to come back.
+    wait: u64,
+    code: Code,
+    source: Source,
 }
 
 impl Rejection {
     /// A refusal with this reason, decided by this process.
     pub const fn new(code: Code) -> Self {
-        Self { code, retry_after: None, source: Source::Local, policy: None }
+        Self { policy: None, wait: UNKNOWN, code, source: Source::Local }
     }
 
     /// Says when to come back.
     #[must_use]
-    pub const fn retry_after(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after);
+    pub fn retry_in(mut self, wait: impl Into<Option<Duration>>) -> Self {
+        self.wait = wait.into().map_or(UNKNOWN, micros);
+        self
+    }
+
+    pub(crate) const fn retry_at(mut self, until: Time, now: Time) -> Self {
+        let never = until.as_micros() == Time::NEVER.as_micros();
+        self.wait = if never { UNKNOWN } else { until.as_micros().saturating_sub(now.as_micros()) };
         self
     }
 
     /// Says whose state decided.
     #[must_use]
-    pub const fn source(mut self, source: Source) -> Self {
+    pub const fn decided_by(mut self, source: Source) -> Self {
         self.source = source;
         self
+    }
+
+    pub(crate) const fn of_policy(mut self, name: &'static str) -> Self {
+        self.policy = Some(name);
+        self
+    }
+
+    /// The reason.
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// When it makes sense to come back, where that can be known.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.wait {
+            UNKNOWN => None,
+            wait => Some(Duration::from_micros(wait)),
+        }
+    }
+
+    /// Whose state decided.
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The policy that refused; none when there is no such policy.
+    pub const fn policy(&self) -> Option<&'static str> {
+        self.policy
     }
 
     /// The kind of failure it is for the caller.
@@ -198,9 +233,20 @@ impl Rejection {
     }
 }
 
+impl fmt::Debug for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rejection")
+            .field("policy", &self.policy)
+            .field("code", &self.code)
+            .field("retry_after", &self.retry_after())
+            .field("source", &self.source)
+            .finish()
+    }
+}
+
 impl Classify for Rejection {
     fn classify(&self) -> Class {
-        Class { kind: Some(self.kind()), retry_after: self.retry_after }
+        Class { kind: Some(self.kind()), retry_after: self.retry_after() }
     }
 }
 
@@ -210,7 +256,7 @@ impl fmt::Display for Rejection {
             write!(f, "{}: ", policy.escape_debug())?;
         }
         write!(f, "{} ({})", self.code.meaning(), self.code)?;
-        if let Some(after) = self.retry_after {
+        if let Some(after) = self.retry_after() {
             write!(f, ", retry after {after:?}")?;
         }
         Ok(())
@@ -241,8 +287,7 @@ mod tests {
 
     #[test]
     fn a_rejection_reads_as_a_sentence() {
-        let mut no = Rejection::new(Code::CircuitOpen).retry_after(Duration::from_millis(1500));
-        no.policy = Some("payments");
+        let no = Rejection::new(Code::CircuitOpen).retry_in(Duration::from_millis(1500)).of_policy("payments");
         assert_eq!(no.to_string(), "payments: the circuit is open (circuit_open), retry after 1.5s");
     }
 }

@@ -28,6 +28,26 @@ pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + Clone {
     fn clock(&self) -> &Clock;
 }
 
+/// An answer that is there, or one that has to be waited for. What a store can decide in this process it answers now,
+/// so that a call on its common way waits for nothing.
+#[derive(Debug)]
+pub enum Reply<T, F> {
+    /// Here it is.
+    Now(T),
+    /// It takes a round trip.
+    Later(F),
+}
+
+impl<T, F: Future<Output = T>> Reply<T, F> {
+    /// The answer, whenever it comes.
+    pub async fn get(self) -> T {
+        match self {
+            Self::Now(answer) => answer,
+            Self::Later(answer) => answer.await,
+        }
+    }
+}
+
 /// What a call wants from a rate limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
@@ -72,7 +92,7 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - a cost above the burst is refused for good
     /// - waiters are served in the order they came
     /// - a wait longer than allowed is refused
-    fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send;
+    fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> Reply<Grant, impl Future<Output = Grant> + Send>;
 
     /// Gives back permits that were taken and not used.
     ///
@@ -120,7 +140,7 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - after the break the allowed number of probes passes
     /// - a lost probe frees its place when its lease is over
     /// - a ramp admits a growing share
-    fn admit(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = Answer> + Send;
+    fn admit(&self, breaker: &Self::Breaker, now: Time) -> Reply<Answer, impl Future<Output = Answer> + Send>;
 
     /// Records what became of an admitted call. Never waits.
     ///

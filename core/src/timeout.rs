@@ -19,21 +19,31 @@ pub struct Elapsed;
 /// Polls `operation` until it is ready or `limit` is over; it is dropped then. No limit, no timer.
 pub async fn timeout<F: Future>(limit: Option<Duration>, operation: F) -> Result<F::Output, Elapsed> {
     let mut operation = pin!(operation);
-    // The timer must fire even when the operation used up the task's cooperative budget, hence unconstrained.
-    let mut timer = pin!(None::<Unconstrained<Sleep>>);
-    poll_fn(|cx| {
-        if let Poll::Ready(output) = operation.as_mut().poll(cx) {
-            return Poll::Ready(Ok(output));
-        }
-        match limit {
-            Some(limit) => poll_timer(timer.as_mut(), limit, cx).map(|()| Err(Elapsed)),
-            None => Poll::Pending,
-        }
-    })
-    .await
+    let mut timer = pin!(None);
+    poll_fn(|cx| poll_within(timer.as_mut(), limit, cx, |cx| operation.as_mut().poll(cx))).await
 }
 
-fn poll_timer(mut timer: Pin<&mut Option<Unconstrained<Sleep>>>, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
+/// A timer that is registered when it is first needed.
+///
+/// It fires even when the operation used up the task's cooperative budget, hence unconstrained.
+pub(crate) type Timer = Option<Unconstrained<Sleep>>;
+
+/// Polls the operation first, so that an answer that is there always wins, and then the clock.
+#[inline]
+pub(crate) fn poll_within<T>(
+    timer: Pin<&mut Timer>,
+    limit: Option<Duration>,
+    cx: &mut Context<'_>,
+    operation: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+) -> Poll<Result<T, Elapsed>> {
+    match (operation(cx), limit) {
+        (Poll::Ready(output), _) => Poll::Ready(Ok(output)),
+        (Poll::Pending, None) => Poll::Pending,
+        (Poll::Pending, Some(limit)) => poll_timer(timer, limit, cx).map(|()| Err(Elapsed)),
+    }
+}
+
+fn poll_timer(mut timer: Pin<&mut Timer>, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
     if timer.is_none() {
         timer.set(Some(unconstrained(sleep(limit))));
     }

@@ -103,7 +103,7 @@ impl ResilienceModule {
 
     /// The HTTP status of a refusal in this service.
     pub fn status(&self, rejection: &Rejection) -> u16 {
-        self.statuses.of(rejection.code)
+        self.statuses.of(rejection.code())
     }
 }
 

@@ -95,10 +95,7 @@ impl BreakerCell {
                 if now.as_micros() >= until {
                     return self.ask(now);
                 }
-                Admission::Refused {
-                    code: Code::CircuitOpen,
-                    retry_after: Some(Duration::from_micros(until - now.as_micros())),
-                }
+                Admission::Refused { code: Code::CircuitOpen, until: Time::from_micros(until) }
             }
             _ => return self.ask(now),
         };

@@ -15,7 +15,7 @@ mod breaker;
 mod bucket;
 mod stripes;
 
-use std::future::{Future, ready};
+use std::future::{Future, Ready, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use phalanx_core::estimate::digest::Digest;
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rng::Rng;
-use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
+use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Reply, Store};
 use phalanx_core::table::{Entry, Table, Worth};
 
 pub use self::breaker::BreakerCell;
@@ -107,8 +107,8 @@ impl RateLimitStore for MemoryStore {
     }
 
     #[inline]
-    fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send {
-        ready(bucket.acquire(now, ask))
+    fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Reply<Grant, impl Future<Output = Grant> + Send> {
+        Reply::<_, Ready<_>>::Now(bucket.acquire(now, ask))
     }
 
     #[inline]
@@ -133,8 +133,8 @@ impl BreakerStore for MemoryStore {
     }
 
     #[inline]
-    fn admit(&self, breaker: &BreakerCell, now: Time) -> impl Future<Output = Answer> + Send {
-        ready(breaker.admit(now))
+    fn admit(&self, breaker: &BreakerCell, now: Time) -> Reply<Answer, impl Future<Output = Answer> + Send> {
+        Reply::<_, Ready<_>>::Now(breaker.admit(now))
     }
 
     #[inline]

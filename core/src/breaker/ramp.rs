@@ -10,10 +10,7 @@ pub(super) enum Ramp {
     #[default]
     Over,
     /// In this step, so many calls asked.
-    Step {
-        step: u64,
-        asked: u64,
-    },
+    Step { step: u64, asked: u64 },
 }
 
 impl Ramp {

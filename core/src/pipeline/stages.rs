@@ -10,7 +10,7 @@ use crate::breaker::{BreakerSpec, Count, LatencyTrip};
 use crate::budget::Budget;
 use crate::clock::{Clock, Time, micros};
 use crate::event::Observers;
-use crate::guard::Guards;
+use crate::guard::{Guard, Guards};
 use crate::key::{StateKey, intern};
 use crate::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
 use crate::rejection::{Code, Rejection};
@@ -36,7 +36,9 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) circuit: Circuit<S>,
     pub(crate) retry: Option<RetrySpec>,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) guards: Option<Box<PlacedGuards>>,
+    pub(crate) guards: Option<PlacedGuards>,
+    /// Whether retries draw from a budget, so that calls must be counted.
+    pub(crate) budgeted: bool,
     /// Whether any stage wants to know the time.
     pub(crate) timed: bool,
     pub(crate) kept: Arc<Kept>,
@@ -63,12 +65,52 @@ pub(crate) struct Latency<S: Store> {
     pub(crate) look_every: u64,
 }
 
-/// Custom guards by where they stand.
+/// Where a custom guard can stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    BeforeRateLimit,
+    BeforeCircuit,
+    BeforeRetry,
+    Attempts,
+}
+
+/// Custom guards in the order of their numbers, cut where the built-in stages stand between them.
 pub(crate) struct PlacedGuards {
-    pub(crate) before_rate_limit: Guards,
-    pub(crate) before_circuit: Guards,
-    pub(crate) before_retry: Guards,
-    pub(crate) attempts: Guards,
+    guards: Guards,
+    /// How many stand before the rate limit, before the circuit and before the retries.
+    cuts: [usize; 3],
+}
+
+impl PlacedGuards {
+    fn new(guards: &Guards) -> Option<Self> {
+        let before = |stage: Stage| guards.iter().filter(|guard| guard.order() < stage.order()).count();
+        (!guards.is_empty()).then(|| Self {
+            guards: guards.clone(),
+            cuts: [Stage::RateLimit, Stage::Circuit, Stage::Retry].map(before),
+        })
+    }
+
+    /// The guards of a place, outermost first.
+    pub(crate) fn at(&self, place: Place) -> impl Iterator<Item = &dyn Guard> {
+        let [rate_limit, circuit, retry] = self.cuts;
+        let range = match place {
+            Place::BeforeRateLimit => 0..rate_limit,
+            Place::BeforeCircuit => rate_limit..circuit,
+            Place::BeforeRetry => circuit..retry,
+            Place::Attempts => retry..self.guards.len(),
+        };
+        range.map(|index| self.guards.get(index))
+    }
+
+    /// The guard that was the `index`-th to admit a call.
+    pub(crate) fn of_calls(&self, index: usize) -> &dyn Guard {
+        self.guards.get(index)
+    }
+
+    /// The guard that was the `index`-th to admit an attempt.
+    pub(crate) fn of_attempts(&self, index: usize) -> &dyn Guard {
+        self.guards.get(self.cuts[2] + index)
+    }
 }
 
 /// What stays when the policy changes.
@@ -122,9 +164,10 @@ impl<S: Store> Stages<S> {
             on_degraded: policy.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
             timed: rate_limit.is_some() || watched || budgeted,
+            budgeted,
             retry: policy.retry,
             timeout: policy.timeout,
-            guards: place(&policy.guards),
+            guards: PlacedGuards::new(&policy.guards),
             key,
             version,
             policy,
@@ -144,12 +187,27 @@ impl<S: Store> Stages<S> {
         self.superseded.store(true, Ordering::Release);
     }
 
+    /// Whether the circuit counts these. A throttle counts calls.
+    #[inline]
+    pub(crate) fn counts(&self, what: Count) -> bool {
+        match &self.circuit {
+            Circuit::None => false,
+            Circuit::Breaker { count, .. } => *count == what,
+            Circuit::Throttle(_) => what == Count::Calls,
+        }
+    }
+
+    /// The circuit to ask after so many attempts.
+    #[inline]
+    pub(crate) fn circuit_for(&self, attempts: u32) -> &Circuit<S> {
+        let asked = attempts == 0 || self.counts(Count::Attempts);
+        if asked { &self.circuit } else { &Circuit::None }
+    }
+
     /// A refusal of this policy.
     #[inline]
-    pub(crate) fn refusal(&self, code: Code) -> Rejection {
-        let mut rejection = Rejection::new(code);
-        rejection.policy = Some(self.name);
-        rejection
+    pub(crate) const fn refusal(&self, code: Code) -> Rejection {
+        Rejection::new(code).of_policy(self.name)
     }
 }
 
@@ -160,15 +218,4 @@ fn breaker<S: Store>(store: &S, key: &StateKey, spec: &BreakerSpec) -> Circuit<S
         look_every: (micros(spec.sampling_window) / 50).max(1),
     });
     Circuit::Breaker { breaker: store.breaker(key, spec), count: spec.count, latency }
-}
-
-fn place(guards: &Guards) -> Option<Box<PlacedGuards>> {
-    (!guards.is_empty()).then(|| {
-        Box::new(PlacedGuards {
-            before_rate_limit: guards.between(None, Some(Stage::RateLimit)),
-            before_circuit: guards.between(Some(Stage::RateLimit), Some(Stage::Circuit)),
-            before_retry: guards.between(Some(Stage::Circuit), Some(Stage::Retry)),
-            attempts: guards.between(Some(Stage::Retry), None),
-        })
-    })
 }

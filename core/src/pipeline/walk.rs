@@ -1,489 +1,264 @@
-//! The walk of one call through its pipeline: gate, admit, attempt, settle, answer.
+//! The walk of one call through its pipeline: gate, admit, attempt, settle.
 //!
-//! One straight line of code: every stage is an `if`, nothing is boxed, nothing is composed per call. The clock is read
-//! once before and once after the operation, and only if a stage wants to know.
+//! One straight line: every stage is an `if`, nothing is boxed, nothing is composed per call. The clock is read once
+//! before and once after the operation, and only if a stage wants to know.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{self, Poll};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use super::held::{GuardsIn, Pass, Permit, Running};
-use super::stages::{Circuit, PlacedGuards, Stages};
-use crate::breaker::{Admission, Count};
+use super::ride::Ride;
+use super::stages::{Circuit, Place, Stages};
+use super::{Current, Terms};
+use crate::call::Classifier;
 use crate::classify::Class;
-use crate::clock::{Clock, Time};
-use crate::context::{self, Context};
-use crate::decision::{Decision, Verdict};
+use crate::clock::Time;
+use crate::context;
 use crate::error::Error;
 use crate::event::What;
-use crate::guard::{CallInfo, Guards};
 use crate::kind::{Kind, Outcome};
-use crate::policy::{OnDegraded, Stage};
-use crate::rejection::{Code, Rejection, Source};
-use crate::retry::{RetrySpec, nested};
-use crate::store::{Ask, Level, Store};
-use crate::throttle::Throttle;
-use crate::timeout::{Elapsed, timeout};
+use crate::policy::Stage;
+use crate::rejection::Code;
+use crate::retry::nested;
+use crate::store::{Reply, Store};
+use crate::timeout::{Elapsed, poll_within};
 
 /// Without a deadline, a `Retry-After` longer than this is not waited for: the caller gets the error now.
 const LONGEST_UNBOUNDED_WAIT: Duration = Duration::from_secs(60);
 
-/// What one call asks for besides its operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    pub(crate) cost: u32,
-    /// Demands of this call, on top of what the task is bound to.
-    pub(crate) context: Context,
-    /// Whether somebody will read the record.
-    pub(crate) recorded: bool,
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self { cost: 1, context: Context::EMPTY, recorded: false }
-    }
-}
-
-/// What is noted on the way, for the record.
-#[derive(Default)]
-pub(crate) struct Trail {
-    pub(crate) attempts: u32,
-    stage: Option<Stage>,
-    source: Source,
-    left: Option<Level>,
-    outcome: Option<Outcome>,
-    pub(crate) kind: Option<Kind>,
-    /// Whether anybody wants to know the time.
-    timed: bool,
-    started: Time,
-    ended: Time,
-}
-
-impl Trail {
-    /// The time, if anybody wants to know it.
-    #[inline]
-    fn read(&self, clock: &Clock) -> Time {
-        if self.timed { clock.now() } else { Time::ZERO }
-    }
-
-    /// The caller went away, or the operation panicked, before there was an answer.
-    pub(crate) fn abandon(&mut self, outcome: Outcome, clock: &Clock) {
-        self.outcome = Some(outcome);
-        self.ended = clock.now();
-    }
-
-    fn stop<T>(&mut self, stage: Stage, rejection: Rejection) -> Result<T, Rejection> {
-        self.stage = Some(stage);
-        self.source = rejection.source;
-        Err(rejection)
-    }
-
-    fn saw(&mut self, source: Source) {
-        if self.source != Source::Degraded {
-            self.source = source;
-        }
-    }
-
-    pub(crate) fn decision(&self, version: u64, rejection: Option<&Rejection>) -> Decision {
-        Decision {
-            verdict: [Verdict::Refused, Verdict::Admitted][usize::from(self.attempts > 0)],
-            stage: self.stage,
-            reason: rejection.map(|rejection| rejection.code),
-            source: self.source,
-            remaining: self.left.map(Level::permits),
-            retry_after: rejection.and_then(|rejection| rejection.retry_after),
-            policy_version: version,
-            attempts: self.attempts,
-            elapsed: self.ended.since(self.started),
-            degraded: None,
-        }
-    }
-}
-
-/// One attempt's end.
-struct Ended<T, E> {
-    result: Result<T, Error<E>>,
-    class: Class,
-    /// A policy inside had just used up its own attempts.
-    exhausted_inside: bool,
-}
-
-/// How long an attempt may run, and whose fault it is if that is not enough.
-#[derive(Clone, Copy)]
-struct Limit {
-    limit: Option<Duration>,
-    by_deadline: bool,
-}
-
-impl<S: Store> Stages<S> {
-    /// Runs one call. `Trail` has the story.
-    pub(crate) async fn walk<T, E, F, Fut, C>(
-        &self,
-        terms: &Terms,
-        trail: &mut Trail,
-        classify: &C,
-        operation: &F,
-    ) -> Result<T, Error<E>>
-    where
-        F: Fn() -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-        C: Fn(&Result<T, E>) -> Class,
-    {
-        trail.timed = self.timed || terms.recorded;
-        let started = trail.read(&self.clock);
-        (trail.started, trail.ended) = (started, started);
-        let running = Running::default();
-
-        // 1 gate: a call that is late already must not take anything from anybody.
-        let context = Context::current().tightened_by(terms.context);
-        let context = match self.deadline.total {
-            Some(total) => context.with_timeout(total),
-            None => context,
-        };
-        let deadline = context.deadline();
-        if self.time_left(deadline).is_some_and(|left| left.is_zero()) {
-            trail.stop(Stage::Deadline, self.refusal(Code::DeadlineExceeded))?;
-        }
-
-        // 2 admit: cheap and certain refusals first, then what has to be held. Whatever a later stage refuses, the
-        //   earlier ones get back, because what they gave is dropped on the way out.
-        let info = CallInfo { key: &self.key, criticality: context.criticality(), attempt: 0 };
-        let outermost = self.ask_guards(|at| &at.before_rate_limit, info, &running)?;
-        let (mut permit, waited) = self.take_permit(terms.cost, started, deadline, trail).await?;
-        let now = if waited { trail.read(&self.clock) } else { started };
-        let outer = self.ask_guards(|at| &at.before_circuit, info, &running)?;
-        let per_call = self.counts(Count::Calls);
-        let pass = if per_call { Some(self.pass_circuit(now, deadline, &running, trail).await?) } else { None };
-        let inner = self.ask_guards(|at| &at.before_retry, info, &running)?;
-
-        // 3 attempt, as often as the policy says.
-        let bound = (self.deadline.total.is_some() || terms.context != Context::EMPTY).then_some(context);
-        let attempts = Attempts { stages: self, classify, operation, running: &running, deadline, bound, info };
-        let (ended, latency) = attempts.run(now, &mut permit, trail).await;
-
-        // 4 settle, innermost first.
-        let outcome = trail.outcome.unwrap_or(Outcome::Cancelled);
-        inner.settle(outcome);
-        if let Some(pass) = pass {
-            pass.settle(trail.ended, outcome, ended.class.kind, latency);
-        }
-        outer.settle(outcome);
-        outermost.settle(outcome);
-        ended.result
-    }
-
-    /// What is left of the caller's time, minus the margin kept for the way home.
-    fn time_left(&self, deadline: Option<Instant>) -> Option<Duration> {
-        let left = deadline?.saturating_duration_since(Instant::now());
-        Some(left.saturating_sub(self.deadline.safety_margin))
-    }
-
-    fn ask_guards<'a>(
-        &'a self,
-        place: impl FnOnce(&'a PlacedGuards) -> &'a Guards,
-        info: CallInfo<'a>,
-        running: &'a Running,
-    ) -> Result<GuardsIn<'a>, Rejection> {
-        GuardsIn::admit(self.guards.as_deref().map(place), info, running).map_err(|mut rejection| {
-            rejection.policy = Some(self.name);
-            rejection
-        })
-    }
-
-    /// Takes the call's permits, waiting for them if the policy allows. Says whether it waited.
-    async fn take_permit(
-        &self,
-        cost: u32,
-        now: Time,
-        deadline: Option<Instant>,
-        trail: &mut Trail,
-    ) -> Result<(Permit<'_, S>, bool), Rejection> {
-        use crate::rate_limit::Take;
-        let Some(limit) = &self.rate_limit else {
-            return Ok((Permit::new(self, 0), false));
-        };
-        let patience = self.time_left(deadline).unwrap_or(Duration::MAX);
-        let ask = Ask { cost, max_wait: limit.max_wait.min(patience) };
-        let grant = self.store.acquire(&limit.bucket, now, ask).await;
-        trail.left = Some(grant.left);
-        trail.saw(grant.source);
-        let taken = if matches!(grant.take, Take::Granted { .. }) { cost } else { 0 };
-        let permit = Permit::new(self, taken);
-        if let Some(closed) = self.refuse_degraded(grant.source) {
-            return trail.stop(Stage::RateLimit, closed);
-        }
-        match grant.take {
-            Take::Granted { wait } if wait.is_zero() => Ok((permit, false)),
-            Take::Granted { wait } => {
-                tokio::time::sleep(wait).await;
-                Ok((permit, true))
-            }
-            Take::Refused { .. } if self.passes_degraded(grant.source) => Ok((permit, false)),
-            Take::Refused { retry_after } => {
-                let mut refusal = self.refusal(Code::RateLimited).source(grant.source);
-                refusal.retry_after = retry_after;
-                trail.stop(Stage::RateLimit, refusal)
-            }
-        }
-    }
-
-    /// Asks breaker or throttle.
-    async fn pass_circuit<'a>(
-        &'a self,
-        now: Time,
-        deadline: Option<Instant>,
-        running: &'a Running,
-        trail: &mut Trail,
-    ) -> Result<Pass<'a, S>, Rejection> {
-        let pass = |ticket| Pass::new(self, ticket, running, now, deadline);
-        let breaker = match &self.circuit {
-            Circuit::None => return Ok(pass(None)),
-            Circuit::Breaker { breaker, .. } => breaker,
-            Circuit::Throttle(spec) => {
-                let mut throttle = self.kept.throttle.lock();
-                let throttle = throttle.get_or_insert_with(|| Throttle::new(spec));
-                if throttle.admit(now, spec, self.kept.rng.unit()) {
-                    return Ok(pass(None));
-                }
-                return trail.stop(Stage::Circuit, self.refusal(Code::AdaptiveThrottle));
-            }
-        };
-        let answer = self.store.admit(breaker, now).await;
-        if let Some(change) = answer.transition {
-            self.observers.tell(&self.key, What::Transition(change));
-        }
-        trail.saw(answer.source);
-        if let Some(closed) = self.refuse_degraded(answer.source) {
-            if let Admission::Admitted(ticket) = answer.admission {
-                drop(pass(Some(ticket))); // not used: recorded as cancelled, so that a lease goes back
-            }
-            return trail.stop(Stage::Circuit, closed);
-        }
-        match answer.admission {
-            Admission::Admitted(ticket) => Ok(pass(Some(ticket))),
-            Admission::Refused { .. } if self.passes_degraded(answer.source) => Ok(pass(None)),
-            Admission::Refused { code, retry_after } => {
-                let mut refusal = self.refusal(code).source(answer.source);
-                refusal.retry_after = retry_after;
-                trail.stop(Stage::Circuit, refusal)
-            }
-        }
-    }
-
-    fn refuse_degraded(&self, source: Source) -> Option<Rejection> {
-        let closed = source == Source::Degraded && self.on_degraded == OnDegraded::Closed;
-        closed.then(|| self.refusal(Code::StoreUnavailable).source(source))
-    }
-
-    fn passes_degraded(&self, source: Source) -> bool {
-        source == Source::Degraded && self.on_degraded == OnDegraded::Open
-    }
-
-    /// Whether the circuit's outcomes are of this kind. A throttle counts calls.
-    fn counts(&self, what: Count) -> bool {
-        match &self.circuit {
-            Circuit::None => false,
-            Circuit::Breaker { count, .. } => *count == what,
-            Circuit::Throttle(_) => what == Count::Calls,
-        }
-    }
-}
-
-/// The retry loop of one call.
-struct Attempts<'a, S: Store, C, F> {
-    stages: &'a Stages<S>,
-    classify: &'a C,
-    operation: &'a F,
-    running: &'a Running,
-    deadline: Option<Instant>,
-    /// The context to bind for the operation, if it is tighter than the task's.
-    bound: Option<Context>,
-    info: CallInfo<'a>,
-}
-
-impl<S, C, F, Fut, T, E> Attempts<'_, S, C, F>
+/// Runs one call and hands the ride and the result to `end`, whose answer is the caller's.
+///
+/// One flat future on purpose: awaiting one `async fn` inside another moves the inner one's whole state, and moving
+/// costs more than most stages do. What does not wait is in [`Ride`].
+pub(crate) async fn walk<S, T, E, F, Fut, C, R>(
+    stages: Current<'_, S>,
+    terms: &Terms,
+    classifier: C,
+    operation: F,
+    end: impl FnOnce(&mut Ride<'_, S>, Result<T, Error<E>>) -> R,
+) -> R
 where
     S: Store,
     F: Fn() -> Fut,
     Fut: Future<Output = Result<T, E>>,
-    C: Fn(&Result<T, E>) -> Class,
+    C: Classifier<T, E>,
 {
-    /// Runs attempts until one is final. Returns it with its latency.
-    async fn run(&self, now: Time, permit: &mut Permit<'_, S>, trail: &mut Trail) -> (Ended<T, E>, Duration) {
-        let stages = self.stages;
-        let mut started = now;
+    let stages: &Stages<S> = &stages;
+    let mut ride = Ride::new(stages, terms);
+    let result = 'call: {
+        // 1 gate: a call that is late already must not take anything from anybody.
+        if !ride.passes_gate() {
+            break 'call Err(ride.refusal());
+        }
+
+        // 2 admit: cheap and certain refusals first, then what has to be held. Whatever a later stage refuses, the
+        //   earlier ones get back, because dropping the ride gives it back.
+        if let Some(limit) = &stages.rate_limit {
+            let ask = ride.ask(limit.max_wait);
+            let grant = match stages.store.acquire(&limit.bucket, ride.now, ask) {
+                Reply::Now(grant) => grant,
+                Reply::Later(grant) => grant.await,
+            };
+            match ride.takes(&grant) {
+                Some(wait) if wait.is_zero() => {}
+                Some(wait) => {
+                    tokio::time::sleep(wait).await;
+                    ride.now = ride.read_clock();
+                }
+                None => break 'call Err(ride.refusal()),
+            }
+        }
+        if !ride.passes_guards(Place::BeforeCircuit) {
+            break 'call Err(ride.refusal());
+        }
+
+        // 3 attempt, as often as the policy says. The circuit is asked for the call, or for each attempt.
         let mut delay = Duration::ZERO;
-        let mut last: Option<(Ended<T, E>, Duration)> = None;
+        let mut last = None;
         loop {
-            let ended = match self.once(started, permit, trail).await {
-                Ok(ended) => ended,
-                // Refused before it started: the error of the attempt before, if there was one, says more.
-                Err(rejection) => {
-                    return last.unwrap_or_else(|| (refused(rejection), Duration::ZERO));
+            let passed = match stages.circuit_for(ride.attempts) {
+                Circuit::None => true,
+                Circuit::Throttle(spec) => ride.passes_throttle(spec),
+                Circuit::Breaker { breaker, .. } => {
+                    let answer = match stages.store.admit(breaker, ride.now) {
+                        Reply::Now(answer) => answer,
+                        Reply::Later(answer) => answer.await,
+                    };
+                    ride.passes(&answer)
                 }
             };
-            let latency = trail.ended.since(started);
-            let Some(next) = self.next_delay(&ended, delay, trail) else {
-                return (ended, latency);
+            if !passed || !ride.may_attempt() {
+                break 'call match last {
+                    None => Err(ride.refusal()),
+                    // The error of the attempt before says more than why there was no other.
+                    Some(error) => {
+                        ride.cancel_attempt();
+                        error
+                    }
+                };
+            }
+            ride.depart();
+
+            let answer = {
+                let mut operation = pin!(ride.during(&operation));
+                let mut timer = pin!(None);
+                poll_fn(|cx| {
+                    let poll = |cx: &mut task::Context<'_>| ride.poll_operation(operation.as_mut(), cx);
+                    poll_within(timer.as_mut(), ride.limit, cx, poll)
+                })
+                .await
             };
-            delay = next;
-            last = Some((ended, latency));
+
+            let given_up_inside = nested::marked();
+            ride.ended = ride.read_clock();
+            let class = match &answer {
+                Ok(result) => classifier.class(result),
+                Err(Elapsed) => ride.cut_off(),
+            };
+            ride.read(class, answer.is_err());
+            let next = ride.next_delay(class, given_up_inside, delay);
+            let result = match answer {
+                // The way of nearly all calls, and worth a line of its own: the answer is moved once.
+                Ok(Ok(value)) if next.is_none() => {
+                    ride.settle_call();
+                    return end(&mut ride, Ok(value));
+                }
+                Ok(result) => result.map_err(Error::Inner),
+                Err(Elapsed) => Err(ride.refusal()),
+            };
+            match next {
+                None => break result,
+                Some(next) => delay = next,
+            }
+            last = Some(result);
             tokio::time::sleep(delay).await;
-            started = trail.read(&stages.clock);
+            ride.now = ride.read_clock();
+        }
+    };
+
+    // 4 settle.
+    ride.settle_call();
+    end(&mut ride, result)
+}
+
+impl<S: Store> Ride<'_, S> {
+    /// Asks whoever admits before an attempt, and sets how long it may take.
+    #[inline]
+    fn may_attempt(&mut self) -> bool {
+        if self.attempts == 0 && !self.passes_guards(Place::BeforeRetry) {
+            return false;
+        }
+        self.prepare_attempt();
+        self.limit = self.stages.timeout;
+        if self.context.deadline().is_some() && !self.has_time() {
+            return false;
+        }
+        self.passes_guards(Place::Attempts)
+    }
+
+    /// The attempt gets its own time-out, or what is left of the caller's time if that is less.
+    #[cold]
+    fn has_time(&mut self) -> bool {
+        let left = self.time_left().unwrap_or(Duration::MAX);
+        self.by_deadline = self.limit.is_none_or(|limit| left < limit);
+        if self.by_deadline {
+            self.limit = Some(left);
+        }
+        if left.is_zero() {
+            self.refuse(Stage::Deadline, self.stages.refusal(Code::DeadlineExceeded));
+        }
+        !left.is_zero()
+    }
+
+    /// Polls the operation, bound to the call's context.
+    #[inline]
+    fn poll_operation<Fut: Future>(&self, operation: Pin<&mut Fut>, cx: &mut task::Context<'_>) -> Poll<Fut::Output> {
+        nested::wipe();
+        self.during(|| match self.binds {
+            false => operation.poll(cx),
+            true => context::bind(self.context, || operation.poll(cx)),
+        })
+    }
+
+    /// Reads what an attempt's end means, and tells whoever admitted it.
+    #[inline]
+    fn read(&mut self, class: Class, cut_off: bool) {
+        let stages = self.stages;
+        let latency = self.ended.since(self.now);
+        let cut_by_caller = cut_off && self.by_deadline;
+        let outcome = match class.kind {
+            None => Outcome::Success,
+            // Too short to blame the dependency for it.
+            Some(_) if cut_by_caller && latency < stages.deadline.failure_floor => Outcome::Neutral,
+            Some(kind) => kind.outcome(),
+        };
+        self.settle_attempt(outcome, class.kind);
+        // What the caller cut short would look fast: it is no sample.
+        if !cut_by_caller {
+            stages.watch_latency(self.ended, latency);
         }
     }
 
-    /// One attempt, with what is admitted and settled for each.
-    async fn once(
-        &self,
-        started: Time,
-        permit: &mut Permit<'_, S>,
-        trail: &mut Trail,
-    ) -> Result<Ended<T, E>, Rejection> {
-        let stages = self.stages;
-        let limit = self.limit();
-        if limit.limit.is_some_and(|limit| limit.is_zero()) {
-            return trail.stop(Stage::Deadline, stages.refusal(Code::DeadlineExceeded));
-        }
-        let pass = if stages.counts(Count::Attempts) {
-            let pass = stages.pass_circuit(started, self.deadline, self.running, trail);
-            Some(pass.await?)
+    /// The attempt's time ran out: its own, or the caller's.
+    #[cold]
+    fn cut_off(&mut self) -> Class {
+        let (stage, code) = if self.by_deadline {
+            (Stage::Deadline, Code::DeadlineExceeded)
         } else {
-            None
+            let (attempt, limit) = (self.attempts, self.limit.unwrap_or_default());
+            self.tell(What::AttemptTimeout { attempt, limit });
+            (Stage::Timeout, Code::AttemptTimeout)
         };
-        let info = CallInfo { attempt: trail.attempts + 1, ..self.info };
-        let guards = stages.ask_guards(|at| &at.attempts, info, self.running)?;
-        permit.spend();
-        trail.attempts += 1;
-        if let Some(RetrySpec { budget: Some(_), .. }) = stages.retry
-            && trail.attempts == 1
-        {
-            stages.kept.budget.call(started);
-        }
-
-        let answer = self.operate(limit.limit).await;
-        let exhausted_inside = nested::marked();
-        trail.ended = trail.read(&stages.clock);
-        let latency = trail.ended.since(started);
-
-        let (result, class) = match answer {
-            Ok(result) => {
-                let class = (self.classify)(&result);
-                (result.map_err(Error::Inner), class)
-            }
-            Err(Elapsed) => {
-                let cut = self.cut_off(limit, trail);
-                (Err(cut.into()), Class::from(cut.kind()))
-            }
-        };
-        let outcome = class.kind.map_or(Outcome::Success, Kind::outcome);
-        let too_short_to_blame = limit.by_deadline && answer_is_cut(&result) && latency < stages.deadline.failure_floor;
-        let outcome = if too_short_to_blame { Outcome::Neutral } else { outcome };
-        trail.outcome = Some(outcome);
-        trail.kind = class.kind;
-        guards.settle(outcome);
-        if let Some(pass) = pass {
-            pass.settle(trail.ended, outcome, class.kind, latency);
-        }
-        // An attempt cut short by the caller's deadline would count as fast: it is no sample.
-        if !(limit.by_deadline && answer_is_cut(&result)) {
-            stages.watch_latency(trail.ended, latency);
-        }
-        Ok(Ended { result, class, exhausted_inside })
-    }
-
-    /// Polls the operation under its limit, bound to the call's context.
-    async fn operate(&self, limit: Option<Duration>) -> Result<Result<T, E>, Elapsed> {
-        let mut operation = pin!(self.running.during(self.operation));
-        let watched = poll_fn(|cx| {
-            nested::wipe();
-            self.running.during(|| operation.as_mut().poll(cx))
-        });
-        match self.bound {
-            None => timeout(limit, watched).await,
-            Some(context) => timeout(limit, context::scope(context, watched)).await,
-        }
-    }
-
-    fn limit(&self) -> Limit {
-        let left = self.stages.time_left(self.deadline);
-        match (self.stages.timeout, left) {
-            (Some(cap), Some(left)) if left < cap => Limit { limit: Some(left), by_deadline: true },
-            (None, Some(left)) => Limit { limit: Some(left), by_deadline: true },
-            (cap, _) => Limit { limit: cap, by_deadline: false },
-        }
-    }
-
-    fn cut_off(&self, limit: Limit, trail: &mut Trail) -> Rejection {
-        let stages = self.stages;
-        if limit.by_deadline {
-            trail.stage = Some(Stage::Deadline);
-            return stages.refusal(Code::DeadlineExceeded);
-        }
-        trail.stage = Some(Stage::Timeout);
-        let (attempt, limit) = (trail.attempts, limit.limit.unwrap_or_default());
-        stages.observers.tell(&stages.key, What::AttemptTimeout { attempt, limit });
-        stages.refusal(Code::AttemptTimeout)
+        self.refuse(stage, self.stages.refusal(code));
+        Class::from(code.kind())
     }
 
     /// The wait before the next attempt; none if this one is final.
-    fn next_delay(&self, ended: &Ended<T, E>, before: Duration, trail: &mut Trail) -> Option<Duration> {
-        let stages = self.stages;
-        let spec = stages.retry.as_ref()?;
-        let kind = ended.class.kind.filter(|kind| spec.retry_on.contains(*kind))?;
-        let given_up_inside = ended.exhausted_inside && !spec.retry_exhausted;
-        if trail.attempts >= spec.max_attempts || given_up_inside {
+    #[inline]
+    fn next_delay(&mut self, class: Class, given_up_inside: bool, before: Duration) -> Option<Duration> {
+        let spec = self.stages.retry.as_ref()?;
+        let kind = class.kind.filter(|kind| spec.retry_on.contains(*kind))?;
+        if self.attempts >= spec.max_attempts || given_up_inside && !spec.retry_exhausted {
             return None;
         }
-        let delay = spec.backoff.delay(trail.attempts, before, &stages.kept.rng);
-        let delay = delay.max(ended.class.retry_after.unwrap_or_default());
+        self.back_off(kind, class.retry_after.unwrap_or_default(), before)
+    }
+
+    #[cold]
+    fn back_off(&mut self, kind: Kind, asked_for: Duration, before: Duration) -> Option<Duration> {
+        let stages = self.stages;
+        let spec = stages.retry.as_ref()?;
+        let delay = spec.backoff.delay(self.attempts, before, &stages.kept.rng).max(asked_for);
         // A wait that would outlive the caller is pointless: the real error now is worth more.
-        let longest = stages.time_left(self.deadline).unwrap_or(LONGEST_UNBOUNDED_WAIT.max(spec.backoff.max));
-        if delay >= longest {
+        let patience = self.time_left().unwrap_or(LONGEST_UNBOUNDED_WAIT.max(spec.backoff.max));
+        if delay > patience || delay == patience && self.context.deadline().is_some() {
             return None;
         }
         if let Some(budget) = &spec.budget
-            && !stages.kept.budget.withdraw(trail.ended, budget)
+            && !stages.kept.budget.withdraw(self.ended, budget)
         {
-            stages.observers.tell(&stages.key, What::RetryBudgetExhausted);
+            self.tell(What::RetryBudgetExhausted);
             return None;
         }
-        trail.stage = None;
-        let attempt = trail.attempts;
-        stages.observers.tell(&stages.key, What::Retry { attempt, delay, kind });
+        self.stage = None;
+        self.tell(What::Retry { attempt: self.attempts, delay, kind });
         Some(delay)
     }
 }
 
 impl<S: Store> Stages<S> {
     /// Feeds the digest and, now and then, tells the breaker what it says.
+    #[inline]
     fn watch_latency(&self, now: Time, latency: Duration) {
-        let Circuit::Breaker { breaker, latency: Some(watch), .. } = &self.circuit else {
-            return;
-        };
-        self.store.observe(&watch.digest, now, latency);
-        if !self.kept.claims_look(now, watch.look_every) {
-            return;
-        }
-        let value = self.store.quantile(&watch.digest, now, watch.trip.quantile);
-        if let Some(change) = self.store.observe_quantile(breaker, now, value) {
-            self.observers.tell(&self.key, What::Transition(change));
+        if let Circuit::Breaker { breaker, latency: Some(watch), .. } = &self.circuit {
+            self.store.observe(&watch.digest, now, latency);
+            if self.kept.claims_look(now, watch.look_every) {
+                let value = self.store.quantile(&watch.digest, now, watch.trip.quantile);
+                if let Some(change) = self.store.observe_quantile(breaker, now, value) {
+                    self.observers.tell(&self.key, What::Transition(change));
+                }
+            }
         }
     }
-
-    /// Tells observers that the call is over.
-    pub(crate) fn finished(&self, trail: &Trail, decision: &Decision) {
-        let what = What::Finished { outcome: trail.outcome, kind: trail.kind, decision };
-        self.observers.tell(&self.key, what);
-    }
-}
-
-fn refused<T, E>(rejection: Rejection) -> Ended<T, E> {
-    Ended { class: Class::from(rejection.kind()), result: Err(rejection.into()), exhausted_inside: false }
-}
-
-const fn answer_is_cut<T, E>(result: &Result<T, Error<E>>) -> bool {
-    matches!(result, Err(Error::Rejected(_)))
 }

@@ -1,0 +1,444 @@
+//! One call on its way: what it holds, and what is noted about it.
+//!
+//! Everything a stage gave is written down here and given back exactly once: by [`Ride::settle_attempt`] and
+//! [`Ride::settle_call`] when there is an answer, and by dropping the ride when there is none (a refusal further in, a
+//! caller that went away at any await, a panic). It is filled in place and never moved, which is half of why a call is
+//! cheap.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Terms;
+use super::stages::{Circuit, Place, Stages};
+use crate::breaker::{Admission, Count, Sample, Ticket};
+use crate::clock::Time;
+use crate::context::Context;
+use crate::decision::{Decision, Verdict};
+use crate::error::Error;
+use crate::event::What;
+use crate::guard::CallInfo;
+use crate::kind::{Kind, Outcome};
+use crate::policy::{OnDegraded, Stage};
+use crate::rate_limit::{Level, Take};
+use crate::rejection::{Code, Rejection, Source};
+use crate::store::{Answer, Ask, Grant, Store};
+use crate::throttle::{Appetite, Throttle, ThrottleSpec};
+
+/// The admission by breaker or throttle: exactly one outcome is recorded for it.
+#[derive(Clone, Copy)]
+enum Pass {
+    None,
+    Breaker(Ticket),
+    Throttle,
+}
+
+/// One call on its way.
+pub(crate) struct Ride<'a, S: Store> {
+    pub(super) stages: &'a Stages<S>,
+    cost: u32,
+    pub(super) context: Context,
+    /// Whether the context is tighter than the task's, so that the operation must be told.
+    pub(super) binds: bool,
+    timed: bool,
+    /// How long the present attempt may run, and whether that is the caller's time rather than its own.
+    pub(super) limit: Option<Duration>,
+    pub(super) by_deadline: bool,
+
+    // Held.
+    permits: u32,
+    pass: Pass,
+    call_guards: u16,
+    attempt_guards: u16,
+    /// Raised while the operation's own code runs: a drop meanwhile is its panic, not a caller that went away.
+    running: AtomicBool,
+    /// Observers have yet to be told how it ended.
+    untold: bool,
+
+    // Noted.
+    /// How often the operation was started.
+    pub(crate) attempts: u32,
+    /// The attempt being admitted or under way, from 1; 0 before the first.
+    number: u32,
+    pub(crate) kind: Option<Kind>,
+    outcome: Option<Outcome>,
+    pub(super) stage: Option<Stage>,
+    source: Source,
+    /// The last refusal; meaningful once there was one.
+    refused: Rejection,
+    /// What the rate limit's bucket held; a price of zero where there is none.
+    left: Level,
+    started: Time,
+    /// The start of the present attempt.
+    pub(super) now: Time,
+    pub(super) ended: Time,
+}
+
+impl<'a, S: Store> Ride<'a, S> {
+    #[inline]
+    pub(crate) fn new(stages: &'a Stages<S>, terms: &Terms) -> Self {
+        let timed = stages.timed || terms.recorded;
+        let now = if timed { stages.clock.now() } else { Time::ZERO };
+        Self {
+            stages,
+            cost: terms.cost,
+            context: terms.context,
+            binds: false,
+            timed,
+            limit: None,
+            by_deadline: false,
+            permits: 0,
+            pass: Pass::None,
+            call_guards: 0,
+            attempt_guards: 0,
+            running: AtomicBool::new(false),
+            untold: stages.observers.any(),
+            attempts: 0,
+            number: 0,
+            kind: None,
+            outcome: None,
+            stage: None,
+            source: Source::Local,
+            refused: Rejection::new(Code::GuardRefused),
+            left: Level { units: 0, price: 0 },
+            started: now,
+            now,
+            ended: now,
+        }
+    }
+
+    /// The time, if anybody wants to know it.
+    #[inline]
+    pub(super) fn read_clock(&self) -> Time {
+        if self.timed { self.stages.clock.now() } else { Time::ZERO }
+    }
+
+    /// Takes the caller's time into account, and asks the outermost guards.
+    #[inline]
+    pub(super) fn passes_gate(&mut self) -> bool {
+        let total = self.stages.deadline.total;
+        let current = Context::current();
+        let plain = total.is_none() && self.context == Context::EMPTY && current == Context::EMPTY;
+        (plain || self.is_in_time(current, total)) && self.passes_guards(Place::BeforeRateLimit)
+    }
+
+    #[cold]
+    fn is_in_time(&mut self, current: Context, total: Option<Duration>) -> bool {
+        self.binds = total.is_some() || self.context != Context::EMPTY;
+        self.context = current.tightened_by(self.context);
+        if let Some(total) = total {
+            self.context = self.context.with_timeout(total);
+        }
+        let late = self.time_left().is_some_and(|left| left.is_zero());
+        if late {
+            self.refuse(Stage::Deadline, self.stages.refusal(Code::DeadlineExceeded));
+        }
+        !late
+    }
+
+    /// What is left of the caller's time, minus the margin kept for the way home.
+    #[inline]
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        let left = self.context.deadline()?.saturating_duration_since(Instant::now());
+        Some(left.saturating_sub(self.stages.deadline.safety_margin))
+    }
+
+    /// What the rate limit is asked for.
+    #[inline]
+    pub(super) fn ask(&self, max_wait: Duration) -> Ask {
+        let patience = self.time_left().unwrap_or(Duration::MAX);
+        Ask { cost: self.cost, max_wait: max_wait.min(patience) }
+    }
+
+    /// Takes the rate limit's answer: how long to wait before using the permits; none if there are none.
+    #[inline]
+    pub(super) fn takes(&mut self, grant: &Grant) -> Option<Duration> {
+        self.left = grant.left;
+        match grant.take {
+            Take::Granted { wait } => {
+                self.permits = self.cost;
+                self.accepts(Stage::RateLimit, grant.source).then_some(wait)
+            }
+            Take::Refused { until } => {
+                let refusal = self.stages.refusal(Code::RateLimited).retry_at(until, self.now);
+                self.is_refused(Stage::RateLimit, refusal, grant.source).then_some(Duration::ZERO)
+            }
+        }
+    }
+
+    /// Takes the circuit's answer.
+    #[inline]
+    pub(super) fn passes(&mut self, answer: &Answer) -> bool {
+        if let Some(change) = answer.transition {
+            self.tell(What::Transition(change));
+        }
+        match answer.admission {
+            Admission::Admitted(ticket) => {
+                self.pass = Pass::Breaker(ticket);
+                self.accepts(Stage::Circuit, answer.source)
+            }
+            Admission::Refused { code, until } => {
+                let refusal = self.stages.refusal(code).retry_at(until, self.now);
+                self.is_refused(Stage::Circuit, refusal, answer.source)
+            }
+        }
+    }
+
+    /// A store said yes. If it is only its twin's word, the policy may want no decision made on that.
+    #[inline]
+    fn accepts(&mut self, stage: Stage, source: Source) -> bool {
+        let closed = source == Source::Degraded && self.stages.on_degraded == OnDegraded::Closed;
+        if closed {
+            self.refuse(stage, self.stages.refusal(Code::StoreUnavailable).decided_by(source));
+        } else if self.source != Source::Degraded {
+            self.source = source;
+        }
+        !closed
+    }
+
+    /// A store said no. If it is only its twin's word, the policy may want the call let through all the same: true then.
+    #[inline]
+    fn is_refused(&mut self, stage: Stage, refusal: Rejection, source: Source) -> bool {
+        if source != Source::Degraded || self.stages.on_degraded == OnDegraded::Local {
+            self.refuse(stage, refusal.decided_by(source));
+            return false;
+        }
+        self.accepts(stage, source)
+    }
+
+    /// Asks the throttle, whose state is always this process' own.
+    pub(super) fn passes_throttle(&mut self, spec: &ThrottleSpec) -> bool {
+        let stages = self.stages;
+        let mut throttle = stages.kept.throttle.lock();
+        let throttle = throttle.get_or_insert_with(|| Throttle::new(spec));
+        let admitted = throttle.admit(self.now, spec, stages.kept.rng.unit());
+        if admitted {
+            self.pass = Pass::Throttle;
+        } else {
+            self.refuse(Stage::Circuit, stages.refusal(Code::AdaptiveThrottle));
+        }
+        admitted
+    }
+
+    /// Asks the custom guards of a place, outermost first.
+    #[inline]
+    pub(super) fn passes_guards(&mut self, place: Place) -> bool {
+        self.stages.guards.is_none() || self.passes_each(place)
+    }
+
+    #[cold]
+    fn passes_each(&mut self, place: Place) -> bool {
+        let stages = self.stages;
+        let Some(placed) = &stages.guards else { return true };
+        for guard in placed.at(place) {
+            if let Err(rejection) = guard.admit(&self.info(place)) {
+                self.source = rejection.source();
+                self.refused = rejection.of_policy(stages.name);
+                return false;
+            }
+            match place {
+                Place::Attempts => self.attempt_guards += 1,
+                _ => self.call_guards += 1,
+            }
+        }
+        true
+    }
+
+    fn info(&self, place: Place) -> CallInfo<'a> {
+        CallInfo {
+            key: &self.stages.key,
+            criticality: self.context.criticality(),
+            attempt: if place == Place::Attempts { self.number } else { 0 },
+        }
+    }
+
+    /// Another attempt is being prepared.
+    #[inline]
+    pub(super) fn prepare_attempt(&mut self) {
+        self.number = self.attempts + 1;
+    }
+
+    /// It was refused before it started.
+    #[cold]
+    pub(super) fn cancel_attempt(&mut self) {
+        self.settle_attempt_guards(Outcome::Cancelled);
+        if self.stages.counts(Count::Attempts) {
+            self.settle_pass(Outcome::Cancelled);
+        }
+    }
+
+    /// The operation is about to start: the permits are spent.
+    #[inline]
+    pub(super) fn depart(&mut self) {
+        self.permits = 0;
+        self.attempts += 1;
+        if self.attempts == 1 && self.stages.budgeted {
+            self.stages.kept.budget.call(self.now);
+        }
+    }
+
+    /// Runs the operation's own code.
+    #[inline]
+    pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.running.store(true, Ordering::Relaxed);
+        let done = work();
+        self.running.store(false, Ordering::Relaxed);
+        done
+    }
+
+    /// An attempt is over: whoever admitted it is told.
+    #[inline]
+    pub(super) fn settle_attempt(&mut self, outcome: Outcome, kind: Option<Kind>) {
+        self.outcome = Some(outcome);
+        self.kind = kind;
+        if self.attempt_guards > 0 {
+            self.settle_attempt_guards(outcome);
+        }
+        if self.stages.counts(Count::Attempts) {
+            self.settle_pass(outcome);
+        }
+    }
+
+    /// The call is over: whoever admitted it is told.
+    #[inline]
+    pub(super) fn settle_call(&mut self) {
+        let outcome = self.outcome.unwrap_or(Outcome::Cancelled);
+        self.settle_pass(outcome);
+        if self.call_guards > 0 {
+            self.settle_call_guards(outcome);
+        }
+    }
+
+    #[inline]
+    fn settle_pass(&mut self, outcome: Outcome) {
+        let stages = self.stages;
+        match (std::mem::replace(&mut self.pass, Pass::None), &stages.circuit) {
+            (Pass::Breaker(ticket), Circuit::Breaker { breaker, .. }) => {
+                let latency = self.ended.since(self.now);
+                let sample = Sample { outcome, latency };
+                if let Some(change) = stages.store.record(breaker, self.ended, ticket, sample) {
+                    self.tell(What::Transition(change));
+                }
+            }
+            (Pass::Throttle, _) => {
+                if let Some(throttle) = stages.kept.throttle.lock().as_mut() {
+                    throttle.record(self.ended, appetite(outcome, self.kind));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Innermost first; each is counted out before it is told, so that one that panics is not told again.
+    #[cold]
+    fn settle_attempt_guards(&mut self, outcome: Outcome) {
+        let stages = self.stages;
+        while let (Some(placed), 1..) = (&stages.guards, self.attempt_guards) {
+            self.attempt_guards -= 1;
+            let info = self.info(Place::Attempts);
+            placed.of_attempts(self.attempt_guards.into()).settle(&info, outcome);
+        }
+    }
+
+    #[cold]
+    fn settle_call_guards(&mut self, outcome: Outcome) {
+        let stages = self.stages;
+        while let (Some(placed), 1..) = (&stages.guards, self.call_guards) {
+            self.call_guards -= 1;
+            let info = self.info(Place::BeforeRateLimit);
+            placed.of_calls(self.call_guards.into()).settle(&info, outcome);
+        }
+    }
+
+    /// Notes who refused, and why.
+    #[inline]
+    pub(super) fn refuse(&mut self, stage: Stage, refusal: Rejection) {
+        self.stage = Some(stage);
+        self.source = refusal.source();
+        self.refused = refusal;
+    }
+
+    /// Why the call or its last attempt was refused.
+    #[inline]
+    pub(super) fn refusal<E>(&self) -> Error<E> {
+        Error::Rejected(self.refused)
+    }
+
+    pub(super) fn tell(&self, what: What<'_>) {
+        self.stages.observers.tell(&self.stages.key, what);
+    }
+
+    /// The record of the call so far.
+    pub(crate) fn decision(&self, rejection: Option<&Rejection>) -> Decision {
+        Decision {
+            verdict: if self.attempts > 0 { Verdict::Admitted } else { Verdict::Refused },
+            stage: self.stage,
+            reason: rejection.map(Rejection::code),
+            source: self.source,
+            remaining: (self.left.price > 0).then(|| self.left.permits()),
+            retry_after: rejection.and_then(Rejection::retry_after),
+            policy_version: self.stages.version,
+            attempts: self.attempts,
+            elapsed: self.ended.since(self.started),
+            degraded: None,
+        }
+    }
+
+    /// Whether observers have yet to be told how it ended.
+    #[inline]
+    pub(crate) const fn is_untold(&self) -> bool {
+        self.untold
+    }
+
+    /// Tells observers how it ended; once.
+    pub(crate) fn finish(&mut self, kind: Option<Kind>, decision: &Decision) {
+        if std::mem::take(&mut self.untold) {
+            let outcome = self.outcome;
+            self.tell(What::Finished { outcome, kind, decision });
+        }
+    }
+
+    /// There is no answer and there will be none: a panic of the operation, a deadline that somebody else enforced, or
+    /// a caller that lost interest.
+    #[cold]
+    fn abandon(&mut self) {
+        let stages = self.stages;
+        self.ended = stages.clock.now();
+        let deadline = self.context.deadline();
+        let overdue = self.attempts > 0 && deadline.is_some_and(|deadline| deadline <= Instant::now());
+        let ran_enough = self.ended.since(self.now) >= stages.deadline.failure_floor;
+        let panicked = self.running.load(Ordering::Relaxed);
+        let outcome = if panicked || overdue && ran_enough { Outcome::Failure } else { Outcome::Cancelled };
+        self.settle_attempt_guards(outcome);
+        self.settle_pass(outcome);
+        self.settle_call_guards(outcome);
+        self.outcome = Some(outcome);
+        if self.untold {
+            let decision = self.decision(None);
+            self.finish(self.kind, &decision);
+        }
+    }
+}
+
+impl<S: Store> Drop for Ride<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        if let (Some(limit), 1..) = (&self.stages.rate_limit, self.permits) {
+            self.stages.store.refund(&limit.bucket, self.permits);
+        }
+        let holds_pass = !matches!(self.pass, Pass::None);
+        if holds_pass || self.call_guards + self.attempt_guards > 0 || self.untold {
+            self.abandon();
+        }
+    }
+}
+
+/// A refusal for load is no accept, whatever the breaker thinks of it.
+const fn appetite(outcome: Outcome, kind: Option<Kind>) -> Appetite {
+    match (outcome, kind) {
+        (Outcome::Success, _) => Appetite::Accepted,
+        (Outcome::Failure, _) | (Outcome::Neutral, Some(Kind::Throttled)) => Appetite::Declined,
+        (Outcome::Neutral | Outcome::Cancelled, _) => Appetite::Unknown,
+    }
+}
