@@ -1,1 +1,18 @@
-//! Beds and conformance cases.
+//! What every store must do, and where it is judged.
+//!
+//! * [`bed`]: a fleet in miniature. A store, its replicas and a clock that a test moves.
+//! * [`answer`]: what a store's answer means, whenever it comes and on whichever clock.
+//! * [`conformance`]: one case for each line of the `# Behaviour` lists in `core/src/store.rs`, written against a
+//!   bed; [`conformance_suite!`] makes tests of them all.
+//! * [`differential`]: random histories played on any number of beds and on the bare machines of core, which must
+//!   agree.
+//!
+//! A new store brings a bed, and is judged by what is here already.
+
+// All of it is test code: a panic is how a case says no.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod answer;
+pub mod bed;
+pub mod conformance;
+pub mod differential;

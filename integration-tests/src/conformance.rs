@@ -1,0 +1,164 @@
+//! The conformance suite: what `core/src/store.rs` promises, line by line, for any [`Bed`].
+//!
+//! Each line of a `# Behaviour` list is one case, named after it. A case asks through the traits' methods only, through
+//! two replicas wherever sharing matters, and demands exact answers. `tests/behaviour_lists.rs` holds lines and cases
+//! together, both ways.
+//!
+//! To judge a store, write a bed for it and, in a test file, `conformance_suite!(ThatBed);`.
+
+pub mod breaker;
+pub mod digest;
+pub mod rate_limit;
+
+use std::time::Duration;
+
+use phalanx_core::key::StateKey;
+
+use crate::bed::Bed;
+
+const MICRO: Duration = Duration::from_micros(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// One line of a behaviour list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Case {
+    /// The module here that holds the case.
+    pub area: &'static str,
+    /// The trait that promises it.
+    pub store: &'static str,
+    /// The method whose list holds the line.
+    pub method: &'static str,
+    /// The line, as a function's name.
+    pub name: &'static str,
+}
+
+/// Every case there is.
+pub const CASES: &[Case] = crate::for_every_case!(@table);
+
+/// Makes a `#[tokio::test]` of every case, on this bed.
+#[macro_export]
+macro_rules! conformance_suite {
+    (@tests $bed:ty; $($area:ident of $store:ident { $($method:ident: $($case:ident),+;)+ })+) => {
+        $(mod $area {
+            use super::*;
+            $($(
+                #[tokio::test]
+                async fn $case() {
+                    $crate::conformance::$area::$case::<$bed>().await;
+                }
+            )+)+
+        })+
+    };
+    (@table; $($area:ident of $store:ident { $($method:ident: $($case:ident),+;)+ })+) => {
+        &[$($($($crate::conformance::Case {
+            area: stringify!($area),
+            store: stringify!($store),
+            method: stringify!($method),
+            name: stringify!($case),
+        },)+)+)+]
+    };
+    ($bed:ty) => {
+        $crate::for_every_case!(@tests $bed);
+    };
+}
+
+/// Hands the list of all cases to [`conformance_suite!`]: the one place where they are enumerated.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_every_case {
+    ($($what:tt)+) => {
+        $crate::conformance_suite! { $($what)+;
+            rate_limit of RateLimitStore {
+                bucket:
+                    a_new_bucket_is_full,
+                    the_same_key_is_the_same_bucket,
+                    different_keys_never_share_a_bucket,
+                    another_spec_keeps_the_permits_that_fit;
+                acquire:
+                    permits_come_back_at_the_declared_rate,
+                    an_empty_bucket_refuses_and_says_when_to_come_back,
+                    a_refusal_takes_nothing,
+                    a_cost_takes_that_many_permits,
+                    a_cost_above_the_burst_is_refused_for_good,
+                    waiters_are_served_in_the_order_they_came,
+                    a_wait_longer_than_allowed_is_refused;
+                refund:
+                    a_refund_is_there_for_the_next_call,
+                    a_refund_never_overfills;
+                peek:
+                    a_look_takes_nothing;
+            }
+            breaker of BreakerStore {
+                breaker:
+                    a_new_circuit_is_closed,
+                    the_same_key_is_the_same_circuit,
+                    different_keys_never_share_a_circuit,
+                    another_threshold_reaches_a_living_circuit,
+                    another_window_forgets_what_was_counted;
+                admit:
+                    an_open_circuit_refuses_and_says_when_the_break_is_over,
+                    after_the_break_the_allowed_number_of_probes_passes,
+                    a_lost_probe_frees_its_place_when_its_lease_is_over,
+                    a_ramp_admits_a_growing_share;
+                record:
+                    failures_at_the_ratio_trip,
+                    failures_in_a_row_trip,
+                    slow_calls_trip,
+                    a_burst_across_a_slice_edge_trips,
+                    successes_never_trip,
+                    neutral_and_cancelled_outcomes_count_for_nothing,
+                    a_cancelled_probe_frees_its_place,
+                    a_probe_that_succeeds_closes_the_circuit,
+                    a_probe_that_fails_opens_it_again,
+                    a_late_outcome_of_an_earlier_epoch_changes_nothing,
+                    a_failure_while_open_does_not_prolong_the_break,
+                    breaks_grow_on_trips_in_a_row;
+                observe_quantile:
+                    a_quantile_over_its_threshold_for_long_enough_trips;
+                force:
+                    forced_open_refuses_everything,
+                    forced_closed_admits_everything_and_never_trips,
+                    disabled_counts_nothing,
+                    metrics_only_admits_everything_and_still_changes_phase;
+                reset:
+                    a_reset_circuit_is_closed_and_old_tickets_are_void;
+                inspect:
+                    a_look_shows_what_was_counted;
+            }
+            digest of LatencyDigestStore {
+                digest:
+                    the_same_key_is_the_same_digest,
+                    different_keys_never_share_a_digest,
+                    another_window_starts_the_digest_over;
+                observe:
+                    what_is_no_latency_is_left_out;
+                quantile:
+                    a_quantile_is_within_its_error,
+                    too_few_samples_have_no_quantile,
+                    the_window_forgets;
+            }
+        }
+    };
+}
+
+/// Keys that a careless way of joining policy and route would take for each other.
+fn keys_that_look_alike() -> [StateKey; 9] {
+    [
+        StateKey::new("a:b", "c"),
+        StateKey::new("a", "b:c"),
+        StateKey::new("a/b", "c"),
+        StateKey::new("a", "b/c"),
+        StateKey::new("a", ()),
+        StateKey::new("a", ""),
+        StateKey::new("{a}", ""),
+        StateKey::new("a", "None"),
+        StateKey::new("A", ()),
+    ]
+}
+
+/// Moves the clock to the next whole multiple of `length`: where a window of that length, and its first slice, begins.
+async fn advance_to_edge<B: Bed>(bed: &B, length: Duration) {
+    let length = length.as_micros() as u64;
+    let past = bed.now().as_micros() % length;
+    bed.advance(Duration::from_micros(length - past)).await;
+}

@@ -1,0 +1,130 @@
+//! Operators and onlookers: `BreakerStore::force`, `BreakerStore::reset` and `BreakerStore::inspect`.
+
+use super::*;
+
+/// Trips on the first failure, and on any latency above a second.
+fn nervous() -> BreakerSpec {
+    brittle().or_latency(0.95, SECOND, Duration::ZERO)
+}
+
+pub async fn forced_open_refuses_everything<B: Bed>() {
+    let fleet = Fleet::<B>::new(&brittle()).await;
+    let early = fleet.two.admitted().await;
+    fleet.force(&fleet.one, Some(Forced::Open)).await;
+    for _ in 0..3 {
+        for replica in [&fleet.one, &fleet.two] {
+            assert_eq!(replica.admit().await, Err((Code::ForcedOpen, None)));
+            assert_eq!(replica.ask().await.source, Source::Forced);
+        }
+        fleet.advance(BREAK).await;
+    }
+    fleet.shows(BreakerView { forced: Some(Forced::Open), ..FRESH }).await;
+    // The phase below goes on by itself, and shows when the word is taken away.
+    fleet.end(&fleet.two, early, Outcome::Failure, TRIPPED).await;
+    assert_eq!(fleet.one.admit().await, Err((Code::ForcedOpen, None)));
+    fleet.force(&fleet.two, None).await;
+    assert_eq!(fleet.one.admit().await, Err(circuit_open(BREAK)));
+}
+
+pub async fn forced_closed_admits_everything_and_never_trips<B: Bed>() {
+    let fleet = Fleet::<B>::new(&nervous()).await;
+    fleet.force(&fleet.one, Some(Forced::Closed)).await;
+    fleet.calls(50, Outcome::Failure).await;
+    let counted = BreakerView { calls: 50, failures: 50, streak: 50, ..FRESH };
+    fleet.shows(BreakerView { forced: Some(Forced::Closed), ..counted }).await;
+    fleet.quantile(&fleet.two, Some(60 * SECOND), None).await;
+    fleet.stands(Phase::Closed, FIRST_CLOSED).await;
+    fleet.force(&fleet.two, None).await;
+    fleet.call(&fleet.one, Outcome::Failure, TRIPPED).await;
+    // Over an open circuit it admits as well.
+    fleet.force(&fleet.two, Some(Forced::Closed)).await;
+    fleet.calls(4, Outcome::Failure).await;
+    fleet.stands(Phase::Open, FIRST_OPEN).await;
+    assert_eq!(fleet.one.view().await.break_left, Some(BREAK));
+}
+
+pub async fn disabled_counts_nothing<B: Bed>() {
+    let fleet = Fleet::<B>::new(&BreakerSpec::consecutive_failures(2).or_latency(0.95, SECOND, Duration::ZERO)).await;
+    fleet.call(&fleet.one, Outcome::Failure, None).await;
+    fleet.force(&fleet.one, Some(Forced::Disabled)).await;
+    let counted = BreakerView { calls: 1, failures: 1, streak: 1, ..FRESH };
+    for outcome in [Outcome::Failure, Outcome::Success, Outcome::Failure] {
+        fleet.calls(4, outcome).await;
+        fleet.shows(BreakerView { forced: Some(Forced::Disabled), ..counted }).await;
+    }
+    fleet.quantile(&fleet.two, Some(60 * SECOND), None).await;
+    fleet.force(&fleet.two, None).await;
+    fleet.shows(counted).await;
+    fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
+}
+
+pub async fn metrics_only_admits_everything_and_still_changes_phase<B: Bed>() {
+    let fleet = Fleet::<B>::new(&brittle()).await;
+    fleet.force(&fleet.one, Some(Forced::MetricsOnly)).await;
+    fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
+    // Calls that would have been refused pass, and prove nothing.
+    fleet.calls(4, Outcome::Success).await;
+    fleet.stands(Phase::Open, FIRST_OPEN).await;
+    fleet.advance(BREAK).await;
+    let probe = fleet.one.ask().await;
+    assert_eq!(probe.transition, change(Phase::Open, Phase::HalfOpen, FIRST_HALF_OPEN));
+    fleet.bed.settle().await;
+    let probe = probe.passed.expect("admitted");
+    let beside_it = fleet.two.admitted().await;
+    assert_eq!(beside_it, Ticket { epoch: FIRST_HALF_OPEN, lease: None });
+    fleet.end(&fleet.two, beside_it, Outcome::Failure, None).await;
+    let closed = change(Phase::HalfOpen, Phase::Closed, SECOND_CLOSED);
+    fleet.end(&fleet.one, probe, Outcome::Success, closed).await;
+    let forced = Some(Forced::MetricsOnly);
+    fleet.shows(BreakerView { forced, epoch: SECOND_CLOSED, ..FRESH }).await;
+}
+
+pub async fn a_reset_circuit_is_closed_and_old_tickets_are_void<B: Bed>() {
+    let fleet = Fleet::<B>::new(&brittle().escalate(2.0, 600 * SECOND).ramp(8 * SECOND, 4)).await;
+    let early = fleet.one.admitted().await;
+    fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
+    let closed = change(Phase::Open, Phase::Closed, FIRST_OPEN + 1);
+    assert_eq!(fleet.reset(&fleet.one).await, closed);
+    fleet.shows(BreakerView { epoch: FIRST_OPEN + 1, ..FRESH }).await;
+    fleet.end(&fleet.one, early, Outcome::Failure, None).await;
+    fleet.shows(BreakerView { epoch: FIRST_OPEN + 1, ..FRESH }).await;
+    // No ramp, and no memory of the trip: everybody passes, and the next break is a first one.
+    let mut last = fleet.one.admitted().await;
+    for replica in [&fleet.two, &fleet.one, &fleet.two] {
+        last = replica.admitted().await;
+    }
+    // A closed circuit is reset without a change of phase, and its tickets are void all the same.
+    assert_eq!(fleet.reset(&fleet.two).await, None);
+    fleet.end(&fleet.one, last, Outcome::Failure, None).await;
+    fleet.stands(Phase::Closed, FIRST_OPEN + 2).await;
+    fleet.call(&fleet.one, Outcome::Failure, opening(Phase::Closed, FIRST_OPEN + 3, BREAK)).await;
+}
+
+pub async fn a_look_shows_what_was_counted<B: Bed>() {
+    let spec = ratio().or_slow_call_ratio(0.9, SECOND).probes(2, 2).probe_lease(5 * SECOND);
+    let fleet = Fleet::<B>::new(&spec).await;
+    fleet.calls(5, Outcome::Success).await;
+    let ticket = fleet.two.admitted().await;
+    fleet.end_after(&fleet.two, ticket, Outcome::Success, SECOND, None).await;
+    fleet.calls(3, Outcome::Failure).await;
+    let seen = BreakerView { calls: 9, failures: 3, slow: 1, streak: 3, ..FRESH };
+    fleet.shows(seen).await;
+    fleet.shows(seen).await;
+    fleet.advance(WINDOW).await;
+    fleet.shows(BreakerView { streak: 3, ..FRESH }).await;
+    fleet.calls(9, Outcome::Failure).await;
+    fleet.call(&fleet.one, Outcome::Failure, TRIPPED).await;
+    fleet.advance(SECOND).await;
+    let break_left = Some(BREAK - SECOND);
+    let open = BreakerView { phase: Phase::Open, epoch: FIRST_OPEN, break_left, ..FRESH };
+    fleet.shows(open).await;
+    // Looking does not end a break; asking does.
+    fleet.advance(BREAK).await;
+    fleet.shows(BreakerView { break_left: Some(Duration::ZERO), ..open }).await;
+    fleet.one.admitted().await;
+    fleet.two.admitted().await;
+    let half_open = BreakerView { phase: Phase::HalfOpen, epoch: FIRST_HALF_OPEN, ..FRESH };
+    fleet.shows(BreakerView { probes: 2, ..half_open }).await;
+    fleet.advance(5 * SECOND).await;
+    fleet.shows(half_open).await;
+}

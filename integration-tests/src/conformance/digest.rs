@@ -1,0 +1,169 @@
+//! What a store's latency digests do, for any bed.
+
+#![allow(missing_docs)] // a case's name says what it checks
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_core::estimate::digest::RELATIVE_ERROR;
+use phalanx_core::key::StateKey;
+use phalanx_core::store::{LatencyDigestStore, Store};
+
+use super::{MICRO, SECOND, advance_to_edge, keys_that_look_alike};
+use crate::bed::Bed;
+
+const WINDOW: Duration = Duration::from_secs(10);
+const MILLI: Duration = Duration::from_millis(1);
+
+/// One digest, as two replicas hold it.
+struct Fleet<B: Bed> {
+    bed: B,
+    one: Replica<B>,
+    two: Replica<B>,
+}
+
+struct Replica<B: Bed> {
+    store: B::Store,
+    digest: Arc<<B::Store as LatencyDigestStore>::Digest>,
+}
+
+impl<B: Bed> Fleet<B> {
+    async fn new() -> Self {
+        let bed = B::new().await;
+        let key = StateKey::new("search", "eu");
+        Self { one: Replica::new(&bed, &key), two: Replica::new(&bed, &key), bed }
+    }
+}
+
+impl<B: Bed> Replica<B> {
+    fn new(bed: &B, key: &StateKey) -> Self {
+        let store = bed.store();
+        Self { digest: store.digest(key, WINDOW), store }
+    }
+
+    fn observe(&self, times: usize, latency: Duration) {
+        for _ in 0..times {
+            self.store.observe(&self.digest, self.store.clock().now(), latency);
+        }
+    }
+
+    fn quantile(&self, quantile: f64) -> Option<Duration> {
+        self.store.quantile(&self.digest, self.store.clock().now(), quantile)
+    }
+}
+
+/// Demands a quantile that is off by no more than a digest may be.
+#[track_caller]
+fn assert_about(told: Option<Duration>, exact: Duration) {
+    let told = told.expect("enough samples for a quantile");
+    let off = told.as_secs_f64() / exact.as_secs_f64() - 1.0;
+    // A hair more than the error itself, for the rounding to whole nanoseconds.
+    assert!(off.abs() <= RELATIVE_ERROR * 1.001, "{told:?} for {exact:?}");
+}
+
+pub async fn the_same_key_is_the_same_digest<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    fleet.one.observe(60, 10 * MILLI);
+    fleet.two.observe(40, 500 * MILLI);
+    fleet.bed.settle().await;
+    let latecomer = Replica::new(&fleet.bed, &StateKey::new("search", "eu"));
+    fleet.bed.settle().await;
+    for replica in [&fleet.one, &fleet.two, &latecomer] {
+        assert_about(replica.quantile(0.5), 10 * MILLI);
+        assert_about(replica.quantile(0.7), 500 * MILLI);
+    }
+}
+
+pub async fn different_keys_never_share_a_digest<B: Bed>() {
+    let bed = B::new().await;
+    let digests = keys_that_look_alike().map(|key| Replica::new(&bed, &key));
+    for (i, digest) in digests.iter().enumerate() {
+        assert_eq!(digest.quantile(0.5), None);
+        digest.observe(10, MILLI * (i as u32 + 1));
+        bed.settle().await;
+    }
+    for (i, digest) in digests.iter().enumerate() {
+        assert_about(digest.quantile(0.5), MILLI * (i as u32 + 1));
+    }
+}
+
+pub async fn another_window_starts_the_digest_over<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    fleet.one.observe(10, SECOND);
+    fleet.bed.settle().await;
+    for replica in [&fleet.one, &fleet.two] {
+        replica.store.digest(&StateKey::new("search", "eu"), 2 * WINDOW);
+    }
+    fleet.bed.settle().await;
+    assert_eq!(fleet.one.quantile(0.5), None);
+    fleet.two.observe(10, MILLI);
+    fleet.bed.advance(WINDOW).await;
+    fleet.bed.settle().await;
+    assert_about(fleet.one.quantile(0.5), MILLI);
+}
+
+pub async fn what_is_no_latency_is_left_out<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    fleet.one.observe(50, 3_601 * SECOND);
+    fleet.two.observe(50, Duration::MAX);
+    fleet.one.observe(10, 3_600 * SECOND);
+    fleet.bed.settle().await;
+    assert_about(fleet.one.quantile(0.9), 3_600 * SECOND);
+    assert_eq!(fleet.two.quantile(0.95), None, "ten are left");
+}
+
+pub async fn a_quantile_is_within_its_error<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    // From microseconds to most of an hour, each 1 % above the one before: neighbouring bins, six decades.
+    let latencies: Vec<Duration> = (0..2_000).map(|i| (MICRO * 5).mul_f64(1.01_f64.powi(i))).collect();
+    for (i, latency) in latencies.iter().enumerate() {
+        let replica = if i % 2 == 0 { &fleet.one } else { &fleet.two };
+        replica.observe(1, *latency);
+    }
+    fleet.bed.settle().await;
+    for quantile in [0.0, 0.01, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999] {
+        let exact = latencies[(quantile * (latencies.len() - 1) as f64) as usize];
+        assert_about(fleet.one.quantile(quantile), exact);
+        assert_about(fleet.two.quantile(quantile), exact);
+    }
+}
+
+pub async fn too_few_samples_have_no_quantile<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    assert_eq!(fleet.one.quantile(0.5), None);
+    fleet.one.observe(10, 5 * MILLI);
+    fleet.two.observe(9, 5 * MILLI);
+    fleet.bed.settle().await;
+    // The p95 of 19 would only be the largest of them; their median means something.
+    for replica in [&fleet.one, &fleet.two] {
+        assert_eq!(replica.quantile(0.95), None);
+        assert_about(replica.quantile(0.5), 5 * MILLI);
+    }
+    fleet.two.observe(1, 5 * MILLI);
+    fleet.bed.settle().await;
+    for replica in [&fleet.one, &fleet.two] {
+        assert_about(replica.quantile(0.95), 5 * MILLI);
+        assert_eq!(replica.quantile(0.96), None);
+    }
+}
+
+pub async fn the_window_forgets<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    advance_to_edge(&fleet.bed, WINDOW).await;
+    fleet.one.observe(100, SECOND);
+    fleet.bed.advance(WINDOW / 2).await;
+    fleet.two.observe(50, 10 * MILLI);
+    fleet.bed.advance(WINDOW / 2 - MICRO).await;
+    fleet.bed.settle().await;
+    assert_about(fleet.one.quantile(0.5), SECOND);
+    assert_about(fleet.two.quantile(0.5), SECOND);
+    fleet.bed.advance(MICRO).await;
+    fleet.bed.settle().await;
+    assert_about(fleet.one.quantile(0.5), 10 * MILLI);
+    assert_about(fleet.two.quantile(0.98), 10 * MILLI);
+    assert_eq!(fleet.two.quantile(0.99), None, "only the fifty are left");
+    fleet.bed.advance(WINDOW / 2).await;
+    fleet.bed.settle().await;
+    assert_eq!(fleet.one.quantile(0.0), None);
+    assert_eq!(fleet.two.quantile(0.0), None);
+}

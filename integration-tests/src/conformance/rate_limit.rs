@@ -1,0 +1,265 @@
+//! What a store's token buckets do, for any bed.
+
+#![allow(missing_docs)] // a case's name says what it checks
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_core::key::StateKey;
+use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::store::{Ask, Level, RateLimitStore, Store};
+
+use super::{MICRO, SECOND, keys_that_look_alike};
+use crate::answer::{Took, granted};
+use crate::bed::Bed;
+
+const AT_ONCE: Took = Took::After(Duration::ZERO);
+
+const fn after(wait: Duration) -> Took {
+    Took::After(wait)
+}
+
+const fn not_before(wait: Duration) -> Took {
+    Took::Nothing(Some(wait))
+}
+
+/// One bucket, as two replicas hold it.
+struct Fleet<B: Bed> {
+    bed: B,
+    key: StateKey,
+    one: Replica<B>,
+    two: Replica<B>,
+}
+
+/// What an ask came to: what was taken, and what is left.
+#[derive(Debug)]
+struct Asked {
+    take: Took,
+    left: Level,
+}
+
+struct Replica<B: Bed> {
+    store: B::Store,
+    bucket: Arc<<B::Store as RateLimitStore>::Bucket>,
+}
+
+impl<B: Bed> Fleet<B> {
+    async fn new(spec: &RateLimitSpec) -> Self {
+        let bed = B::new().await;
+        let key = StateKey::new("payments", "eu");
+        let (one, two) = (Replica::new(&bed, &key, spec), Replica::new(&bed, &key, spec));
+        bed.settle().await;
+        Self { bed, key, one, two }
+    }
+
+    async fn refund(&self, replica: &Replica<B>, cost: u32) {
+        replica.store.refund(&replica.bucket, cost);
+        self.bed.settle().await;
+    }
+
+    /// Both replicas hear of another spec; the buckets they hold stay the ones they resolved at first.
+    async fn retune(&self, spec: &RateLimitSpec) {
+        self.one.store.bucket(&self.key, spec);
+        self.two.store.bucket(&self.key, spec);
+        self.bed.settle().await;
+    }
+}
+
+impl<B: Bed> Replica<B> {
+    fn new(bed: &B, key: &StateKey, spec: &RateLimitSpec) -> Self {
+        let store = bed.store();
+        Self { bucket: store.bucket(key, spec), store }
+    }
+
+    async fn ask(&self, cost: u32, max_wait: Duration) -> Asked {
+        let now = self.store.clock().now();
+        let grant = granted(self.store.acquire(&self.bucket, now, Ask { cost, max_wait })).await;
+        assert_eq!(grant.source, B::SOURCE, "the store under test must answer itself");
+        Asked { take: Took::of(grant.take, now), left: grant.left }
+    }
+
+    /// One permit, without waiting.
+    async fn take(&self) -> Took {
+        self.ask(1, Duration::ZERO).await.take
+    }
+
+    async fn peek(&self) -> Level {
+        self.store.peek(&self.bucket, self.store.clock().now()).await
+    }
+
+    async fn permits(&self) -> u64 {
+        self.peek().await.permits()
+    }
+}
+
+pub async fn a_new_bucket_is_full<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10).burst(25)).await;
+    assert_eq!(fleet.one.peek().await, Level { units: 25 * 100_000, price: 100_000 });
+    assert_eq!(fleet.two.ask(25, Duration::ZERO).await.take, AT_ONCE);
+    let by_default = Replica::new(&fleet.bed, &StateKey::new("other", ()), &RateLimitSpec::per_second(10));
+    assert_eq!(by_default.permits().await, 10);
+}
+
+pub async fn the_same_key_is_the_same_bucket<B: Bed>() {
+    let spec = RateLimitSpec::per_second(10);
+    let fleet = Fleet::<B>::new(&spec).await;
+    assert_eq!(fleet.one.ask(6, Duration::ZERO).await.take, AT_ONCE);
+    assert_eq!(fleet.two.permits().await, 4);
+    let latecomer = Replica::new(&fleet.bed, &StateKey::new("payments", "eu"), &spec);
+    assert_eq!(latecomer.ask(4, Duration::ZERO).await.take, AT_ONCE);
+    assert_eq!(fleet.one.take().await, not_before(SECOND / 10));
+    assert_eq!(fleet.two.take().await, not_before(SECOND / 10));
+}
+
+pub async fn different_keys_never_share_a_bucket<B: Bed>() {
+    let bed = B::new().await;
+    let buckets = keys_that_look_alike().map(|key| Replica::new(&bed, &key, &RateLimitSpec::per_second(10)));
+    // Each is found full after all before it were emptied, and none was refilled by a later one.
+    for bucket in &buckets {
+        assert_eq!(bucket.permits().await, 10);
+        assert_eq!(bucket.ask(10, Duration::ZERO).await.take, AT_ONCE);
+    }
+    for bucket in &buckets {
+        assert_eq!(bucket.take().await, not_before(SECOND / 10));
+    }
+}
+
+pub async fn another_spec_keeps_the_permits_that_fit<B: Bed>() {
+    let wide = RateLimitSpec::per_second(100);
+    let fleet = Fleet::<B>::new(&wide).await;
+    fleet.one.ask(40, Duration::ZERO).await;
+    let slow = RateLimitSpec::per_minute(30).burst(50);
+    fleet.retune(&slow).await;
+    let price = 2_000_000;
+    assert_eq!(fleet.one.peek().await, Level { units: 50 * 2_000_000, price }, "of 60, 50 fit");
+    assert_eq!(fleet.two.ask(20, Duration::ZERO).await.take, AT_ONCE);
+    fleet.retune(&wide).await;
+    assert_eq!(fleet.one.permits().await, 30, "all fit, and none is given");
+    fleet.retune(&slow).await;
+    assert_eq!(fleet.two.ask(31, Duration::ZERO).await.take, not_before(2 * SECOND), "the new rate is in force");
+}
+
+pub async fn permits_come_back_at_the_declared_rate<B: Bed>() {
+    // A third of a second is no whole number of microseconds: a store that rounds loses or mints permits here.
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(3)).await;
+    assert_eq!(fleet.one.ask(3, Duration::ZERO).await.take, AT_ONCE);
+    for _ in 0..100 {
+        fleet.bed.advance(333_333 * MICRO).await;
+        assert_eq!(fleet.two.take().await, not_before(MICRO));
+        fleet.bed.advance(MICRO).await;
+        assert_eq!(fleet.one.take().await, AT_ONCE);
+        fleet.bed.advance(333_333 * MICRO).await;
+        assert_eq!(fleet.two.take().await, AT_ONCE);
+        fleet.bed.advance(333_333 * MICRO).await;
+        assert_eq!(fleet.one.take().await, AT_ONCE);
+        assert_eq!(fleet.two.peek().await, Level { units: 0, price: 1_000_000 });
+    }
+    fleet.bed.advance(3_600 * SECOND).await;
+    assert_eq!(fleet.one.permits().await, 3, "never more than the burst");
+}
+
+pub async fn an_empty_bucket_refuses_and_says_when_to_come_back<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(3).burst(1)).await;
+    assert_eq!(fleet.one.take().await, AT_ONCE);
+    assert_eq!(fleet.two.take().await, not_before(333_334 * MICRO));
+    fleet.bed.advance(333_333 * MICRO).await;
+    assert_eq!(fleet.two.take().await, not_before(MICRO));
+    fleet.bed.advance(MICRO).await;
+    assert_eq!(fleet.two.take().await, AT_ONCE, "what it said is true");
+}
+
+pub async fn a_refusal_takes_nothing<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    fleet.one.ask(7, Duration::ZERO).await;
+    for replica in [&fleet.one, &fleet.two, &fleet.one] {
+        let refused = replica.ask(4, Duration::ZERO).await;
+        assert_eq!(refused.take, not_before(SECOND / 10));
+        assert_eq!(refused.left, Level { units: 300_000, price: 100_000 });
+    }
+    assert_eq!(fleet.two.ask(3, Duration::ZERO).await.take, AT_ONCE);
+}
+
+pub async fn a_cost_takes_that_many_permits<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    let first = fleet.one.ask(3, Duration::ZERO).await;
+    assert_eq!((first.take, first.left.permits()), (AT_ONCE, 7));
+    let second = fleet.two.ask(5, Duration::ZERO).await;
+    assert_eq!((second.take, second.left.permits()), (AT_ONCE, 2));
+    let third = fleet.one.ask(4, Duration::ZERO).await;
+    assert_eq!((third.take, third.left.permits()), (not_before(SECOND / 5), 2));
+}
+
+pub async fn a_cost_above_the_burst_is_refused_for_good<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10).burst(5)).await;
+    let never = Took::Nothing(None);
+    assert_eq!(fleet.one.ask(6, Duration::ZERO).await.take, never);
+    assert_eq!(fleet.two.ask(6, 3_600 * SECOND).await.take, never, "nor if it would wait");
+    assert_eq!(fleet.two.ask(u32::MAX, 3_600 * SECOND).await.take, never);
+    assert_eq!(fleet.one.ask(5, Duration::ZERO).await.take, AT_ONCE, "and it took nothing");
+}
+
+pub async fn waiters_are_served_in_the_order_they_came<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10).burst(2)).await;
+    let (one, two) = (&fleet.one, &fleet.two);
+    assert_eq!(one.ask(2, SECOND).await.take, AT_ONCE);
+    assert_eq!(two.ask(1, SECOND).await.take, after(SECOND / 10));
+    assert_eq!(one.ask(2, SECOND).await.take, after(3 * SECOND / 10));
+    fleet.bed.advance(SECOND / 20).await;
+    assert_eq!(two.ask(1, SECOND).await.take, after(7 * SECOND / 20), "behind the three before it");
+    let left = one.peek().await;
+    assert_eq!(left, Level { units: -350_000, price: 100_000 }, "four are promised, half of one has come");
+    fleet.bed.advance(7 * SECOND / 20).await;
+    assert_eq!(two.take().await, not_before(SECOND / 10), "what came is the waiters', not the newcomer's");
+}
+
+pub async fn a_wait_longer_than_allowed_is_refused<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10).burst(1)).await;
+    assert_eq!(fleet.one.take().await, AT_ONCE);
+    let too_long = fleet.two.ask(1, SECOND / 10 - MICRO).await.take;
+    assert_eq!(too_long, not_before(SECOND / 10));
+    assert_eq!(fleet.two.ask(1, SECOND / 10).await.take, after(SECOND / 10), "as long as allowed is not too long");
+    assert_eq!(fleet.one.ask(1, SECOND / 10).await.take, not_before(SECOND / 5));
+}
+
+pub async fn a_refund_is_there_for_the_next_call<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    fleet.one.ask(10, Duration::ZERO).await;
+    fleet.refund(&fleet.one, 2).await;
+    assert_eq!(fleet.two.ask(2, Duration::ZERO).await.take, AT_ONCE);
+    assert_eq!(fleet.two.take().await, not_before(SECOND / 10));
+    // A waiter that gives up: whoever comes next waits for one permit less.
+    assert_eq!(fleet.one.ask(3, SECOND).await.take, after(3 * SECOND / 10));
+    fleet.refund(&fleet.one, 3).await;
+    assert_eq!(fleet.two.ask(1, SECOND).await.take, after(SECOND / 10));
+}
+
+pub async fn a_refund_never_overfills<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    fleet.one.ask(4, Duration::ZERO).await;
+    for cost in [5, u32::MAX] {
+        fleet.refund(&fleet.two, cost).await;
+        assert_eq!(fleet.one.peek().await, Level { units: 10 * 100_000, price: 100_000 });
+    }
+    // Time and a refund together do not overfill either.
+    fleet.one.ask(10, Duration::ZERO).await;
+    fleet.bed.advance(SECOND - MICRO).await;
+    fleet.refund(&fleet.one, 10).await;
+    assert_eq!(fleet.two.permits().await, 10);
+    fleet.bed.advance(SECOND).await;
+    assert_eq!(fleet.two.permits().await, 10);
+}
+
+pub async fn a_look_takes_nothing<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    fleet.one.ask(9, Duration::ZERO).await;
+    for replica in [&fleet.one, &fleet.two, &fleet.two] {
+        assert_eq!(replica.peek().await, Level { units: 100_000, price: 100_000 });
+    }
+    assert_eq!(fleet.two.take().await, AT_ONCE);
+    // Looking often must not round the refill away.
+    for _ in 0..99 {
+        fleet.bed.advance(1_001 * MICRO).await;
+        fleet.one.peek().await;
+    }
+    assert_eq!(fleet.two.take().await, not_before((100_000 - 99 * 1_001) * MICRO));
+}

@@ -1,0 +1,162 @@
+//! Whatever happens to a bucket or a circuit, every store answers as the bare machine of core does, to the
+//! microsecond.
+//!
+//! A new store takes part by one line in [`buckets`] and one in [`circuits`].
+
+#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+
+use std::future::Future;
+use std::time::Duration;
+
+use phalanx_core::breaker::{BreakerSpec, Forced, Sample};
+use phalanx_core::kind::Outcome;
+use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_integration_tests::bed::MemoryBed;
+use phalanx_integration_tests::differential::{Contestant, breaker, compare, rate_limit};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+const REPLICAS: usize = 3;
+const SECOND: Duration = Duration::from_secs(1);
+
+type Buckets = Vec<Box<dyn Contestant<rate_limit::Step, rate_limit::Reply>>>;
+type Circuits = Vec<Box<dyn Contestant<breaker::Step, breaker::Reply>>>;
+
+/// Every store that keeps buckets.
+async fn buckets(spec: &RateLimitSpec) -> Buckets {
+    vec![Box::new(rate_limit::OnBed::<MemoryBed>::new(spec, REPLICAS).await)]
+}
+
+/// Every store that keeps circuits.
+async fn circuits(spec: &BreakerSpec) -> Circuits {
+    vec![Box::new(breaker::OnBed::<MemoryBed>::new(spec, REPLICAS).await)]
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// Short steps hit the edges, long ones cross windows, breaks and leases; whole seconds meet their ends exactly.
+fn waits() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        2 => (0_u64..10).prop_map(Duration::from_micros),
+        4 => (0_u64..2_000_000).prop_map(Duration::from_micros),
+        2 => (1_u64..12).prop_map(Duration::from_secs),
+        1 => (0_u64..100_000_000).prop_map(Duration::from_micros),
+    ]
+}
+
+fn rates() -> impl Strategy<Value = RateLimitSpec> {
+    // Awkward rates on purpose: most do not divide a second.
+    let pers = select(vec![1_u64, 999_983, 1_000_000, 3_000_000, 60_000_000]);
+    (1_u64..50, pers, option::of(1_u64..30)).prop_map(|(permits, per, burst)| {
+        let spec = RateLimitSpec::new(permits, Duration::from_micros(per));
+        burst.map_or(spec.clone(), |burst| spec.burst(burst))
+    })
+}
+
+fn bucket_steps() -> impl Strategy<Value = Vec<rate_limit::Step>> {
+    use rate_limit::Step;
+    let patience = prop_oneof![2 => Just(Duration::ZERO), 1 => waits()];
+    let step = prop_oneof![
+        12 => (0..REPLICAS, 0_u32..8, patience).prop_map(|(by, cost, max_wait)| Step::Acquire { by, cost, max_wait }),
+        3 => (0..REPLICAS, 0_u32..5).prop_map(|(by, cost)| Step::Refund { by, cost }),
+        2 => (0..REPLICAS).prop_map(|by| Step::Peek { by }),
+        1 => rates().prop_map(Step::Retune),
+        6 => waits().prop_map(Step::Wait),
+    ];
+    vec(step, 1..200)
+}
+
+/// Circuits that trip often enough for every phase to be seen in a history of some hundred steps.
+fn trips() -> impl Strategy<Value = BreakerSpec> {
+    let when = (option::of(0.2_f64..1.0), option::of(1_u32..6), option::of(0.3_f64..1.0), any::<bool>(), 1_u32..12);
+    let window = select(vec![SECOND / 100, SECOND, 7 * SECOND, 10 * SECOND]);
+    let how = (window, 1_u64..15_000_000, 1.0_f64..3.0);
+    let back = (1_u32..4, 1_u32..4, option::of(1_u64..10_000_000), option::of((1_u64..8_000_000, 1_u32..6)));
+    (when, how, back).prop_map(|(when, (window, break_for, growth), (probes, proofs, lease, ramp))| {
+        let (failures, row, slow, latency, calls) = when;
+        let micros = Duration::from_micros;
+        let mut spec = BreakerSpec { failure_ratio: failures, consecutive_failures: row, ..BreakerSpec::default() };
+        if let Some(slow) = slow {
+            spec = spec.or_slow_call_ratio(slow, SECOND);
+        }
+        if latency {
+            spec = spec.or_latency(0.95, SECOND, 2 * SECOND);
+        }
+        spec = spec.window(window).min_throughput(calls).break_for(micros(break_for)).probes(probes, proofs);
+        spec = spec.escalate(growth, 60 * SECOND);
+        spec.probe_lease = lease.map(micros);
+        ramp.map_or(spec.clone(), |(over, steps)| spec.ramp(micros(over), steps))
+    })
+}
+
+fn circuit_steps() -> impl Strategy<Value = Vec<breaker::Step>> {
+    use breaker::Step;
+    let by = || 0..REPLICAS;
+    let outcome = prop_oneof![
+        4 => Just(Outcome::Success),
+        4 => Just(Outcome::Failure),
+        1 => Just(Outcome::Neutral),
+        1 => Just(Outcome::Cancelled),
+    ];
+    let latency = prop_oneof![4 => Just(SECOND / 1_000), 1 => Just(SECOND), 1 => Just(2 * SECOND)];
+    let sample = (outcome, latency).prop_map(|(outcome, latency)| Sample { outcome, latency });
+    let words = [Forced::Open, Forced::Closed, Forced::Disabled, Forced::MetricsOnly].map(Some);
+    // Mostly the word is taken away again, or histories would stand still.
+    let word = prop_oneof![3 => Just(None), 2 => select(words.to_vec())];
+    let value = option::weighted(0.9, select(vec![SECOND / 2, SECOND, 2 * SECOND, 2 * SECOND]));
+    let step = prop_oneof![
+        40 => by().prop_map(|by| Step::Admit { by }),
+        40 => (by(), any::<usize>(), sample).prop_map(|(by, which, sample)| Step::Record { by, which, sample }),
+        4 => (by(), value).prop_map(|(by, value)| Step::Quantile { by, value }),
+        2 => (by(), word).prop_map(|(by, forced)| Step::Force { by, forced }),
+        1 => by().prop_map(|by| Step::Reset { by }),
+        // Seldom: a look makes stores that count apart add up, and would hide what they owe.
+        3 => by().prop_map(|by| Step::Inspect { by }),
+        1 => trips().prop_map(Step::Retune),
+        12 => waits().prop_map(Step::Wait),
+    ];
+    vec(step, 1..300)
+}
+
+proptest! {
+    #[test]
+    fn every_bucket_answers_as_the_machine_does(spec in rates(), mut steps in bucket_steps()) {
+        steps.push(rate_limit::Step::Peek { by: 1 });
+        let verdict = run(async {
+            compare(&mut rate_limit::Machine::new(&spec), &mut buckets(&spec).await, &steps).await
+        });
+        prop_assert_eq!(verdict, Ok(()));
+    }
+
+    #[test]
+    fn every_circuit_answers_as_the_machine_does(spec in trips(), mut steps in circuit_steps()) {
+        steps.push(breaker::Step::Inspect { by: 1 });
+        let verdict = run(async {
+            compare(&mut breaker::Machine::new(&spec), &mut circuits(&spec).await, &steps).await
+        });
+        prop_assert_eq!(verdict, Ok(()));
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_that_answers_otherwise_is_caught() {
+    let mut judge = rate_limit::Machine::new(&RateLimitSpec::per_second(10));
+    let mut generous = buckets(&RateLimitSpec::per_second(11)).await;
+    let steps = [rate_limit::Step::Wait(SECOND), rate_limit::Step::Peek { by: 0 }];
+    let verdict = compare(&mut judge, &mut generous, &steps).await.unwrap_err();
+    assert!(verdict.starts_with("step 1, Peek") && verdict.contains("MemoryBed"), "{verdict}");
+}
+
+#[tokio::test]
+async fn a_circuit_that_answers_otherwise_is_caught() {
+    let mut judge = breaker::Machine::new(&BreakerSpec::consecutive_failures(1));
+    let mut patient = circuits(&BreakerSpec::consecutive_failures(2)).await;
+    let sample = Sample { outcome: Outcome::Failure, latency: Duration::ZERO };
+    let steps = [breaker::Step::Admit { by: 0 }, breaker::Step::Record { by: 1, which: 0, sample }];
+    let verdict = compare(&mut judge, &mut patient, &steps).await.unwrap_err();
+    assert!(verdict.starts_with("step 1, Record") && verdict.contains("MemoryBed"), "{verdict}");
+}
