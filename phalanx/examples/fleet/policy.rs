@@ -1,0 +1,41 @@
+//! What stands between the replicas and their upstream: rate limit, breaker, retry with a budget, time-out.
+//!
+//! A production policy has a window of ten seconds and a break of thirty. These are that, in the time of the story:
+//! every act must see the circuit react.
+
+use std::time::Duration;
+
+use phalanx::{Backoff, BreakerSpec, BudgetSpec, Policy, RateLimitSpec, RetrySpec};
+
+use crate::story::Story;
+
+/// The policy's name, and the route it is applied to.
+pub(crate) const NAME: &str = "payments";
+pub(crate) const ROUTE: &str = "stripe";
+
+/// Calls a second that each replica wants to make: a little more than its part of the limit, so that the limit shows.
+pub(crate) const DEMAND: f64 = 60.0;
+const LIMIT_PER_REPLICA: u64 = 50;
+
+const TIMEOUT: Duration = Duration::from_millis(250);
+const SLOW: Duration = Duration::from_millis(150);
+
+pub(crate) fn of(story: &Story, replicas: usize) -> Policy {
+    let limit = LIMIT_PER_REPLICA * replicas as u64;
+    let window = story.share(1, 16).clamp(Duration::from_millis(400), Duration::from_secs(2));
+    let breaker = BreakerSpec::failure_ratio(0.5)
+        .or_slow_call_ratio(0.9, SLOW)
+        .window(window)
+        .min_throughput(15)
+        .break_for(story.share(2, 25))
+        .probes(2, 6)
+        .ramp(story.share(1, 16), 4)
+        // An open circuit ends retries that are under way too: once it is open, nothing but probes gets through.
+        .count_attempts();
+    let backoff = Backoff::exponential(Duration::from_millis(20)).max(Duration::from_millis(100));
+    Policy::named(NAME)
+        .rate_limit(RateLimitSpec::per_second(limit).burst(limit / 10))
+        .breaker(breaker)
+        .retry(RetrySpec::attempts(3).backoff(backoff).budget(BudgetSpec::ratio(0.05)))
+        .timeout(TIMEOUT)
+}
