@@ -112,6 +112,8 @@ pub struct Transition {
     pub epoch: u64,
     /// For an opening: how long the break lasts.
     pub break_for: Option<Duration>,
+    /// What the window had seen when the phase ended; nothing in half-open, where only trial calls pass.
+    pub seen: Seen,
 }
 
 /// What can be seen of a circuit from outside.
@@ -133,15 +135,21 @@ pub struct BreakerView {
     pub streak: u32,
     /// Trial calls under way.
     pub probes: u32,
-    /// Time until trial calls are let through.
-    pub opens_in: Option<Duration>,
+    /// While open: the time until trial calls are let through.
+    pub break_left: Option<Duration>,
+    /// Whether it closed so recently that only a growing share of the calls passes.
+    pub ramping: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    calls: u64,
-    failures: u64,
-    slow: u64,
+/// What a window saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Calls that say something about the dependency.
+    pub calls: u64,
+    /// Failures among them.
+    pub failures: u64,
+    /// Slow ones among them.
+    pub slow: u64,
 }
 
 impl Counts for Seen {
@@ -264,7 +272,8 @@ impl Breaker {
         luck: f64,
     ) -> Option<Transition> {
         let trip = spec.latency?;
-        if self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
+        let overruled = matches!(self.forced, Some(Forced::Closed | Forced::Disabled));
+        if overruled || self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
             self.slow_since = None;
             return None;
         }
@@ -277,7 +286,7 @@ impl Breaker {
         self.forced = forced;
     }
 
-    /// Back to a closed circuit that has seen nothing. Tickets that are out no longer count.
+    /// Back to a closed circuit that has seen nothing. Tickets that are out no longer count; an operator's word stays.
     pub fn reset(&mut self, now: Time, spec: &BreakerSpec) -> Option<Transition> {
         let was = self.phase;
         let transition = self.enter(now, spec, Phase::Closed, None);
@@ -305,7 +314,8 @@ impl Breaker {
             slow: seen.slow,
             streak: self.streak,
             probes: self.leases.iter().filter(|lease| lease.expires > now).count() as u32,
-            opens_in: (self.phase == Phase::Open).then(|| self.until.since(now)),
+            break_left: (self.phase == Phase::Open).then(|| self.until.since(now)),
+            ramping: !self.ramp.is_over(),
         }
     }
 
@@ -397,7 +407,7 @@ impl Breaker {
     }
 
     fn end_break(&mut self, now: Time) -> Option<Transition> {
-        (self.phase == Phase::Open && now >= self.until).then(|| self.begin(now, Phase::HalfOpen, None))
+        (self.phase == Phase::Open && now >= self.until).then(|| self.begin(now, Phase::HalfOpen))
     }
 
     fn open(&mut self, now: Time, spec: &BreakerSpec, luck: f64) -> Option<Transition> {
@@ -412,15 +422,15 @@ impl Breaker {
     }
 
     fn enter(&mut self, now: Time, spec: &BreakerSpec, phase: Phase, break_for: Option<Duration>) -> Transition {
+        let seen = self.window.sum(now);
         self.window.clear(spec.sampling_window);
-        let transition = self.begin(now, phase, break_for);
         if phase == Phase::Closed {
             self.ramp = ramp::Ramp::starting(spec);
         }
-        transition
+        Transition { break_for, seen, ..self.begin(now, phase) }
     }
 
-    fn begin(&mut self, now: Time, phase: Phase, break_for: Option<Duration>) -> Transition {
+    fn begin(&mut self, now: Time, phase: Phase) -> Transition {
         let from = std::mem::replace(&mut self.phase, phase);
         self.epoch += 1;
         self.since = now;
@@ -428,7 +438,7 @@ impl Breaker {
         self.slow_since = None;
         self.proven = 0;
         self.leases.clear();
-        Transition { from, to: phase, epoch: self.epoch, break_for }
+        Transition { from, to: phase, epoch: self.epoch, break_for: None, seen: Seen::default() }
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Decision {
     pub policy_version: u64,
     /// How often the operation was started.
     pub attempts: u32,
+    /// Whether it tried out a half-open circuit.
+    pub probe: bool,
     /// From the call to its answer.
     pub elapsed: Duration,
     /// Set when a fallback answered.

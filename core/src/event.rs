@@ -1,5 +1,7 @@
 //! What observers are told. Nothing is computed for them unless somebody listens.
 //!
+//! A change of phase is told before the `Retry` or `Finished` of the attempt that caused it.
+//!
 //! An observer is called in line, so it must be quick. One that panics is caught and told nothing more after
 //! [`PANICS_FORGIVEN`] panics: telemetry never takes a call down.
 

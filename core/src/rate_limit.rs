@@ -157,7 +157,7 @@ impl Bucket {
             return Take::Refused { until: Time::NEVER };
         }
         let level = self.level - need as i64;
-        if level >= 0 {
+        if level >= 0 || need == 0 {
             self.level = level;
             return Take::Granted { wait: Duration::ZERO };
         }
@@ -195,7 +195,8 @@ impl Bucket {
     /// Keeps the permits there are when the rate changes; what no longer fits is lost.
     pub fn retune(&mut self, now: Time, old: Rate, new: Rate) {
         self.refill(now, old);
-        let level = i128::from(self.level) * i128::from(new.price) / i128::from(old.price);
+        // Rounded down: a fraction of a unit is lost, never minted.
+        let level = (i128::from(self.level) * i128::from(new.price)).div_euclid(i128::from(old.price));
         let floor = -(MAX_UNITS as i128);
         self.level = level.clamp(floor, i128::from(new.capacity)) as i64;
     }
@@ -275,6 +276,16 @@ mod tests {
         let rate = Rate::of(&RateLimitSpec::per_second(10));
         let never = Bucket::full(at(0), rate).take(at(0), rate, 11, Duration::from_secs(60));
         assert_eq!(never, Take::Refused { until: Time::NEVER });
+    }
+
+    #[test]
+    fn a_call_that_costs_nothing_passes_even_behind_waiters() {
+        let rate = Rate::of(&RateLimitSpec::per_second(10).burst(1));
+        let mut bucket = Bucket::full(at(0), rate);
+        for _ in 0..3 {
+            bucket.take(at(0), rate, 1, Duration::from_secs(1));
+        }
+        assert_eq!(bucket.take(at(0), rate, 0, Duration::ZERO), NOW);
     }
 
     #[test]

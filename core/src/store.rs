@@ -6,8 +6,9 @@
 //! 3. **State is resolved once.** `bucket`, `breaker` and `digest` find or make the state of a key and hand out an
 //!    `Arc` of it, which the pipeline keeps: no table is searched on the way of a call. Asking again with another spec
 //!    retunes the living state.
-//! 4. **`now` is the caller's reading of [`Store::clock`]**, taken once and shared by all stages of a call. A store
-//!    whose truth lives elsewhere decides on the server's clock and uses `now` for its local bookkeeping only.
+//! 4. **Moments are [`Store::clock`]'s.** `now` is the caller's reading of it, taken once and shared by all stages of a
+//!    call; the `until` of a refusal is on it too. A store whose truth lives elsewhere decides on the server's clock,
+//!    uses `now` for its local bookkeeping only and translates what it answers.
 //!
 //! Each line of a `# Behaviour` list below is a case of the conformance suite, named after it.
 
@@ -36,16 +37,6 @@ pub enum Reply<T, F> {
     Now(T),
     /// It takes a round trip.
     Later(F),
-}
-
-impl<T, F: Future<Output = T>> Reply<T, F> {
-    /// The answer, whenever it comes.
-    pub async fn get(self) -> T {
-        match self {
-            Self::Now(answer) => answer,
-            Self::Later(answer) => answer.await,
-        }
-    }
 }
 
 /// What a call wants from a rate limit.
@@ -113,11 +104,13 @@ pub trait RateLimitStore: Send + Sync + 'static {
 pub struct Answer {
     /// Admitted or refused.
     pub admission: Admission,
-    /// The change of phase that asking brought about, if any.
-    pub transition: Option<Transition>,
     /// Whose circuit.
     pub source: Source,
 }
+
+/// A circuit's answer that had to be asked for, and the change of phase that asking brought about, if any. (An answer
+/// that is there at once changes nothing, which keeps it small.)
+pub type AskedFor = (Answer, Option<Transition>);
 
 /// Circuit breakers.
 pub trait BreakerStore: Send + Sync + 'static {
@@ -131,6 +124,7 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - the same key is the same circuit
     /// - different keys never share a circuit
     /// - another threshold reaches a living circuit
+    /// - another window forgets what was counted
     fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<Self::Breaker>;
 
     /// Asks for a call to pass.
@@ -140,9 +134,10 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - after the break the allowed number of probes passes
     /// - a lost probe frees its place when its lease is over
     /// - a ramp admits a growing share
-    fn admit(&self, breaker: &Self::Breaker, now: Time) -> Reply<Answer, impl Future<Output = Answer> + Send>;
+    fn admit(&self, breaker: &Self::Breaker, now: Time) -> Reply<Answer, impl Future<Output = AskedFor> + Send>;
 
-    /// Records what became of an admitted call. Never waits.
+    /// Records what became of an admitted call. Never waits, so a store whose truth lives elsewhere may return nothing
+    /// and bring the change of phase about a little later.
     ///
     /// # Behaviour
     /// - failures at the ratio trip
@@ -174,7 +169,7 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - metrics only admits everything and still changes phase
     fn force(&self, breaker: &Self::Breaker, forced: Option<Forced>) -> impl Future<Output = ()> + Send;
 
-    /// Back to a closed circuit that has seen nothing.
+    /// Back to a closed circuit that has seen nothing. An operator's word stays.
     ///
     /// # Behaviour
     /// - a reset circuit is closed and old tickets are void
@@ -196,9 +191,14 @@ pub trait LatencyDigestStore: Send + Sync + 'static {
     ///
     /// # Behaviour
     /// - the same key is the same digest
+    /// - different keys never share a digest
+    /// - another window starts the digest over
     fn digest(&self, key: &StateKey, window: Duration) -> Arc<Self::Digest>;
 
     /// Adds one latency. Never waits.
+    ///
+    /// # Behaviour
+    /// - what is no latency is left out
     fn observe(&self, digest: &Self::Digest, now: Time, latency: Duration);
 
     /// The quantile of what the window saw. Never waits.

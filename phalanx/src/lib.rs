@@ -51,6 +51,7 @@ pub use phalanx_core::rate_limit::RateLimitSpec;
 pub use phalanx_core::rejection::{Code, Rejection, Source};
 pub use phalanx_core::retry::RetrySpec;
 pub use phalanx_core::retry::backoff::{Backoff, Curve, Jitter};
+pub use phalanx_core::rng::Rng;
 pub use phalanx_core::throttle::ThrottleSpec;
 pub use phalanx_store_memory::MemoryStore;
 

@@ -20,7 +20,7 @@ use phalanx_core::estimate::ring::slice_micros;
 use phalanx_core::kind::Outcome;
 use phalanx_core::rejection::{Code, Source};
 use phalanx_core::rng::Rng;
-use phalanx_core::store::Answer;
+use phalanx_core::store::{Answer, AskedFor};
 use phalanx_core::table::{Entry, Worth};
 
 use crate::stripes::{Batch, Stripes};
@@ -85,21 +85,22 @@ impl BreakerCell {
         self.publish(&machine.breaker);
     }
 
+    /// The answer of the two common states; none if the machine has to be asked.
     #[inline]
-    pub(crate) fn admit(&self, now: Time) -> Answer {
+    pub(crate) fn quick_answer(&self, now: Time) -> Option<Answer> {
         let gate = self.gate.load(Ordering::Acquire);
         let admission = match gate & ((1 << GATE_BITS) - 1) {
             CLOSED => Admission::Admitted(Ticket { epoch: gate >> GATE_BITS, lease: None }),
             OPEN => {
-                let until = self.until.load(Ordering::Relaxed);
-                if now.as_micros() >= until {
-                    return self.ask(now);
+                let until = Time::from_micros(self.until.load(Ordering::Relaxed));
+                if now >= until {
+                    return None;
                 }
-                Admission::Refused { code: Code::CircuitOpen, until: Time::from_micros(until) }
+                Admission::Refused { code: Code::CircuitOpen, until }
             }
-            _ => return self.ask(now),
+            _ => return None,
         };
-        Answer { admission, transition: None, source: Source::Local }
+        Some(Answer { admission, source: Source::Local })
     }
 
     #[inline]
@@ -142,12 +143,12 @@ impl BreakerCell {
     }
 
     #[cold]
-    fn ask(&self, now: Time) -> Answer {
+    pub(crate) fn ask(&self, now: Time) -> AskedFor {
         self.with_machine(now, |Machine { breaker, spec }| {
             let (admission, transition) = breaker.admit(now, spec);
             let forced = breaker.forced().is_some();
             let source = if forced { Source::Forced } else { Source::Local };
-            Answer { admission, transition, source }
+            (Answer { admission, source }, transition)
         })
     }
 

@@ -25,7 +25,9 @@ use phalanx_core::estimate::digest::Digest;
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rng::Rng;
-use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Reply, Store};
+use phalanx_core::store::{
+    Answer, Ask, AskedFor, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Reply, Store,
+};
 use phalanx_core::table::{Entry, Table, Worth};
 
 pub use self::breaker::BreakerCell;
@@ -133,8 +135,11 @@ impl BreakerStore for MemoryStore {
     }
 
     #[inline]
-    fn admit(&self, breaker: &BreakerCell, now: Time) -> Reply<Answer, impl Future<Output = Answer> + Send> {
-        Reply::<_, Ready<_>>::Now(breaker.admit(now))
+    fn admit(&self, breaker: &BreakerCell, now: Time) -> Reply<Answer, impl Future<Output = AskedFor> + Send> {
+        match breaker.quick_answer(now) {
+            Some(answer) => Reply::Now(answer),
+            None => Reply::Later(ready(breaker.ask(now))),
+        }
     }
 
     #[inline]
@@ -166,7 +171,9 @@ impl LatencyDigestStore for MemoryStore {
     fn digest(&self, key: &StateKey, window: Duration) -> Arc<DigestCell> {
         let make = || DigestCell { clock: self.0.clock.clone(), digest: Digest::new(window) };
         let cell = self.0.digests.find_or_make(key, make);
-        cell.unwrap_or_else(|| Arc::new(make()))
+        let cell = cell.unwrap_or_else(|| Arc::new(make()));
+        cell.digest.retune(window);
+        cell
     }
 
     #[inline]

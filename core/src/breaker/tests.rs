@@ -309,6 +309,27 @@ fn an_operators_word_stands_above_the_phase() {
 }
 
 #[test]
+fn a_high_quantile_does_not_overrule_the_operator() {
+    let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, Duration::ZERO));
+    for forced in [Forced::Closed, Forced::Disabled] {
+        rig.breaker.force(Some(forced));
+        assert_eq!(rig.breaker.observe_quantile(rig.now, &rig.spec, Some(2 * SECOND), 0.0), None);
+    }
+    rig.breaker.force(None);
+    assert!(rig.breaker.observe_quantile(rig.now, &rig.spec, Some(2 * SECOND), 0.0).is_some());
+}
+
+#[test]
+fn a_trip_tells_what_the_window_had_seen() {
+    let mut rig = Rig::new(ratio());
+    for _ in 0..4 {
+        rig.call(Outcome::Success);
+    }
+    let seen = rig.trip().seen;
+    assert_eq!((seen.calls, seen.failures), (10, 6));
+}
+
+#[test]
 fn a_reset_circuit_is_as_new_and_old_tickets_are_void() {
     let mut rig = Rig::new(ratio());
     let early = rig.admit().unwrap();

@@ -30,7 +30,7 @@ const SLOTS: u64 = SLICES + 1;
 #[derive(Debug)]
 pub struct Digest {
     mapping: Config,
-    slice_micros: u64,
+    slice_micros: AtomicU64,
     newest: AtomicU64,
     turning: Mutex<()>,
     slots: Box<[Box<[AtomicU32]>]>,
@@ -42,7 +42,7 @@ impl Digest {
         let empty = || (0..BINS).map(|_| AtomicU32::new(0)).collect();
         Self {
             mapping: Config::new(RELATIVE_ERROR, BINS as u32, 1.0),
-            slice_micros: (micros(window) / SLICES).max(1),
+            slice_micros: AtomicU64::new(slice_micros(window)),
             newest: AtomicU64::new(0),
             turning: Mutex::new(()),
             slots: (0..SLOTS).map(|_| empty()).collect(),
@@ -93,13 +93,24 @@ impl Digest {
             .sum()
     }
 
+    /// From now on over another window; what was seen over the old one is forgotten.
+    pub fn retune(&self, window: Duration) {
+        let _turning = self.turning.lock();
+        let (old, new) = (self.slice_micros.load(Ordering::Relaxed), slice_micros(window));
+        if old != new {
+            self.slots.iter().flatten().for_each(|bin| bin.store(0, Ordering::Relaxed));
+            self.newest.store(0, Ordering::Release);
+            self.slice_micros.store(new, Ordering::Relaxed);
+        }
+    }
+
     fn slot(&self, slice: u64) -> &[AtomicU32] {
         &self.slots[(slice % SLOTS) as usize]
     }
 
     /// The slice to count into at `now`; clears what has fallen out of the window on the way.
     fn turn_to(&self, now: Time) -> u64 {
-        let slice = now.as_micros() / self.slice_micros;
+        let slice = now.as_micros() / self.slice_micros.load(Ordering::Relaxed);
         let newest = self.newest.load(Ordering::Acquire);
         if slice <= newest {
             return newest;
@@ -119,6 +130,10 @@ impl Digest {
         self.newest.store(slice, Ordering::Release);
         slice
     }
+}
+
+fn slice_micros(window: Duration) -> u64 {
+    (micros(window) / SLICES).max(1)
 }
 
 #[cfg(test)]
@@ -153,6 +168,19 @@ mod tests {
         assert_eq!(digest.count(at(10_000)), 0);
         digest.observe(at(500_000), Duration::from_secs(1));
         assert_eq!(digest.count(at(500_000)), 1);
+    }
+
+    #[test]
+    fn another_window_starts_over() {
+        let digest = Digest::new(WINDOW);
+        digest.observe(at(5_000), Duration::from_secs(1));
+        digest.retune(WINDOW);
+        assert_eq!(digest.count(at(5_000)), 1);
+        digest.retune(2 * WINDOW);
+        assert_eq!(digest.count(at(5_000)), 0);
+        digest.observe(at(5_000), Duration::from_secs(1));
+        assert_eq!(digest.count(at(23_999)), 1);
+        assert_eq!(digest.count(at(24_000)), 0);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Terms;
 use super::stages::{Circuit, Place, Stages};
-use crate::breaker::{Admission, Count, Sample, Ticket};
+use crate::breaker::{Admission, Count, Sample, Ticket, Transition};
 use crate::clock::Time;
 use crate::context::Context;
 use crate::decision::{Decision, Verdict};
@@ -62,6 +62,7 @@ pub(crate) struct Ride<'a, S: Store> {
     /// The attempt being admitted or under way, from 1; 0 before the first.
     number: u32,
     pub(crate) kind: Option<Kind>,
+    probe: bool,
     outcome: Option<Outcome>,
     pub(super) stage: Option<Stage>,
     source: Source,
@@ -97,6 +98,7 @@ impl<'a, S: Store> Ride<'a, S> {
             attempts: 0,
             number: 0,
             kind: None,
+            probe: false,
             outcome: None,
             stage: None,
             source: Source::Local,
@@ -170,12 +172,10 @@ impl<'a, S: Store> Ride<'a, S> {
     /// Takes the circuit's answer.
     #[inline]
     pub(super) fn passes(&mut self, answer: &Answer) -> bool {
-        if let Some(change) = answer.transition {
-            self.tell(What::Transition(change));
-        }
         match answer.admission {
             Admission::Admitted(ticket) => {
                 self.pass = Pass::Breaker(ticket);
+                self.probe |= ticket.lease.is_some();
                 self.accepts(Stage::Circuit, answer.source)
             }
             Admission::Refused { code, until } => {
@@ -259,9 +259,11 @@ impl<'a, S: Store> Ride<'a, S> {
         self.number = self.attempts + 1;
     }
 
-    /// It was refused before it started.
+    /// It was refused before it started: the attempt before it was the last, and the record is of that one.
     #[cold]
-    pub(super) fn cancel_attempt(&mut self) {
+    pub(super) fn cancel_attempt(&mut self, stage: Option<Stage>) {
+        self.stage = stage;
+        self.ended = self.read_clock();
         self.settle_attempt_guards(Outcome::Cancelled);
         if self.stages.counts(Count::Attempts) {
             self.settle_pass(Outcome::Cancelled);
@@ -272,6 +274,7 @@ impl<'a, S: Store> Ride<'a, S> {
     #[inline]
     pub(super) fn depart(&mut self) {
         self.permits = 0;
+        self.stage = None;
         self.attempts += 1;
         if self.attempts == 1 && self.stages.budgeted {
             self.stages.kept.budget.call(self.now);
@@ -295,7 +298,7 @@ impl<'a, S: Store> Ride<'a, S> {
         if self.attempt_guards > 0 {
             self.settle_attempt_guards(outcome);
         }
-        if self.stages.counts(Count::Attempts) {
+        if !matches!(self.pass, Pass::None) && self.stages.counts(Count::Attempts) {
             self.settle_pass(outcome);
         }
     }
@@ -304,7 +307,9 @@ impl<'a, S: Store> Ride<'a, S> {
     #[inline]
     pub(super) fn settle_call(&mut self) {
         let outcome = self.outcome.unwrap_or(Outcome::Cancelled);
-        self.settle_pass(outcome);
+        if !matches!(self.pass, Pass::None) {
+            self.settle_pass(outcome);
+        }
         if self.call_guards > 0 {
             self.settle_call_guards(outcome);
         }
@@ -315,11 +320,8 @@ impl<'a, S: Store> Ride<'a, S> {
         let stages = self.stages;
         match (std::mem::replace(&mut self.pass, Pass::None), &stages.circuit) {
             (Pass::Breaker(ticket), Circuit::Breaker { breaker, .. }) => {
-                let latency = self.ended.since(self.now);
-                let sample = Sample { outcome, latency };
-                if let Some(change) = stages.store.record(breaker, self.ended, ticket, sample) {
-                    self.tell(What::Transition(change));
-                }
+                let sample = Sample { outcome, latency: self.latency() };
+                self.tell_change(stages.store.record(breaker, self.ended, ticket, sample));
             }
             (Pass::Throttle, _) => {
                 if let Some(throttle) = stages.kept.throttle.lock().as_mut() {
@@ -365,6 +367,19 @@ impl<'a, S: Store> Ride<'a, S> {
         Error::Rejected(self.refused)
     }
 
+    /// How long the present attempt took.
+    #[inline]
+    pub(super) fn latency(&self) -> Duration {
+        self.ended.since(self.now)
+    }
+
+    #[inline]
+    pub(super) fn tell_change(&self, change: Option<Transition>) {
+        if let Some(change) = change {
+            self.tell(What::Transition(change));
+        }
+    }
+
     pub(super) fn tell(&self, what: What<'_>) {
         self.stages.observers.tell(&self.stages.key, what);
     }
@@ -380,6 +395,7 @@ impl<'a, S: Store> Ride<'a, S> {
             retry_after: rejection.and_then(Rejection::retry_after),
             policy_version: self.stages.version,
             attempts: self.attempts,
+            probe: self.probe,
             elapsed: self.ended.since(self.started),
             degraded: None,
         }

@@ -65,6 +65,7 @@ where
                 Some(wait) => {
                     tokio::time::sleep(wait).await;
                     ride.now = ride.read_clock();
+                    ride.ended = ride.now;
                 }
                 None => break 'call Err(ride.refusal()),
             }
@@ -77,13 +78,18 @@ where
         let mut delay = Duration::ZERO;
         let mut last = None;
         loop {
+            let stage_before = ride.stage;
             let passed = match stages.circuit_for(ride.attempts) {
                 Circuit::None => true,
                 Circuit::Throttle(spec) => ride.passes_throttle(spec),
                 Circuit::Breaker { breaker, .. } => {
                     let answer = match stages.store.admit(breaker, ride.now) {
                         Reply::Now(answer) => answer,
-                        Reply::Later(answer) => answer.await,
+                        Reply::Later(answer) => {
+                            let (answer, change) = answer.await;
+                            ride.tell_change(change);
+                            answer
+                        }
                     };
                     ride.passes(&answer)
                 }
@@ -93,7 +99,7 @@ where
                     None => Err(ride.refusal()),
                     // The error of the attempt before says more than why there was no other.
                     Some(error) => {
-                        ride.cancel_attempt();
+                        ride.cancel_attempt(stage_before);
                         error
                     }
                 };
@@ -184,19 +190,17 @@ impl<S: Store> Ride<'_, S> {
     /// Reads what an attempt's end means, and tells whoever admitted it.
     #[inline]
     fn read(&mut self, class: Class, cut_off: bool) {
-        let stages = self.stages;
-        let latency = self.ended.since(self.now);
         let cut_by_caller = cut_off && self.by_deadline;
         let outcome = match class.kind {
             None => Outcome::Success,
             // Too short to blame the dependency for it.
-            Some(_) if cut_by_caller && latency < stages.deadline.failure_floor => Outcome::Neutral,
+            Some(_) if cut_by_caller && self.latency() < self.stages.deadline.failure_floor => Outcome::Neutral,
             Some(kind) => kind.outcome(),
         };
         self.settle_attempt(outcome, class.kind);
         // What the caller cut short would look fast: it is no sample.
-        if !cut_by_caller {
-            stages.watch_latency(self.ended, latency);
+        if let (Circuit::Breaker { latency: Some(_), .. }, false) = (&self.stages.circuit, cut_by_caller) {
+            self.stages.watch_latency(self.ended, self.latency());
         }
     }
 
@@ -241,7 +245,6 @@ impl<S: Store> Ride<'_, S> {
             self.tell(What::RetryBudgetExhausted);
             return None;
         }
-        self.stage = None;
         self.tell(What::Retry { attempt: self.attempts, delay, kind });
         Some(delay)
     }
@@ -249,7 +252,6 @@ impl<S: Store> Ride<'_, S> {
 
 impl<S: Store> Stages<S> {
     /// Feeds the digest and, now and then, tells the breaker what it says.
-    #[inline]
     fn watch_latency(&self, now: Time, latency: Duration) {
         if let Circuit::Breaker { breaker, latency: Some(watch), .. } = &self.circuit {
             self.store.observe(&watch.digest, now, latency);

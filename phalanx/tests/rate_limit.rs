@@ -1,0 +1,110 @@
+//! The rate limit as a stage: refusals, costs, waiting, and who gets his permit back.
+
+mod support;
+
+use phalanx::*;
+use support::*;
+use tokio::time::Instant;
+
+fn limited(spec: RateLimitSpec) -> Policy {
+    Policy::named("p").rate_limit(spec)
+}
+
+async fn ok() -> Result<u32, Failure> {
+    Ok(1)
+}
+
+fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> Code {
+    answer.unwrap_err().rejection().expect("a refusal").code()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_bucket_refuses_at_once_and_says_when_to_come_back() {
+    let module = module(limited(RateLimitSpec::per_second(10).burst(2)));
+    for _ in 0..2 {
+        assert!(module.run("p", (), ok).await.is_ok());
+    }
+    let refused = *module.run("p", (), ok).await.unwrap_err().rejection().unwrap();
+    assert_eq!((refused.code(), refused.retry_after()), (Code::RateLimited, Some(100 * MS)));
+    assert_eq!((refused.kind(), refused.status(), refused.policy()), (Kind::Throttled, 429, Some("p")));
+    tokio::time::advance(100 * MS).await;
+    assert!(module.run("p", (), ok).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn routes_have_buckets_of_their_own() {
+    let module = module(limited(RateLimitSpec::per_second(1)));
+    assert!(module.run("p", "eu", ok).await.is_ok());
+    assert!(module.run("p", "us", ok).await.is_ok());
+    assert!(module.run("p", (), ok).await.is_ok());
+    assert_eq!(code(module.run("p", "eu", ok).await), Code::RateLimited);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_takes_that_many_permits_and_the_record_says_what_is_left() {
+    let module = module(limited(RateLimitSpec::per_second(10)));
+    let (_, record) = module.call("p", ()).cost(7).run_recorded(ok).await;
+    assert_eq!(record.remaining, Some(3));
+    assert_eq!(code(module.call("p", ()).cost(4).run(ok).await), Code::RateLimited);
+    assert_eq!(module.pipeline("p", ()).unwrap().available_permits().await, Some(3));
+    let never = *module.call("p", ()).cost(11).run(ok).await.unwrap_err().rejection().unwrap();
+    assert_eq!(never.retry_after(), None, "the bucket can never hold so many");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_calls_pass_in_the_order_they_came() {
+    let module = module(limited(RateLimitSpec::per_second(10).burst(1).max_wait(SECOND)));
+    let start = Instant::now();
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..4_u32 {
+        let module = module.clone();
+        calls.spawn(async move {
+            let answer = module.run("p", (), || async move { Ok::<_, Failure>(number) }).await;
+            (answer.unwrap(), start.elapsed())
+        });
+        tokio::task::yield_now().await;
+    }
+    let mut served = calls.join_all().await;
+    served.sort();
+    assert_eq!(served, [0, 1, 2, 3].map(|n: u32| (n, 100 * n * MS)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_gives_up_gives_its_permit_back() {
+    let module = module(limited(RateLimitSpec::per_second(10).burst(1).max_wait(SECOND)));
+    assert!(module.run("p", (), ok).await.is_ok());
+    let waiter = module.run("p", (), ok);
+    assert!(tokio::time::timeout(50 * MS, waiter).await.is_err());
+    let start = Instant::now();
+    assert!(module.run("p", (), ok).await.is_ok());
+    assert_eq!(start.elapsed(), 50 * MS, "as if the other had never waited");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_never_outlives_the_callers_deadline() {
+    let module = module(limited(RateLimitSpec::per_second(1).max_wait(10 * SECOND)));
+    assert!(module.run("p", (), ok).await.is_ok());
+    let refused = module.call("p", ()).within(500 * MS).run(ok).await;
+    assert_eq!(code(refused), Code::RateLimited);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_refused_further_in_gives_its_permit_back() {
+    let breaker = BreakerSpec::consecutive_failures(1).break_for(60 * SECOND);
+    let module = module(limited(RateLimitSpec::per_second(5)).breaker(breaker));
+    let pipeline = module.pipeline("p", ()).unwrap();
+    assert!(pipeline.run(|| async { Err::<u32, _>(BROKEN) }).await.is_err());
+    for _ in 0..100 {
+        assert_eq!(code(pipeline.run(ok).await), Code::CircuitOpen);
+    }
+    assert_eq!(pipeline.available_permits().await, Some(4), "only the call that ran has paid");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ran_has_paid_whatever_became_of_it() {
+    let module = module(limited(RateLimitSpec::per_second(5)).timeout(10 * MS));
+    let pipeline = module.pipeline("p", ()).unwrap();
+    assert!(pipeline.run(hang).await.is_err());
+    assert!(tokio::time::timeout(MS, pipeline.run(hang)).await.is_err());
+    assert_eq!(pipeline.available_permits().await, Some(3));
+}

@@ -1,0 +1,151 @@
+//! Retries: on what, how often, after which waits, and what keeps them from making matters worse.
+
+mod support;
+
+use phalanx::*;
+use support::*;
+use tokio::time::Instant;
+
+fn retry(attempts: u32) -> RetrySpec {
+    RetrySpec::attempts(attempts).backoff(Backoff::constant(100 * MS).jitter(Jitter::None))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_may_pass_is_tried_again_and_the_answer_is_the_last_attempts() {
+    let upstream = Upstream::playing([Err(BROKEN), Err(BROKEN), Ok(7)]);
+    let module = module(Policy::named("p").retry(retry(3)));
+    let start = Instant::now();
+    let (answer, record) = module.call("p", ()).run_recorded(|| upstream.call()).await;
+    assert_eq!(answer, Ok(7));
+    assert_eq!((record.attempts, record.elapsed, start.elapsed()), (3, 200 * MS, 200 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_last_attempt_the_caller_gets_the_operations_own_error() {
+    let upstream = Upstream::playing([Err(BROKEN), Err(Failure(Kind::Infrastructure, Some(MS)))]);
+    let module = module(Policy::named("p").retry(retry(2)));
+    let error = module.run("p", (), || upstream.call()).await.unwrap_err();
+    assert_eq!(error, Error::Inner(Failure(Kind::Infrastructure, Some(MS))));
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_domain_answer_is_never_tried_again() {
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Throttled) {
+        let upstream = Upstream::always(Err(Failure(kind, None)));
+        let module = module(Policy::named("p").retry(retry(5).on([Kind::Throttled])));
+        assert!(module.run("p", (), || upstream.call()).await.is_err());
+        assert_eq!(upstream.calls(), 1, "{kind}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ok_that_is_a_failure_is_tried_again_when_the_classifier_says_so() {
+    let upstream = Upstream::playing([Ok(503), Ok(200)]);
+    let module = module(Policy::named("p").retry(retry(3)));
+    let by_status = |result: &Result<u32, Failure>| match result {
+        Ok(503) => Kind::Infrastructure.into(),
+        Ok(_) => Class::SUCCESS,
+        Err(failure) => failure.classify(),
+    };
+    let answer = module.call("p", ()).classify(by_status).run(|| upstream.call()).await;
+    assert_eq!((answer, upstream.calls()), (Ok(200), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_answer_is_given_even_if_the_classifier_calls_it_a_failure() {
+    let upstream = Upstream::always(Ok(503));
+    let module = module(Policy::named("p").retry(retry(2)));
+    let all_bad = |_: &Result<u32, Failure>| Kind::Infrastructure.into();
+    assert_eq!(module.call("p", ()).classify(all_bad).run(|| upstream.call()).await, Ok(503));
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_after_longer_than_the_backoff_is_honoured() {
+    let upstream = Upstream::playing([Err(Failure(Kind::Throttled, Some(3 * SECOND))), Ok(1)]);
+    let module = module(Policy::named("p").retry(retry(2).on([Kind::Throttled])));
+    let start = Instant::now();
+    assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1));
+    assert_eq!(start.elapsed(), 3 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_would_outlive_the_caller_is_not_begun_and_the_real_error_surfaces() {
+    let late = Failure(Kind::Throttled, Some(3 * SECOND));
+    let upstream = Upstream::always(Err(late));
+    let module = module(Policy::named("p").retry(retry(5).on([Kind::Throttled])).deadline(2 * SECOND));
+    let start = Instant::now();
+    assert_eq!(module.run("p", (), || upstream.call()).await, Err(Error::Inner(late)));
+    assert_eq!((start.elapsed(), upstream.calls()), (0 * MS, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_deadline_an_hour_of_retry_after_is_not_waited_for() {
+    let upstream = Upstream::always(Err(Failure(Kind::Throttled, Some(3_600 * SECOND))));
+    let module = module(Policy::named("p").retry(retry(5).on([Kind::Throttled])));
+    let start = Instant::now();
+    assert!(module.run("p", (), || upstream.call()).await.is_err());
+    assert_eq!(start.elapsed(), 0 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_caps_the_share_of_calls_that_are_repeated() {
+    let log = Log::default();
+    let upstream = Upstream::always(Err(BROKEN));
+    let budget = BudgetSpec::ratio(0.1).min_per_second(0);
+    let policy = Policy::named("p").retry(RetrySpec::attempts(3).backoff(Backoff::constant(MS)).budget(budget));
+    let module = builder(policy).observer(log.clone()).build().unwrap();
+    for _ in 0..100 {
+        assert!(module.run("p", (), || upstream.call()).await.is_err());
+    }
+    assert_eq!(upstream.calls(), 110);
+    assert_eq!(log.count("retry after"), 10);
+    assert!(log.count("RetryBudgetExhausted") > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_policies_do_not_multiply() {
+    let upstream = Upstream::always(Err(BROKEN));
+    let inner = Policy::named("inner").retry(retry(3));
+    let module = builder(inner).policy(Policy::named("outer").retry(retry(3))).build().unwrap();
+    let nested = || module.run("inner", (), || upstream.call());
+    assert!(module.run("outer", (), nested).await.is_err());
+    assert_eq!(upstream.calls(), 3, "not nine");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_policies_multiply_when_asked_to() {
+    let upstream = Upstream::always(Err(BROKEN));
+    let inner = Policy::named("inner").retry(retry(3));
+    let module = builder(inner).policy(Policy::named("outer").retry(retry(3).retry_exhausted())).build().unwrap();
+    let nested = || module.run("inner", (), || upstream.call());
+    assert!(module.run("outer", (), nested).await.is_err());
+    assert_eq!(upstream.calls(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inner_refusal_that_was_never_tried_is_tried_again_outside() {
+    let upstream = Upstream::always(Ok(1));
+    let inner = Policy::named("inner").rate_limit(RateLimitSpec::per_second(1)).retry(retry(3));
+    let patient = retry(3).on([Kind::Throttled]);
+    let module = builder(inner).policy(Policy::named("outer").retry(patient)).build().unwrap();
+    let nested = || module.run("inner", (), || upstream.call());
+    assert!(module.run("outer", (), nested).await.is_ok());
+    assert!(module.run("outer", (), nested).await.is_ok(), "waits out the rate limit by its retry-after");
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_may_borrow_and_is_started_anew_for_each_attempt() {
+    let orders = [Err(BROKEN), Ok(2)];
+    let started = std::cell::Cell::new(0);
+    let module = module(Policy::named("p").retry(retry(2)));
+    let answer = module.run("p", (), || {
+        started.set(started.get() + 1);
+        let order = &orders[started.get() - 1];
+        async move { *order }
+    });
+    assert_eq!(answer.await, Ok(2));
+    assert_eq!(started.get(), 2);
+}

@@ -1,0 +1,103 @@
+//! What the behaviour tests share: a scripted operation, an error with a kind, an observer that writes everything down.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use phalanx::{Class, Classify, Event, Kind, ModuleBuilder, Observer, Policy, ResilienceModule, What};
+
+pub const MS: Duration = Duration::from_millis(1);
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// An error that is a kind and maybe a `Retry-After`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure(pub Kind, pub Option<Duration>);
+
+impl Classify for Failure {
+    fn classify(&self) -> Class {
+        Class { kind: Some(self.0), retry_after: self.1 }
+    }
+}
+
+pub const BROKEN: Failure = Failure(Kind::Infrastructure, None);
+
+/// An upstream that plays a script, the last line of it for ever, and counts how often it was called.
+#[derive(Clone)]
+pub struct Upstream(Arc<(AtomicUsize, Vec<Result<u32, Failure>>)>);
+
+impl Upstream {
+    pub fn playing(script: impl Into<Vec<Result<u32, Failure>>>) -> Self {
+        Self(Arc::new((AtomicUsize::new(0), script.into())))
+    }
+
+    pub fn always(answer: Result<u32, Failure>) -> Self {
+        Self::playing([answer])
+    }
+
+    pub async fn call(&self) -> Result<u32, Failure> {
+        let (calls, script) = &*self.0;
+        let line = calls.fetch_add(1, Ordering::Relaxed);
+        script[line.min(script.len() - 1)]
+    }
+
+    pub fn calls(&self) -> usize {
+        self.0.0.load(Ordering::Relaxed)
+    }
+}
+
+/// An operation that never answers.
+pub async fn hang() -> Result<u32, Failure> {
+    std::future::pending().await
+}
+
+/// An operation that answers after a while.
+pub async fn after(delay: Duration, answer: Result<u32, Failure>) -> Result<u32, Failure> {
+    tokio::time::sleep(delay).await;
+    answer
+}
+
+/// A module with one policy, called `p`.
+pub fn module(policy: Policy) -> ResilienceModule {
+    builder(policy).build().unwrap()
+}
+
+pub fn builder(policy: Policy) -> ModuleBuilder {
+    ResilienceModule::in_memory().seed(7).policy(policy)
+}
+
+/// Everything observers were told, one line each.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub fn count(&self, start: &str) -> usize {
+        self.lines().iter().filter(|line| line.starts_with(start)).count()
+    }
+}
+
+impl Observer for Log {
+    fn on_event(&self, event: &Event<'_>) {
+        let line = match event.what {
+            What::Finished { outcome, .. } => format!("finished {outcome:?}"),
+            What::Retry { attempt, delay, kind } => format!("retry after {attempt} in {delay:?} for {kind}"),
+            What::AttemptTimeout { attempt, .. } => format!("timeout of {attempt}"),
+            What::Transition(change) => format!("{} -> {}", change.from.name(), change.to.name()),
+            other => format!("{other:?}"),
+        };
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+/// Polls a future once.
+pub fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
