@@ -50,6 +50,15 @@ impl Time {
         }
     }
 
+    /// Microseconds from `now` until this moment; `u64::MAX` for [`Time::NEVER`].
+    #[inline]
+    pub(crate) const fn micros_from(self, now: Self) -> u64 {
+        match self {
+            Self::NEVER => u64::MAX,
+            then => then.0.saturating_sub(now.0),
+        }
+    }
+
     /// This moment moved forward, without overflow.
     #[must_use]
     pub fn after(self, by: Duration) -> Self {

@@ -150,6 +150,7 @@ impl Bucket {
     }
 
     /// Takes `cost` permits, or reserves them if they will be there within `max_wait`.
+    #[inline]
     pub fn take(&mut self, now: Time, rate: Rate, cost: u32, max_wait: Duration) -> Take {
         self.refill(now, rate);
         let need = u64::from(cost).saturating_mul(rate.price);
@@ -201,6 +202,7 @@ impl Bucket {
         self.level = level.clamp(floor, i128::from(new.capacity)) as i64;
     }
 
+    #[inline]
     fn refill(&mut self, now: Time, rate: Rate) {
         if now < self.at {
             if self.at.since(now) > MAX_BACKSTEP {

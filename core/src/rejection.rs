@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::classify::{Class, Classify};
-use crate::clock::{Time, micros};
+use crate::clock::micros;
 use crate::kind::Kind;
 
 /// The reason of a refusal.
@@ -156,7 +156,7 @@ impl fmt::Display for Source {
 }
 
 /// Stands for "it cannot be known" in [`Rejection::wait`].
-const UNKNOWN: u64 = u64::MAX;
+pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 /// A policy's "no". Small on purpose: it is part of every result.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -181,21 +181,20 @@ impl Rejection {
         self
     }
 
-    pub(crate) const fn retry_at(mut self, until: Time, now: Time) -> Self {
-        let never = until.as_micros() == Time::NEVER.as_micros();
-        self.wait = if never { UNKNOWN } else { until.as_micros().saturating_sub(now.as_micros()) };
-        self
+    /// All of it at once, by a pipeline.
+    #[inline]
+    pub(crate) const fn by(policy: &'static str, code: Code, wait: u64, source: Source) -> Self {
+        Self { policy: Some(policy), wait, code, source }
+    }
+
+    pub(crate) const fn wait(&self) -> u64 {
+        self.wait
     }
 
     /// Says whose state decided.
     #[must_use]
     pub const fn decided_by(mut self, source: Source) -> Self {
         self.source = source;
-        self
-    }
-
-    pub(crate) const fn of_policy(mut self, name: &'static str) -> Self {
-        self.policy = Some(name);
         self
     }
 
@@ -287,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_rejection_reads_as_a_sentence() {
-        let no = Rejection::new(Code::CircuitOpen).retry_in(Duration::from_millis(1500)).of_policy("payments");
+        let no = Rejection::by("payments", Code::CircuitOpen, 1_500_000, Source::Local);
         assert_eq!(no.to_string(), "payments: the circuit is open (circuit_open), retry after 1.5s");
     }
 }

@@ -3,10 +3,12 @@
 //! 1. **A store cannot fail a call.** No method returns an error; an answer says whose state it was made on
 //!    ([`Source`]), and the pipeline applies the policy's `on_degraded`.
 //! 2. **Operations say what is meant** (`acquire`, `admit`, `record`), never get or set.
-//! 3. **State is resolved once.** `bucket`, `breaker` and `digest` find or make the state of a key and hand out an
+//! 3. **What can be decided here is answered now.** `acquire_now` and `admit_now` never wait; only when they cannot
+//!    answer does a call wait for `acquire` or `admit`.
+//! 4. **State is resolved once.** `bucket`, `breaker` and `digest` find or make the state of a key and hand out an
 //!    `Arc` of it, which the pipeline keeps: no table is searched on the way of a call. Asking again with another spec
 //!    retunes the living state.
-//! 4. **Moments are [`Store::clock`]'s.** `now` is the caller's reading of it, taken once and shared by all stages of a
+//! 5. **Moments are [`Store::clock`]'s.** `now` is the caller's reading of it, taken once and shared by all stages of a
 //!    call; the `until` of a refusal is on it too. A store whose truth lives elsewhere decides on the server's clock,
 //!    uses `now` for its local bookkeeping only and translates what it answers.
 //!
@@ -27,16 +29,6 @@ use crate::rejection::Source;
 pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + Clone {
     /// The clock whose readings are handed to the other methods.
     fn clock(&self) -> &Clock;
-}
-
-/// An answer that is there, or one that has to be waited for. What a store can decide in this process it answers now,
-/// so that a call on its common way waits for nothing.
-#[derive(Debug)]
-pub enum Reply<T, F> {
-    /// Here it is.
-    Now(T),
-    /// It takes a round trip.
-    Later(F),
 }
 
 /// What a call wants from a rate limit.
@@ -73,6 +65,10 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - another spec keeps the permits that fit
     fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<Self::Bucket>;
 
+    /// Takes permits if that can be decided in this process: none means that [`RateLimitStore::acquire`] must be asked,
+    /// and that nothing was taken.
+    fn acquire_now(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> Option<Grant>;
+
     /// Takes permits, now or reserved for later.
     ///
     /// # Behaviour
@@ -83,7 +79,7 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - a cost above the burst is refused for good
     /// - waiters are served in the order they came
     /// - a wait longer than allowed is refused
-    fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> Reply<Grant, impl Future<Output = Grant> + Send>;
+    fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send;
 
     /// Gives back permits that were taken and not used.
     ///
@@ -108,10 +104,6 @@ pub struct Answer {
     pub source: Source,
 }
 
-/// A circuit's answer that had to be asked for, and the change of phase that asking brought about, if any. (An answer
-/// that is there at once changes nothing, which keeps it small.)
-pub type AskedFor = (Answer, Option<Transition>);
-
 /// Circuit breakers.
 pub trait BreakerStore: Send + Sync + 'static {
     /// The state of one key.
@@ -127,14 +119,18 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - another window forgets what was counted
     fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<Self::Breaker>;
 
-    /// Asks for a call to pass.
+    /// The circuit's answer if it can be given in this process and changes nothing: none means that
+    /// [`BreakerStore::admit`] must be asked. Closed and open circuits, as nearly all are, answer here.
+    fn admit_now(&self, breaker: &Self::Breaker, now: Time) -> Option<Answer>;
+
+    /// Asks for a call to pass. The change of phase that asking brought about, if any, comes beside the answer.
     ///
     /// # Behaviour
     /// - an open circuit refuses and says when the break is over
     /// - after the break the allowed number of probes passes
     /// - a lost probe frees its place when its lease is over
     /// - a ramp admits a growing share
-    fn admit(&self, breaker: &Self::Breaker, now: Time) -> Reply<Answer, impl Future<Output = AskedFor> + Send>;
+    fn admit(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = (Answer, Option<Transition>)> + Send;
 
     /// Records what became of an admitted call. Never waits, so a store whose truth lives elsewhere may return nothing
     /// and bring the change of phase about a little later.

@@ -1,16 +1,16 @@
 //! A time limit that costs nothing until it is needed: the timer is registered only when the operation is not ready
 //! at its first poll.
 //!
-//! Registering with tokio's timer wheel costs about a hundred nanoseconds; an operation that answers from memory never
-//! pays it. The operation is polled before the clock is looked at, so an answer that is there always wins.
+//! An operation that answers at once never pays for a timer, and one that does not pays little ([`timer`]). The operation is polled before the clock is looked at, so an answer that is there always wins.
+
+mod timer;
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::task::coop::{Unconstrained, unconstrained};
-use tokio::time::{Sleep, sleep};
+pub(crate) use self::timer::{Timer, wait};
 
 /// The time ran out before the operation was ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,19 +19,14 @@ pub struct Elapsed;
 /// Polls `operation` until it is ready or `limit` is over; it is dropped then. No limit, no timer.
 pub async fn timeout<F: Future>(limit: Option<Duration>, operation: F) -> Result<F::Output, Elapsed> {
     let mut operation = pin!(operation);
-    let mut timer = pin!(None);
-    poll_fn(|cx| poll_within(timer.as_mut(), limit, cx, |cx| operation.as_mut().poll(cx))).await
+    let mut timer = Timer::default();
+    poll_fn(|cx| poll_within(&mut timer, limit, cx, |cx| operation.as_mut().poll(cx))).await
 }
-
-/// A timer that is registered when it is first needed.
-///
-/// It fires even when the operation used up the task's cooperative budget, hence unconstrained.
-pub(crate) type Timer = Option<Unconstrained<Sleep>>;
 
 /// Polls the operation first, so that an answer that is there always wins, and then the clock.
 #[inline]
 pub(crate) fn poll_within<T>(
-    timer: Pin<&mut Timer>,
+    timer: &mut Timer,
     limit: Option<Duration>,
     cx: &mut Context<'_>,
     operation: impl FnOnce(&mut Context<'_>) -> Poll<T>,
@@ -39,24 +34,14 @@ pub(crate) fn poll_within<T>(
     match (operation(cx), limit) {
         (Poll::Ready(output), _) => Poll::Ready(Ok(output)),
         (Poll::Pending, None) => Poll::Pending,
-        (Poll::Pending, Some(limit)) => poll_timer(timer, limit, cx).map(|()| Err(Elapsed)),
-    }
-}
-
-fn poll_timer(mut timer: Pin<&mut Timer>, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
-    if timer.is_none() {
-        timer.set(Some(unconstrained(sleep(limit))));
-    }
-    match timer.as_pin_mut() {
-        Some(timer) => timer.poll(cx),
-        None => Poll::Pending,
+        (Poll::Pending, Some(limit)) => timer.poll_after(limit, cx).map(|()| Err(Elapsed)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::time::Instant;
+    use tokio::time::{Instant, sleep};
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_in_time_is_the_answer() {

@@ -3,14 +3,13 @@
 //! A moment means something on its own clock only, and two replicas, or a replica and a bare machine, may each have
 //! their own; how long from now is the same for all of them, to the microsecond.
 
-use std::future::Future;
 use std::time::Duration;
 
-use phalanx_core::breaker::{Admission, Ticket};
+use phalanx_core::breaker::{Admission, Ticket, Transition};
 use phalanx_core::clock::Time;
 use phalanx_core::rate_limit::Take;
 use phalanx_core::rejection::Code;
-use phalanx_core::store::{Answer, AskedFor, Grant, Reply};
+use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, RateLimitStore};
 
 /// What became of a call that wanted permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,17 +42,17 @@ pub const fn passed(admission: Admission, now: Time) -> Result<Ticket, Refusal> 
 }
 
 /// The grant, whenever it comes.
-pub async fn granted(reply: Reply<Grant, impl Future<Output = Grant>>) -> Grant {
-    match reply {
-        Reply::Now(grant) => grant,
-        Reply::Later(grant) => grant.await,
+pub async fn acquired<S: RateLimitStore>(store: &S, bucket: &S::Bucket, now: Time, ask: Ask) -> Grant {
+    match store.acquire_now(bucket, now, ask) {
+        Some(grant) => grant,
+        None => store.acquire(bucket, now, ask).await,
     }
 }
 
 /// The circuit's answer, whenever it comes, and the change of phase that asking brought about.
-pub async fn answered(reply: Reply<Answer, impl Future<Output = AskedFor>>) -> AskedFor {
-    match reply {
-        Reply::Now(answer) => (answer, None),
-        Reply::Later(answer) => answer.await,
+pub async fn answered<S: BreakerStore>(store: &S, circuit: &S::Breaker, now: Time) -> (Answer, Option<Transition>) {
+    match store.admit_now(circuit, now) {
+        Some(answer) => (answer, None),
+        None => store.admit(circuit, now).await,
     }
 }

@@ -20,9 +20,10 @@ use phalanx_core::estimate::ring::slice_micros;
 use phalanx_core::kind::Outcome;
 use phalanx_core::rejection::{Code, Source};
 use phalanx_core::rng::Rng;
-use phalanx_core::store::{Answer, AskedFor};
+use phalanx_core::store::Answer;
 use phalanx_core::table::{Entry, Worth};
 
+use crate::line::Line;
 use crate::stripes::{Batch, Stripes};
 
 /// What the gate says; the epoch stands above these bits.
@@ -40,12 +41,15 @@ pub struct BreakerCell {
     until: AtomicU64,
     /// The length of a slice of the window, in microseconds.
     slice: AtomicU64,
+    /// The present slice and its end, in microseconds: looking them up is cheaper than dividing.
+    present: AtomicU64,
+    present_until: AtomicU64,
     /// From how many microseconds on a call is slow.
     slow: AtomicU64,
     stripes: Stripes,
     clock: Clock,
     rng: Rng,
-    machine: Mutex<Machine>,
+    machine: Line<Mutex<Machine>>,
 }
 
 #[derive(Debug)]
@@ -61,20 +65,22 @@ impl BreakerCell {
             gate: AtomicU64::new(ASK),
             until: AtomicU64::new(0),
             slice: AtomicU64::new(1),
+            present: AtomicU64::new(0),
+            present_until: AtomicU64::new(0),
             slow: AtomicU64::new(u64::MAX),
             stripes: Stripes::new(),
             clock,
             rng,
-            machine: Mutex::new(Machine { breaker, spec: spec.clone() }),
+            machine: Line(Mutex::new(Machine { breaker, spec: spec.clone() })),
         };
         cell.tune(spec);
-        cell.publish(&cell.machine.lock().breaker);
+        cell.publish(&cell.machine.0.lock().breaker);
         cell
     }
 
     pub(crate) fn retune(&self, spec: &BreakerSpec) {
         let now = self.clock.now();
-        let mut machine = self.machine.lock();
+        let mut machine = self.machine.0.lock();
         if machine.spec == *spec {
             return;
         }
@@ -87,7 +93,7 @@ impl BreakerCell {
 
     /// The answer of the two common states; none if the machine has to be asked.
     #[inline]
-    pub(crate) fn quick_answer(&self, now: Time) -> Option<Answer> {
+    pub(crate) fn admit_now(&self, now: Time) -> Option<Answer> {
         let gate = self.gate.load(Ordering::Acquire);
         let admission = match gate & ((1 << GATE_BITS) - 1) {
             CLOSED => Admission::Admitted(Ticket { epoch: gate >> GATE_BITS, lease: None }),
@@ -105,19 +111,39 @@ impl BreakerCell {
 
     #[inline]
     pub(crate) fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
-        let quick = sample.latency.as_micros() < u128::from(self.slow.load(Ordering::Relaxed));
+        let slow = self.slow.load(Ordering::Relaxed);
+        let quick = slow == u64::MAX || sample.latency.as_micros() < u128::from(slow);
         let closed = self.gate.load(Ordering::Acquire) == ticket.epoch << GATE_BITS | CLOSED;
         match sample.outcome {
             Outcome::Neutral | Outcome::Cancelled if ticket.lease.is_none() => None,
             Outcome::Success if quick && closed => {
-                let slice = now.as_micros() / self.slice.load(Ordering::Relaxed);
+                let slice = self.slice_at(now);
                 if let Some(batch) = self.stripes.add(ticket.epoch, slice) {
-                    tell(&mut self.machine.lock().breaker, batch, slice);
+                    tell(&mut self.machine.0.lock().breaker, batch, slice);
                 }
                 None
             }
             _ => self.record_bad(now, ticket, sample),
         }
+    }
+
+    /// The slice that is filling. A thread whose reading of the clock is a little old counts into the newer slice, as
+    /// the machine does.
+    #[inline]
+    fn slice_at(&self, now: Time) -> u64 {
+        if now.as_micros() < self.present_until.load(Ordering::Acquire) {
+            return self.present.load(Ordering::Relaxed);
+        }
+        self.turn_slice(now)
+    }
+
+    #[cold]
+    fn turn_slice(&self, now: Time) -> u64 {
+        let length = self.slice.load(Ordering::Relaxed);
+        let slice = now.as_micros() / length;
+        self.present.fetch_max(slice, Ordering::Relaxed);
+        self.present_until.fetch_max((slice + 1) * length, Ordering::Release);
+        slice
     }
 
     #[cold]
@@ -143,7 +169,7 @@ impl BreakerCell {
     }
 
     #[cold]
-    pub(crate) fn ask(&self, now: Time) -> AskedFor {
+    pub(crate) fn admit(&self, now: Time) -> (Answer, Option<Transition>) {
         self.with_machine(now, |Machine { breaker, spec }| {
             let (admission, transition) = breaker.admit(now, spec);
             let forced = breaker.forced().is_some();
@@ -153,7 +179,7 @@ impl BreakerCell {
     }
 
     fn with_machine<T>(&self, now: Time, work: impl FnOnce(&mut Machine) -> T) -> T {
-        let mut machine = self.machine.lock();
+        let mut machine = self.machine.0.lock();
         self.tell_successes(&mut machine, now);
         let done = work(&mut machine);
         self.publish(&machine.breaker);
@@ -171,6 +197,8 @@ impl BreakerCell {
         let slow = spec.slow_call_threshold.map_or(u64::MAX, |slow| slow.as_micros() as u64);
         self.slow.store(slow, Ordering::Relaxed);
         self.slice.store(slice_micros(spec.sampling_window), Ordering::Relaxed);
+        self.present_until.store(0, Ordering::Relaxed);
+        self.present.store(0, Ordering::Relaxed);
     }
 
     fn publish(&self, breaker: &Breaker) {

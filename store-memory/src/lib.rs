@@ -13,9 +13,10 @@
 
 mod breaker;
 mod bucket;
+mod line;
 mod stripes;
 
-use std::future::{Future, Ready, ready};
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,9 +26,7 @@ use phalanx_core::estimate::digest::Digest;
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rng::Rng;
-use phalanx_core::store::{
-    Answer, Ask, AskedFor, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Reply, Store,
-};
+use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
 use phalanx_core::table::{Entry, Table, Worth};
 
 pub use self::breaker::BreakerCell;
@@ -109,8 +108,12 @@ impl RateLimitStore for MemoryStore {
     }
 
     #[inline]
-    fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Reply<Grant, impl Future<Output = Grant> + Send> {
-        Reply::<_, Ready<_>>::Now(bucket.acquire(now, ask))
+    fn acquire_now(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Option<Grant> {
+        Some(bucket.acquire(now, ask))
+    }
+
+    fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send {
+        ready(bucket.acquire(now, ask))
     }
 
     #[inline]
@@ -135,11 +138,12 @@ impl BreakerStore for MemoryStore {
     }
 
     #[inline]
-    fn admit(&self, breaker: &BreakerCell, now: Time) -> Reply<Answer, impl Future<Output = AskedFor> + Send> {
-        match breaker.quick_answer(now) {
-            Some(answer) => Reply::Now(answer),
-            None => Reply::Later(ready(breaker.ask(now))),
-        }
+    fn admit_now(&self, breaker: &BreakerCell, now: Time) -> Option<Answer> {
+        breaker.admit_now(now)
+    }
+
+    fn admit(&self, breaker: &BreakerCell, now: Time) -> impl Future<Output = (Answer, Option<Transition>)> + Send {
+        ready(breaker.admit(now))
     }
 
     #[inline]

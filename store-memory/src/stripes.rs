@@ -9,6 +9,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
+use crate::line::Line;
+
 /// Bits of the count; above them the slice, above that the epoch, both cut to what fits.
 const COUNT_BITS: u32 = 20;
 const SLICE_BITS: u32 = 32;
@@ -51,13 +53,9 @@ const fn tag(epoch: u64, slice: u64) -> u64 {
     (epoch & EPOCH_MASK) << SLICE_BITS | slice & u32::MAX as u64
 }
 
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Line(AtomicU64);
-
 /// The counters of one circuit.
 #[derive(Debug)]
-pub(crate) struct Stripes(Box<[Line]>);
+pub(crate) struct Stripes(Box<[Line<AtomicU64>]>);
 
 impl Stripes {
     pub(crate) fn new() -> Self {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Terms;
-use super::stages::{Circuit, Place, Stages};
+use super::stages::{Circuit, Place, RateLimit, Stages};
 use crate::breaker::{Admission, Count, Sample, Ticket, Transition};
 use crate::clock::Time;
 use crate::context::Context;
@@ -22,9 +22,28 @@ use crate::guard::CallInfo;
 use crate::kind::{Kind, Outcome};
 use crate::policy::{OnDegraded, Stage};
 use crate::rate_limit::{Level, Take};
-use crate::rejection::{Code, Rejection, Source};
+use crate::rejection::{Code, Rejection, Source, UNKNOWN};
 use crate::store::{Answer, Ask, Grant, Store};
 use crate::throttle::{Appetite, Throttle, ThrottleSpec};
+
+/// Whether a call may go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Go,
+    /// After a wait.
+    Wait(Duration),
+    /// Refused; [`Ride::refusal`] says why.
+    Stop,
+    /// It takes a round trip to know.
+    Ask,
+}
+
+impl Step {
+    #[inline]
+    fn or_wait(self, wait: Duration) -> Self {
+        if self == Self::Go && !wait.is_zero() { Self::Wait(wait) } else { self }
+    }
+}
 
 /// The admission by breaker or throttle: exactly one outcome is recorded for it.
 #[derive(Clone, Copy)]
@@ -66,8 +85,9 @@ pub(crate) struct Ride<'a, S: Store> {
     outcome: Option<Outcome>,
     pub(super) stage: Option<Stage>,
     source: Source,
-    /// The last refusal; meaningful once there was one.
-    refused: Rejection,
+    /// The last refusal's reason and microseconds to wait; meaningful once there was one.
+    code: Code,
+    wait: u64,
     /// What the rate limit's bucket held; a price of zero where there is none.
     left: Level,
     started: Time,
@@ -102,7 +122,8 @@ impl<'a, S: Store> Ride<'a, S> {
             outcome: None,
             stage: None,
             source: Source::Local,
-            refused: Rejection::new(Code::GuardRefused),
+            code: Code::GuardRefused,
+            wait: UNKNOWN,
             left: Level { units: 0, price: 0 },
             started: now,
             now,
@@ -134,7 +155,7 @@ impl<'a, S: Store> Ride<'a, S> {
         }
         let late = self.time_left().is_some_and(|left| left.is_zero());
         if late {
-            self.refuse(Stage::Deadline, self.stages.refusal(Code::DeadlineExceeded));
+            self.refuse(Stage::Deadline, Code::DeadlineExceeded);
         }
         !late
     }
@@ -148,77 +169,99 @@ impl<'a, S: Store> Ride<'a, S> {
 
     /// What the rate limit is asked for.
     #[inline]
-    pub(super) fn ask(&self, max_wait: Duration) -> Ask {
+    pub(super) fn ask(&self, limit: &RateLimit<S>) -> Ask {
         let patience = self.time_left().unwrap_or(Duration::MAX);
-        Ask { cost: self.cost, max_wait: max_wait.min(patience) }
+        Ask { cost: self.cost, max_wait: limit.max_wait.min(patience) }
     }
 
-    /// Takes the rate limit's answer: how long to wait before using the permits; none if there are none.
+    /// Takes the call's permits if that can be decided without waiting.
     #[inline]
-    pub(super) fn takes(&mut self, grant: &Grant) -> Option<Duration> {
+    pub(super) fn takes_now(&mut self, limit: &RateLimit<S>) -> Step {
+        let ask = self.ask(limit);
+        match self.stages.store.acquire_now(&limit.bucket, self.now, ask) {
+            Some(grant) => self.takes(&grant),
+            None => Step::Ask,
+        }
+    }
+
+    /// Takes the rate limit's answer.
+    #[inline]
+    pub(super) fn takes(&mut self, grant: &Grant) -> Step {
         self.left = grant.left;
         match grant.take {
             Take::Granted { wait } => {
                 self.permits = self.cost;
-                self.accepts(Stage::RateLimit, grant.source).then_some(wait)
+                self.accepts(Stage::RateLimit, grant.source).or_wait(wait)
             }
-            Take::Refused { until } => {
-                let refusal = self.stages.refusal(Code::RateLimited).retry_at(until, self.now);
-                self.is_refused(Stage::RateLimit, refusal, grant.source).then_some(Duration::ZERO)
-            }
+            Take::Refused { until } => self.declines(Stage::RateLimit, Code::RateLimited, until, grant.source),
+        }
+    }
+
+    /// Asks the circuit, if it can answer without waiting.
+    #[inline]
+    pub(super) fn passes_now(&mut self) -> Step {
+        let stages = self.stages;
+        match stages.circuit_for(self.attempts) {
+            Circuit::None => Step::Go,
+            Circuit::Throttle(spec) => self.passes_throttle(spec),
+            Circuit::Breaker { breaker, .. } => match stages.store.admit_now(breaker, self.now) {
+                Some(answer) => self.passes(&answer),
+                None => Step::Ask,
+            },
         }
     }
 
     /// Takes the circuit's answer.
     #[inline]
-    pub(super) fn passes(&mut self, answer: &Answer) -> bool {
+    pub(super) fn passes(&mut self, answer: &Answer) -> Step {
         match answer.admission {
             Admission::Admitted(ticket) => {
                 self.pass = Pass::Breaker(ticket);
                 self.probe |= ticket.lease.is_some();
                 self.accepts(Stage::Circuit, answer.source)
             }
-            Admission::Refused { code, until } => {
-                let refusal = self.stages.refusal(code).retry_at(until, self.now);
-                self.is_refused(Stage::Circuit, refusal, answer.source)
-            }
+            Admission::Refused { code, until } => self.declines(Stage::Circuit, code, until, answer.source),
         }
     }
 
     /// A store said yes. If it is only its twin's word, the policy may want no decision made on that.
     #[inline]
-    fn accepts(&mut self, stage: Stage, source: Source) -> bool {
-        let closed = source == Source::Degraded && self.stages.on_degraded == OnDegraded::Closed;
-        if closed {
-            self.refuse(stage, self.stages.refusal(Code::StoreUnavailable).decided_by(source));
-        } else if self.source != Source::Degraded {
+    fn accepts(&mut self, stage: Stage, source: Source) -> Step {
+        if source == Source::Degraded && self.stages.on_degraded == OnDegraded::Closed {
+            self.refuse(stage, Code::StoreUnavailable);
+            self.source = source;
+            return Step::Stop;
+        }
+        if self.source != Source::Degraded {
             self.source = source;
         }
-        !closed
+        Step::Go
     }
 
-    /// A store said no. If it is only its twin's word, the policy may want the call let through all the same: true then.
+    /// A store said no. If it is only its twin's word, the policy may want the call let through all the same.
     #[inline]
-    fn is_refused(&mut self, stage: Stage, refusal: Rejection, source: Source) -> bool {
-        if source != Source::Degraded || self.stages.on_degraded == OnDegraded::Local {
-            self.refuse(stage, refusal.decided_by(source));
-            return false;
+    fn declines(&mut self, stage: Stage, code: Code, until: Time, source: Source) -> Step {
+        if source == Source::Degraded && self.stages.on_degraded != OnDegraded::Local {
+            return self.accepts(stage, source);
         }
-        self.accepts(stage, source)
+        self.refuse(stage, code);
+        self.wait = until.micros_from(self.now);
+        self.source = source;
+        Step::Stop
     }
 
     /// Asks the throttle, whose state is always this process' own.
-    pub(super) fn passes_throttle(&mut self, spec: &ThrottleSpec) -> bool {
+    fn passes_throttle(&mut self, spec: &ThrottleSpec) -> Step {
         let stages = self.stages;
         let mut throttle = stages.kept.throttle.lock();
         let throttle = throttle.get_or_insert_with(|| Throttle::new(spec));
-        let admitted = throttle.admit(self.now, spec, stages.kept.rng.unit());
-        if admitted {
+        if throttle.admit(self.now, spec, stages.kept.rng.unit()) {
             self.pass = Pass::Throttle;
+            Step::Go
         } else {
-            self.refuse(Stage::Circuit, stages.refusal(Code::AdaptiveThrottle));
+            self.refuse(Stage::Circuit, Code::AdaptiveThrottle);
+            Step::Stop
         }
-        admitted
     }
 
     /// Asks the custom guards of a place, outermost first.
@@ -233,8 +276,7 @@ impl<'a, S: Store> Ride<'a, S> {
         let Some(placed) = &stages.guards else { return true };
         for guard in placed.at(place) {
             if let Err(rejection) = guard.admit(&self.info(place)) {
-                self.source = rejection.source();
-                self.refused = rejection.of_policy(stages.name);
+                (self.code, self.wait, self.source) = (rejection.code(), rejection.wait(), rejection.source());
                 return false;
             }
             match place {
@@ -268,6 +310,12 @@ impl<'a, S: Store> Ride<'a, S> {
         if self.stages.counts(Count::Attempts) {
             self.settle_pass(Outcome::Cancelled);
         }
+    }
+
+    /// A wait for permits is over.
+    pub(super) fn waited(&mut self) {
+        self.now = self.read_clock();
+        self.ended = self.now;
     }
 
     /// The operation is about to start: the permits are spent.
@@ -355,16 +403,15 @@ impl<'a, S: Store> Ride<'a, S> {
 
     /// Notes who refused, and why.
     #[inline]
-    pub(super) fn refuse(&mut self, stage: Stage, refusal: Rejection) {
+    pub(super) fn refuse(&mut self, stage: Stage, code: Code) {
         self.stage = Some(stage);
-        self.source = refusal.source();
-        self.refused = refusal;
+        (self.code, self.wait, self.source) = (code, UNKNOWN, Source::Local);
     }
 
     /// Why the call or its last attempt was refused.
     #[inline]
     pub(super) fn refusal<E>(&self) -> Error<E> {
-        Error::Rejected(self.refused)
+        Error::Rejected(Rejection::by(self.stages.name, self.code, self.wait, self.source))
     }
 
     /// How long the present attempt took.

@@ -13,7 +13,6 @@ use crate::event::Observers;
 use crate::guard::{Guard, Guards};
 use crate::key::{StateKey, intern};
 use crate::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
-use crate::rejection::{Code, Rejection};
 use crate::retry::RetrySpec;
 use crate::rng::Rng;
 use crate::store::Store;
@@ -202,12 +201,6 @@ impl<S: Store> Stages<S> {
     pub(crate) fn circuit_for(&self, attempts: u32) -> &Circuit<S> {
         let asked = attempts == 0 || self.counts(Count::Attempts);
         if asked { &self.circuit } else { &Circuit::None }
-    }
-
-    /// A refusal of this policy.
-    #[inline]
-    pub(crate) const fn refusal(&self, code: Code) -> Rejection {
-        Rejection::new(code).of_policy(self.name)
     }
 }
 

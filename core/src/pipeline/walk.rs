@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::task::{self, Poll};
 use std::time::Duration;
 
-use super::ride::Ride;
+use super::ride::{Ride, Step};
 use super::stages::{Circuit, Place, Stages};
 use super::{Current, Terms};
 use crate::call::Classifier;
@@ -21,8 +21,8 @@ use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
 use crate::rejection::Code;
 use crate::retry::nested;
-use crate::store::{Reply, Store};
-use crate::timeout::{Elapsed, poll_within};
+use crate::store::Store;
+use crate::timeout::{self, Elapsed, Timer, poll_within};
 
 /// Without a deadline, a `Retry-After` longer than this is not waited for: the caller gets the error now.
 const LONGEST_UNBOUNDED_WAIT: Duration = Duration::from_secs(60);
@@ -31,121 +31,113 @@ const LONGEST_UNBOUNDED_WAIT: Duration = Duration::from_secs(60);
 ///
 /// One flat future on purpose: awaiting one `async fn` inside another moves the inner one's whole state, and moving
 /// costs more than most stages do. What does not wait is in [`Ride`].
-pub(crate) async fn walk<S, T, E, F, Fut, C, R>(
-    stages: Current<'_, S>,
-    terms: &Terms,
+pub(crate) fn walk<'a, S, T, E, F, Fut, C, R>(
+    stages: Current<'a, S>,
+    terms: &'a Terms,
     classifier: C,
     operation: F,
     end: impl FnOnce(&mut Ride<'_, S>, Result<T, Error<E>>) -> R,
-) -> R
+) -> impl Future<Output = R>
 where
     S: Store,
     F: Fn() -> Fut,
     Fut: Future<Output = Result<T, E>>,
     C: Classifier<T, E>,
 {
-    let stages: &Stages<S> = &stages;
-    let mut ride = Ride::new(stages, terms);
-    let result = 'call: {
-        // 1 gate: a call that is late already must not take anything from anybody.
-        if !ride.passes_gate() {
-            break 'call Err(ride.refusal());
-        }
-
-        // 2 admit: cheap and certain refusals first, then what has to be held. Whatever a later stage refuses, the
-        //   earlier ones get back, because dropping the ride gives it back.
-        if let Some(limit) = &stages.rate_limit {
-            let ask = ride.ask(limit.max_wait);
-            let grant = match stages.store.acquire(&limit.bucket, ride.now, ask) {
-                Reply::Now(grant) => grant,
-                Reply::Later(grant) => grant.await,
-            };
-            match ride.takes(&grant) {
-                Some(wait) if wait.is_zero() => {}
-                Some(wait) => {
-                    tokio::time::sleep(wait).await;
-                    ride.now = ride.read_clock();
-                    ride.ended = ride.now;
-                }
-                None => break 'call Err(ride.refusal()),
+    // Not an `async fn`: that would keep its arguments twice.
+    async move {
+        let stages: &Stages<S> = &stages;
+        let mut ride = Ride::new(stages, terms);
+        let result = 'call: {
+            // 1 gate: a call that is late already must not take anything from anybody.
+            if !ride.passes_gate() {
+                break 'call Err(ride.refusal());
             }
-        }
-        if !ride.passes_guards(Place::BeforeCircuit) {
-            break 'call Err(ride.refusal());
-        }
 
-        // 3 attempt, as often as the policy says. The circuit is asked for the call, or for each attempt.
-        let mut delay = Duration::ZERO;
-        let mut last = None;
-        loop {
-            let stage_before = ride.stage;
-            let passed = match stages.circuit_for(ride.attempts) {
-                Circuit::None => true,
-                Circuit::Throttle(spec) => ride.passes_throttle(spec),
-                Circuit::Breaker { breaker, .. } => {
-                    let answer = match stages.store.admit(breaker, ride.now) {
-                        Reply::Now(answer) => answer,
-                        Reply::Later(answer) => {
-                            let (answer, change) = answer.await;
-                            ride.tell_change(change);
-                            answer
+            // 2 admit: cheap and certain refusals first, then what has to be held. Whatever a later stage refuses, the
+            //   earlier ones get back, because dropping the ride gives it back.
+            if let Some(limit) = &stages.rate_limit {
+                let mut step = ride.takes_now(limit);
+                if step == Step::Ask {
+                    let grant = stages.store.acquire(&limit.bucket, ride.now, ride.ask(limit)).await;
+                    step = ride.takes(&grant);
+                }
+                if let Step::Wait(wait) = step {
+                    timeout::wait(wait).await;
+                    ride.waited();
+                }
+                if step == Step::Stop {
+                    break 'call Err(ride.refusal());
+                }
+            }
+            if !ride.passes_guards(Place::BeforeCircuit) {
+                break 'call Err(ride.refusal());
+            }
+
+            // 3 attempt, as often as the policy says. The circuit is asked for the call, or for each attempt.
+            let mut delay = Duration::ZERO;
+            let mut last = None;
+            loop {
+                let stage_before = ride.stage;
+                let mut step = ride.passes_now();
+                if let (Step::Ask, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
+                    let (answer, change) = stages.store.admit(breaker, ride.now).await;
+                    ride.tell_change(change);
+                    step = ride.passes(&answer);
+                }
+                if step != Step::Go || !ride.may_attempt() {
+                    break 'call match last {
+                        None => Err(ride.refusal()),
+                        // The error of the attempt before says more than why there was no other.
+                        Some(error) => {
+                            ride.cancel_attempt(stage_before);
+                            error
                         }
                     };
-                    ride.passes(&answer)
                 }
-            };
-            if !passed || !ride.may_attempt() {
-                break 'call match last {
-                    None => Err(ride.refusal()),
-                    // The error of the attempt before says more than why there was no other.
-                    Some(error) => {
-                        ride.cancel_attempt(stage_before);
-                        error
-                    }
+                ride.depart();
+
+                let answer = {
+                    let mut operation = pin!(ride.during(&operation));
+                    let mut timer = Timer::default();
+                    poll_fn(|cx| {
+                        let poll = |cx: &mut task::Context<'_>| ride.poll_operation(operation.as_mut(), cx);
+                        poll_within(&mut timer, ride.limit, cx, poll)
+                    })
+                    .await
                 };
-            }
-            ride.depart();
 
-            let answer = {
-                let mut operation = pin!(ride.during(&operation));
-                let mut timer = pin!(None);
-                poll_fn(|cx| {
-                    let poll = |cx: &mut task::Context<'_>| ride.poll_operation(operation.as_mut(), cx);
-                    poll_within(timer.as_mut(), ride.limit, cx, poll)
-                })
-                .await
-            };
-
-            let given_up_inside = nested::marked();
-            ride.ended = ride.read_clock();
-            let class = match &answer {
-                Ok(result) => classifier.class(result),
-                Err(Elapsed) => ride.cut_off(),
-            };
-            ride.read(class, answer.is_err());
-            let next = ride.next_delay(class, given_up_inside, delay);
-            let result = match answer {
-                // The way of nearly all calls, and worth a line of its own: the answer is moved once.
-                Ok(Ok(value)) if next.is_none() => {
-                    ride.settle_call();
-                    return end(&mut ride, Ok(value));
+                let given_up_inside = nested::marked();
+                ride.ended = ride.read_clock();
+                let class = match &answer {
+                    Ok(result) => classifier.class(result),
+                    Err(Elapsed) => ride.cut_off(),
+                };
+                ride.read(class, answer.is_err());
+                let next = ride.next_delay(class, given_up_inside, delay);
+                let result = match answer {
+                    // The way of nearly all calls, and worth a line of its own: the answer is moved once.
+                    Ok(Ok(value)) if next.is_none() => {
+                        ride.settle_call();
+                        return end(&mut ride, Ok(value));
+                    }
+                    Ok(result) => result.map_err(Error::Inner),
+                    Err(Elapsed) => Err(ride.refusal()),
+                };
+                match next {
+                    None => break result,
+                    Some(next) => delay = next,
                 }
-                Ok(result) => result.map_err(Error::Inner),
-                Err(Elapsed) => Err(ride.refusal()),
-            };
-            match next {
-                None => break result,
-                Some(next) => delay = next,
+                last = Some(result);
+                timeout::wait(delay).await;
+                ride.now = ride.read_clock();
             }
-            last = Some(result);
-            tokio::time::sleep(delay).await;
-            ride.now = ride.read_clock();
-        }
-    };
+        };
 
-    // 4 settle.
-    ride.settle_call();
-    end(&mut ride, result)
+        // 4 settle.
+        ride.settle_call();
+        end(&mut ride, result)
+    }
 }
 
 impl<S: Store> Ride<'_, S> {
@@ -172,7 +164,7 @@ impl<S: Store> Ride<'_, S> {
             self.limit = Some(left);
         }
         if left.is_zero() {
-            self.refuse(Stage::Deadline, self.stages.refusal(Code::DeadlineExceeded));
+            self.refuse(Stage::Deadline, Code::DeadlineExceeded);
         }
         !left.is_zero()
     }
@@ -214,7 +206,7 @@ impl<S: Store> Ride<'_, S> {
             self.tell(What::AttemptTimeout { attempt, limit });
             (Stage::Timeout, Code::AttemptTimeout)
         };
-        self.refuse(stage, self.stages.refusal(code));
+        self.refuse(stage, code);
         Class::from(code.kind())
     }
 

@@ -10,7 +10,7 @@ use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::store::{Ask, Level, RateLimitStore, Store};
 
 use super::{MICRO, SECOND, keys_that_look_alike};
-use crate::answer::{Took, granted};
+use crate::answer::{Took, acquired};
 use crate::bed::Bed;
 
 const AT_ONCE: Took = Took::After(Duration::ZERO);
@@ -73,7 +73,7 @@ impl<B: Bed> Replica<B> {
 
     async fn ask(&self, cost: u32, max_wait: Duration) -> Asked {
         let now = self.store.clock().now();
-        let grant = granted(self.store.acquire(&self.bucket, now, Ask { cost, max_wait })).await;
+        let grant = acquired(&self.store, &self.bucket, now, Ask { cost, max_wait }).await;
         assert_eq!(grant.source, B::SOURCE, "the store under test must answer itself");
         Asked { take: Took::of(grant.take, now), left: grant.left }
     }

@@ -197,7 +197,7 @@ impl<B: Bed> OnBed<B> {
         match step {
             Step::Admit { by } => {
                 let (store, circuit, now) = replica(by);
-                let (answer, transition) = answered(store.admit(circuit, now)).await;
+                let (answer, transition) = answered(store, circuit, now).await;
                 let passed = passed(answer.admission, now);
                 out.keep(passed);
                 Reply::Admission(passed, transition)

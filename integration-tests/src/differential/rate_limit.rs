@@ -10,7 +10,7 @@ use phalanx_core::rate_limit::{Bucket, Rate, RateLimitSpec};
 use phalanx_core::store::{Ask, Level, RateLimitStore, Store};
 
 use super::{Contestant, Playing};
-use crate::answer::{Took, granted};
+use crate::answer::{Took, acquired};
 use crate::bed::{Bed, ORIGIN};
 
 /// What can happen to a bucket. `by` chooses the replica it happens at.
@@ -143,7 +143,7 @@ impl<B: Bed> OnBed<B> {
                 let Replica { store, bucket } = self.replica(*by);
                 let ask = Ask { cost: *cost, max_wait: *max_wait };
                 let now = store.clock().now();
-                let grant = granted(store.acquire(bucket, now, ask)).await;
+                let grant = acquired(store, bucket, now, ask).await;
                 return Reply::Take(Took::of(grant.take, now), grant.left);
             }
             Step::Peek { by } => {

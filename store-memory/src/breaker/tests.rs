@@ -18,8 +18,8 @@ fn spec() -> BreakerSpec {
         .ramp(4 * SECOND, 3)
 }
 
-fn admit(cell: &BreakerCell, now: Time) -> AskedFor {
-    cell.quick_answer(now).map_or_else(|| cell.ask(now), |answer| (answer, None))
+fn admit(cell: &BreakerCell, now: Time) -> (Answer, Option<Transition>) {
+    cell.admit_now(now).map_or_else(|| cell.admit(now), |answer| (answer, None))
 }
 
 #[derive(Clone, Debug)]

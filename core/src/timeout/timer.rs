@@ -1,0 +1,169 @@
+//! Timers that are used again.
+//!
+//! Registering with tokio's timer wheel and leaving it again takes its lock twice, which is most of what a time-out
+//! costs and all of what threads fight over. Moving a registered timer further into the future takes no lock. A time
+//! limit that was not needed, as nearly all are not, is therefore not cancelled: its timer goes back to a pool of the
+//! thread, still registered, and the next call moves it. When its old moment comes the wheel finds the new one and
+//! files it again, so an idle timer costs one turn of the wheel and at worst one wake-up too many of a task.
+//!
+//! A timer belongs to the runtime it was registered with; a thread that sees another runtime starts a new pool.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Id};
+use tokio::task::coop::unconstrained;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Idle timers a thread keeps: enough for what waits at a time on one worker, and 150 KiB at most.
+const KEPT: usize = 1024;
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { runtime: None, idle: Vec::new() }) };
+}
+
+struct Pool {
+    runtime: Option<Id>,
+    idle: Vec<Pin<Box<Sleep>>>,
+}
+
+/// A timer that is registered when it is first polled.
+#[derive(Default)]
+pub(crate) struct Timer(Option<Armed>);
+
+struct Armed {
+    runtime: Id,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Timer {
+    /// Ready `limit` after it was first polled.
+    pub(crate) fn poll_after(&mut self, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
+        let armed = self.0.get_or_insert_with(|| Armed::new(limit));
+        // It must fire even when the operation used up the task's cooperative budget.
+        pin!(unconstrained(armed.sleep.as_mut())).poll(cx)
+    }
+}
+
+/// Waits.
+pub(crate) async fn wait(duration: Duration) {
+    let mut timer = Timer::default();
+    poll_fn(|cx| timer.poll_after(duration, cx)).await;
+}
+
+impl Armed {
+    fn new(limit: Duration) -> Self {
+        let runtime = Handle::current().id();
+        let now = Instant::now();
+        // Further away than the clock can count is as good as a month.
+        let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(30 * 24 * 3_600));
+        let sleep = match take(runtime) {
+            Some(mut sleep) => {
+                sleep.as_mut().reset(deadline);
+                sleep
+            }
+            None => Box::pin(sleep_until(deadline)),
+        };
+        Self { runtime, sleep }
+    }
+}
+
+fn take(runtime: Id) -> Option<Pin<Box<Sleep>>> {
+    POOL.with_borrow_mut(|pool| {
+        if pool.runtime != Some(runtime) {
+            pool.idle.clear();
+            pool.runtime = Some(runtime);
+        }
+        pool.idle.pop()
+    })
+}
+
+impl Drop for Timer {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(armed) = self.0.take() {
+            put_back(armed);
+        }
+    }
+}
+
+fn put_back(armed: Armed) {
+    // A thread that is ending has no pool any more: the timer is dropped like any other.
+    let _ = POOL.try_with(|pool| {
+        let mut pool = pool.borrow_mut();
+        if pool.runtime == Some(armed.runtime) && pool.idle.len() < KEPT {
+            pool.idle.push(armed.sleep);
+        }
+    });
+}
+
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Timer").field(&self.0.is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn idle() -> usize {
+        POOL.with_borrow(|pool| pool.idle.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timer_that_was_not_needed_is_used_again_and_fires_when_it_should() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for _ in 0..10 {
+            let mut timer = Timer::default();
+            assert!(timer.poll_after(Duration::from_secs(1), &mut cx).is_pending());
+        }
+        assert_eq!(idle(), 1);
+        let start = Instant::now();
+        wait(Duration::from_secs(5)).await;
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        wait(Duration::from_millis(10)).await;
+        assert_eq!(start.elapsed(), Duration::from_millis(5_010), "also when it is sooner than it was set before");
+        assert_eq!(idle(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timer_that_fired_while_idle_is_as_good_as_new() {
+        wait(Duration::from_millis(1)).await;
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let start = Instant::now();
+        wait(Duration::from_millis(250)).await;
+        assert_eq!(start.elapsed(), Duration::from_millis(250));
+    }
+
+    #[test]
+    fn a_timer_of_another_runtime_is_never_used() {
+        let run = |work: fn()| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            runtime.unwrap().block_on(async move {
+                work();
+                wait(Duration::from_secs(1)).await;
+            });
+        };
+        run(|| {});
+        assert_eq!(idle(), 1);
+        run(|| assert!(take(Handle::current().id()).is_none()));
+        assert_eq!(idle(), 1);
+    }
+
+    #[test]
+    fn a_timer_may_be_dropped_anywhere() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let timer = runtime.block_on(async {
+            let mut timer = Timer::default();
+            assert!(poll_fn(|cx| Poll::Ready(timer.poll_after(Duration::from_secs(9), cx))).await.is_pending());
+            timer
+        });
+        drop(runtime);
+        std::thread::spawn(move || drop(timer)).join().unwrap();
+    }
+}
