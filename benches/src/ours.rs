@@ -4,7 +4,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use phalanx::{
-    Backoff, BreakerSpec, Class, Classify, Kind, Pipeline, Policy, RateLimitSpec, ResilienceModule, RetrySpec,
+    Backoff, BreakerSpec, CircuitBreaker, Class, Classify, Kind, Pipeline, Policy, RateLimitSpec, RateLimiter,
+    ResilienceModule, RetrySpec,
 };
 
 use crate::contender::{Caller, poll_to_the_end};
@@ -43,6 +44,18 @@ pub(crate) fn stack<O: Operation>(operation: O) -> Result<impl Caller + Clone, B
 /// A policy with no stage on.
 pub(crate) fn pass_through<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
     through(operation, policy())
+}
+
+/// A token bucket by itself.
+pub(crate) fn rate_limiter() -> impl FnMut() -> bool {
+    let limiter = RateLimiter::new(&rate_limit_spec());
+    move || limiter.try_acquire().is_ok()
+}
+
+/// A circuit breaker by itself, around a call that succeeds.
+pub(crate) fn circuit_breaker() -> impl FnMut() -> bool {
+    let breaker = CircuitBreaker::new(&breaker_spec());
+    move || breaker.enter().map(|entered| entered.succeeded()).is_ok()
 }
 
 pub(crate) fn retry<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {

@@ -28,6 +28,7 @@
 //! The stages of a policy always run in the same order, whatever order they were written in:
 //! deadline → rate limit → breaker or throttle → retry → attempt time-out → the operation; a fallback answers last.
 
+mod alone;
 mod module;
 mod statuses;
 
@@ -55,6 +56,7 @@ pub use phalanx_core::rng::Rng;
 pub use phalanx_core::throttle::ThrottleSpec;
 pub use phalanx_store_memory::MemoryStore;
 
+pub use self::alone::{CircuitBreaker, Entered, RateLimiter};
 pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
 
 /// Everything below the front door: stages as algorithms, store traits, estimators.

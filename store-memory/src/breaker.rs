@@ -59,7 +59,8 @@ struct Machine {
 }
 
 impl BreakerCell {
-    pub(crate) fn new(clock: Clock, spec: &BreakerSpec, rng: Rng) -> Self {
+    /// A closed circuit that has seen nothing.
+    pub fn new(clock: Clock, spec: &BreakerSpec, rng: Rng) -> Self {
         let breaker = Breaker::new(clock.now(), spec);
         let cell = Self {
             gate: AtomicU64::new(ASK),
@@ -78,7 +79,8 @@ impl BreakerCell {
         cell
     }
 
-    pub(crate) fn retune(&self, spec: &BreakerSpec) {
+    /// Follows another spec from now on.
+    pub fn retune(&self, spec: &BreakerSpec) {
         let now = self.clock.now();
         let mut machine = self.machine.0.lock();
         if machine.spec == *spec {
@@ -93,7 +95,7 @@ impl BreakerCell {
 
     /// The answer of the two common states; none if the machine has to be asked.
     #[inline]
-    pub(crate) fn admit_now(&self, now: Time) -> Option<Answer> {
+    pub fn admit_now(&self, now: Time) -> Option<Answer> {
         let gate = self.gate.load(Ordering::Acquire);
         let admission = match gate & ((1 << GATE_BITS) - 1) {
             CLOSED => Admission::Admitted(Ticket { epoch: gate >> GATE_BITS, lease: None }),
@@ -109,8 +111,9 @@ impl BreakerCell {
         Some(Answer { admission, source: Source::Local })
     }
 
+    /// Records what became of an admitted call.
     #[inline]
-    pub(crate) fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+    pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
         let slow = self.slow.load(Ordering::Relaxed);
         let quick = slow == u64::MAX || sample.latency.as_micros() < u128::from(slow);
         let closed = self.gate.load(Ordering::Acquire) == ticket.epoch << GATE_BITS | CLOSED;
@@ -151,25 +154,30 @@ impl BreakerCell {
         self.with_machine(now, |Machine { breaker, spec }| breaker.record(now, spec, ticket, sample, self.rng.unit()))
     }
 
-    pub(crate) fn observe_quantile(&self, now: Time, value: Option<Duration>) -> Option<Transition> {
+    /// Tells the latency's quantile.
+    pub fn observe_quantile(&self, now: Time, value: Option<Duration>) -> Option<Transition> {
         self.with_machine(now, |Machine { breaker, spec }| breaker.observe_quantile(now, spec, value, self.rng.unit()))
     }
 
-    pub(crate) fn force(&self, forced: Option<Forced>) {
+    /// Puts an operator's word above the phase, or takes it away.
+    pub fn force(&self, forced: Option<Forced>) {
         let now = self.clock.now();
         self.with_machine(now, |machine| machine.breaker.force(forced));
     }
 
-    pub(crate) fn reset(&self, now: Time) -> Option<Transition> {
+    /// Back to a closed circuit that has seen nothing.
+    pub fn reset(&self, now: Time) -> Option<Transition> {
         self.with_machine(now, |Machine { breaker, spec }| breaker.reset(now, spec))
     }
 
-    pub(crate) fn inspect(&self, now: Time) -> BreakerView {
+    /// What can be seen from outside.
+    pub fn inspect(&self, now: Time) -> BreakerView {
         self.with_machine(now, |machine| machine.breaker.inspect(now))
     }
 
+    /// Asks the machine.
     #[cold]
-    pub(crate) fn admit(&self, now: Time) -> (Answer, Option<Transition>) {
+    pub fn admit(&self, now: Time) -> (Answer, Option<Transition>) {
         self.with_machine(now, |Machine { breaker, spec }| {
             let (admission, transition) = breaker.admit(now, spec);
             let forced = breaker.forced().is_some();

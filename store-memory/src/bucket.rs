@@ -1,73 +1,310 @@
-//! A token bucket that threads share.
+//! A token bucket that threads share: the machine of `phalanx-core` in one word and one compare-and-swap.
+//!
+//! Instead of a level and the moment it was right, the word holds when the bucket would be full again, in units since
+//! [`Shape::base`] (the "theoretical arrival time" of GCRA, scaled so that it stays a whole number):
+//!
+//! ```text
+//!   level(now) = capacity - max(0, word - (now - base) × gain)
+//! ```
+//!
+//! Both forms say the same as long as the clock does not step back, which the clock of one process does not; a
+//! property test plays them against each other. A change of the rate, or of the base long before a product could
+//! overflow, freezes the word, so that nobody mixes the old numbers with the new.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use phalanx_core::clock::{Clock, Time};
-use phalanx_core::rate_limit::{Bucket, Rate, RateLimitSpec};
+use phalanx_core::rate_limit::{Level, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
-use phalanx_core::store::{Ask, Grant, Level};
+use phalanx_core::store::{Ask, Grant};
 use phalanx_core::table::{Entry, Worth};
 
 use crate::line::Line;
 
+/// Stands in the word while the shape changes.
+const FROZEN: u64 = u64::MAX;
+
+/// The word's upper bits count changes of shape, so that a word of the old shape is never taken for one of the new.
+const CHANGE_SHIFT: u32 = 61;
+const UNITS: u64 = (1 << CHANGE_SHIFT) - 1;
+
+/// The largest product of time and gain before the base is moved.
+const HORIZON: u64 = 1 << (CHANGE_SHIFT - 1);
+
 /// One key's bucket.
-///
-/// The state has a cache line of its own: threads on one key hand that line to each other, and should hand over only one.
 #[derive(Debug)]
 pub struct BucketCell {
     clock: Clock,
-    state: Line<Mutex<State>>,
+    /// On a cache line of its own: threads on one key hand that line to each other, and should hand over only one.
+    word: Line<AtomicU64>,
+    base: AtomicU64,
+    gain: AtomicU64,
+    price: AtomicU64,
+    capacity: AtomicU64,
+    reshaping: Mutex<()>,
 }
 
-#[derive(Debug)]
-struct State {
-    bucket: Bucket,
+/// The numbers that the word is to be read with.
+#[derive(Clone, Copy)]
+struct Shape {
+    base: u64,
     rate: Rate,
 }
 
-impl BucketCell {
-    pub(crate) fn new(clock: Clock, spec: &RateLimitSpec) -> Self {
-        let rate = Rate::of(spec);
-        let bucket = Bucket::full(clock.now(), rate);
-        Self { clock, state: Line(Mutex::new(State { bucket, rate })) }
-    }
-
-    pub(crate) fn retune(&self, spec: &RateLimitSpec) {
-        let (now, new) = (self.clock.now(), Rate::of(spec));
-        let mut state = self.state.0.lock();
-        let old = std::mem::replace(&mut state.rate, new);
-        if old != new {
-            state.bucket.retune(now, old, new);
-        }
+impl Shape {
+    /// Units that time has added since the base; none when the base must be moved first.
+    #[inline]
+    fn clock(self, now: Time) -> Option<u64> {
+        let elapsed = now.as_micros().saturating_sub(self.base);
+        elapsed.checked_mul(self.rate.gain).filter(|units| *units < HORIZON)
     }
 
     #[inline]
-    pub(crate) fn acquire(&self, now: Time, ask: Ask) -> Grant {
-        let mut state = self.state.0.lock();
-        let State { bucket, rate } = &mut *state;
-        let take = bucket.take(now, *rate, ask.cost, ask.max_wait);
-        let left = bucket.level(*rate);
-        Grant { take, left, source: Source::Local }
+    fn level(self, word: u64, clock: u64) -> Level {
+        let units = self.rate.capacity as i64 - (word & UNITS).saturating_sub(clock) as i64;
+        Level { units, price: self.rate.price }
+    }
+}
+
+impl BucketCell {
+    /// A full bucket.
+    pub fn new(clock: Clock, spec: &RateLimitSpec) -> Self {
+        let rate = Rate::of(spec);
+        Self {
+            word: Line(AtomicU64::new(0)),
+            base: AtomicU64::new(clock.now().as_micros()),
+            gain: AtomicU64::new(rate.gain),
+            price: AtomicU64::new(rate.price),
+            capacity: AtomicU64::new(rate.capacity),
+            reshaping: Mutex::new(()),
+            clock,
+        }
     }
 
-    pub(crate) fn refund(&self, cost: u32) {
-        let mut state = self.state.0.lock();
-        let rate = state.rate;
-        state.bucket.refund(rate, cost);
+    /// Takes permits, or reserves them if they will be there soon enough.
+    #[inline]
+    pub fn acquire(&self, now: Time, ask: Ask) -> Grant {
+        loop {
+            let (word, shape, clock) = self.look(now);
+            let Rate { gain, price, capacity } = shape.rate;
+            let left = shape.level(word, clock);
+            let refused = |until| Grant { take: Take::Refused { until }, left, source: Source::Local };
+            let need = u64::from(ask.cost).saturating_mul(price);
+            if need > capacity {
+                return refused(Time::NEVER);
+            }
+            let full_at = (word & UNITS).max(clock) + need;
+            let mut wait = Duration::ZERO;
+            if full_at > clock + capacity && need > 0 {
+                let missing = full_at - clock - capacity;
+                wait = Duration::from_micros(missing.div_ceil(gain));
+                if wait > ask.max_wait {
+                    return refused(now.after(wait));
+                }
+            }
+            if self.swap(word, full_at) {
+                let left = shape.level(full_at, clock);
+                return Grant { take: Take::Granted { wait }, left, source: Source::Local };
+            }
+        }
     }
 
-    pub(crate) fn peek(&self, now: Time) -> Level {
-        let mut state = self.state.0.lock();
-        let State { bucket, rate } = &mut *state;
-        bucket.available(now, *rate);
-        bucket.level(*rate)
+    /// Gives back permits that were taken and not used.
+    pub fn refund(&self, cost: u32) {
+        let now = self.clock.now();
+        loop {
+            let (word, shape, _) = self.look(now);
+            let units = u64::from(cost).saturating_mul(shape.rate.price);
+            if self.swap(word, (word & UNITS).saturating_sub(units)) {
+                return;
+            }
+        }
+    }
+
+    /// Looks without taking.
+    pub fn peek(&self, now: Time) -> Level {
+        let (word, shape, clock) = self.look(now);
+        shape.level(word, clock)
+    }
+
+    /// Follows another rate from now on; the permits there are stay, as far as they fit.
+    pub fn retune(&self, spec: &RateLimitSpec) {
+        let new = Rate::of(spec);
+        let reshaping = self.reshaping.lock();
+        if self.shape().rate == new {
+            return;
+        }
+        self.reshape(self.clock.now(), new);
+        drop(reshaping);
+    }
+
+    /// The word and the numbers to read it with, at `now`.
+    #[inline]
+    fn look(&self, now: Time) -> (u64, Shape, u64) {
+        loop {
+            // The word before the numbers: if they changed in between, so did the word, and swapping it will fail.
+            let word = self.word.0.load(Ordering::Acquire);
+            let shape = self.shape();
+            match shape.clock(now) {
+                Some(clock) if word != FROZEN => return (word, shape, clock),
+                _ => self.wait_or_move_base(now),
+            }
+        }
+    }
+
+    /// Replaces the word's units, if it is still the one that was looked at.
+    #[inline]
+    fn swap(&self, old: u64, units: u64) -> bool {
+        let new = old & !UNITS | units;
+        let swapped = self.word.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+        swapped.is_ok()
+    }
+
+    #[inline]
+    fn shape(&self) -> Shape {
+        Shape {
+            base: self.base.load(Ordering::Relaxed),
+            rate: Rate {
+                gain: self.gain.load(Ordering::Relaxed),
+                price: self.price.load(Ordering::Relaxed),
+                capacity: self.capacity.load(Ordering::Relaxed),
+            },
+        }
+    }
+
+    #[cold]
+    fn wait_or_move_base(&self, now: Time) {
+        let reshaping = self.reshaping.lock();
+        let shape = self.shape();
+        if shape.clock(now).is_none() {
+            self.reshape(now, shape.rate);
+        }
+        drop(reshaping);
+    }
+
+    /// Rewrites the word for another rate, counted from `now` on. Only under the lock.
+    fn reshape(&self, now: Time, new: Rate) {
+        let word = self.word.0.swap(FROZEN, Ordering::AcqRel);
+        let old = self.shape();
+        // Beyond the horizon every bucket is full: its capacity, and what it can owe, are far smaller.
+        let missing = old.clock(now).map_or(0, |clock| (word & UNITS).saturating_sub(clock));
+        let level = i128::from(old.rate.capacity) - i128::from(missing);
+        // Rounded down, as the machine does: a fraction of a unit is lost, never minted.
+        let level = (level * i128::from(new.price)).div_euclid(i128::from(old.rate.price));
+        let missing = (i128::from(new.capacity) - level).clamp(0, i128::from(HORIZON)) as u64;
+        self.base.store(now.as_micros(), Ordering::Relaxed);
+        self.gain.store(new.gain, Ordering::Relaxed);
+        self.price.store(new.price, Ordering::Relaxed);
+        self.capacity.store(new.capacity, Ordering::Relaxed);
+        let change = (word >> CHANGE_SHIFT).wrapping_add(1) << CHANGE_SHIFT;
+        self.word.0.store(change | missing, Ordering::Release);
     }
 }
 
 impl Entry for BucketCell {
     fn worth(&self) -> Worth {
-        let mut state = self.state.0.lock();
-        let rate = state.rate;
-        if state.bucket.is_full(self.clock.now(), rate) { Worth::Nothing } else { Worth::Something }
+        let (word, _, clock) = self.look(self.clock.now());
+        if word & UNITS <= clock { Worth::Nothing } else { Worth::Something }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::rate_limit::Bucket;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Acquire { cost: u32, patience: u64 },
+        Refund(u32),
+        Wait(u64),
+        Retune(RateLimitSpec),
+    }
+
+    fn spec() -> impl Strategy<Value = RateLimitSpec> {
+        // Up to rates whose products overflow within hours, so that the base moves on the way.
+        let permits = prop_oneof![1_u64..50, 900_000_000_u64..1_000_000_000];
+        (permits, 1_u64..3_000_000, 1_u64..20)
+            .prop_map(|(permits, per, burst)| RateLimitSpec::new(permits, Duration::from_micros(per)).burst(burst))
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            6 => (0_u32..25, 0_u64..2_000_000).prop_map(|(cost, patience)| Step::Acquire { cost, patience }),
+            1 => (1_u32..5).prop_map(Step::Refund),
+            4 => (0_u64..1_000_000).prop_map(Step::Wait),
+            1 => (0_u64..100_000_000_000).prop_map(Step::Wait),
+            1 => spec().prop_map(Step::Retune),
+        ];
+        prop::collection::vec(step, 1..100)
+    }
+
+    proptest! {
+        #[test]
+        fn one_word_says_exactly_what_the_machine_says(first in spec(), steps in steps()) {
+            let clock = Clock::manual();
+            clock.advance(Duration::from_secs(1_000));
+            let cell = BucketCell::new(clock.clone(), &first);
+            let mut rate = Rate::of(&first);
+            let mut machine = Bucket::full(clock.now(), rate);
+            for step in steps {
+                let now = clock.now();
+                match step {
+                    Step::Acquire { cost, patience } => {
+                        let max_wait = Duration::from_micros(patience);
+                        let grant = cell.acquire(now, Ask { cost, max_wait });
+                        prop_assert_eq!(grant.take, machine.take(now, rate, cost, max_wait));
+                        prop_assert_eq!(grant.left, machine.level(rate));
+                    }
+                    Step::Refund(cost) => {
+                        cell.refund(cost);
+                        machine.refund(rate, cost);
+                    }
+                    Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
+                    Step::Retune(spec) => {
+                        let new = Rate::of(&spec);
+                        cell.retune(&spec);
+                        if new != rate {
+                            machine.retune(now, rate, new);
+                        }
+                        rate = new;
+                    }
+                }
+                machine.available(clock.now(), rate);
+                prop_assert_eq!(cell.peek(clock.now()), machine.level(rate));
+            }
+        }
+    }
+
+    #[test]
+    fn threads_take_exactly_what_there_is_also_while_the_rate_changes() {
+        let clock = Clock::manual();
+        let spec = RateLimitSpec::per_second(1_000).burst(50_000);
+        let cell = BucketCell::new(clock.clone(), &spec);
+        let taken = AtomicU64::new(0);
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for _ in 0..20_000 {
+                        let grant = cell.acquire(clock.now(), Ask { cost: 1, max_wait: Duration::ZERO });
+                        if matches!(grant.take, Take::Granted { .. }) {
+                            taken.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            // Permits count in other units after each change; none may be lost or minted by changing over.
+            threads.spawn(|| {
+                for i in 0..2_000 {
+                    let per = Duration::from_millis(10);
+                    cell.retune(&RateLimitSpec::new(1 + i % 7, per).burst(50_000));
+                }
+            });
+        });
+        assert_eq!(taken.into_inner(), 50_000);
     }
 }

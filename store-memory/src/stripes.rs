@@ -15,8 +15,9 @@ use crate::line::Line;
 const COUNT_BITS: u32 = 20;
 const SLICE_BITS: u32 = 32;
 
-/// More stripes than this do not pay for their memory.
-const MOST: usize = 8;
+/// Twice as many as processors, because threads meet on a stripe by chance; more than this do not pay for their memory.
+const FEWEST: usize = 4;
+const MOST: usize = 16;
 
 /// Successes of one slice of one epoch. Epoch and slice are cut to 12 and 32 bits: [`Batch::belongs_to`] compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ pub(crate) struct Stripes(Box<[Line<AtomicU64>]>);
 impl Stripes {
     pub(crate) fn new() -> Self {
         let threads = available_parallelism().map_or(1, usize::from);
-        let lines = threads.next_power_of_two().min(MOST);
+        let lines = (2 * threads).next_power_of_two().clamp(FEWEST, MOST);
         Self((0..lines).map(|_| Line::default()).collect())
     }
 

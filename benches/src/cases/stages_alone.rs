@@ -10,20 +10,32 @@ use crate::{ours, peers};
 pub(crate) fn cases() -> Result<Vec<Case>, Box<dyn Error>> {
     Ok(vec![
         rate_limit()?,
+        rate_limit_stage()?,
         breaker()?,
+        breaker_stage()?,
         retry()?,
         timeout("timeout_alone", ready)?,
         timeout("timeout_alone_pending", pending_once)?,
     ])
 }
 
+/// A plain function on both sides.
 fn rate_limit() -> Result<Case, Box<dyn Error>> {
     Ok(Case {
         name: "rate_limit_alone",
         bar: Some(1.5),
+        ours: Contender::plain("phalanx", ours::rate_limiter()),
+        peers: vec![Contender::plain("governor", peers::governor::check())],
+    })
+}
+
+/// The same as a stage around an operation, on both sides.
+fn rate_limit_stage() -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name: "rate_limit_stage",
+        bar: None,
         ours: Contender::on_one_thread("phalanx", ours::rate_limit(ready)?),
         peers: vec![
-            Contender::plain("governor", peers::governor::check()),
             Contender::on_one_thread("tower-resilience", peers::tower_resilience::rate_limit(ready)?),
             Contender::on_one_thread("tower", peers::tower::rate_limit(ready)),
         ],
@@ -34,12 +46,20 @@ fn breaker() -> Result<Case, Box<dyn Error>> {
     Ok(Case {
         name: "breaker_alone",
         bar: Some(0.6),
-        ours: Contender::on_one_thread("phalanx", ours::breaker(ready)?),
+        ours: Contender::plain("phalanx", ours::circuit_breaker()),
         peers: vec![
             Contender::plain("failsafe", peers::failsafe::closed()),
             Contender::plain("recloser", peers::recloser::closed()),
-            Contender::on_one_thread("tower-resilience", peers::tower_resilience::breaker(ready)?),
         ],
+    })
+}
+
+fn breaker_stage() -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name: "breaker_stage",
+        bar: None,
+        ours: Contender::on_one_thread("phalanx", ours::breaker(ready)?),
+        peers: vec![Contender::on_one_thread("tower-resilience", peers::tower_resilience::breaker(ready)?)],
     })
 }
 

@@ -234,6 +234,11 @@ impl BreakerSpec {
         self.probe_lease.unwrap_or(unbounded)
     }
 
+    /// Whether it cares how long calls take.
+    pub(crate) fn measures_latency(&self) -> bool {
+        self.slow_call_threshold.is_some() || self.latency.is_some()
+    }
+
     /// Whether a call of this latency is slow.
     pub fn is_slow(&self, latency: Duration) -> bool {
         self.slow_call_threshold.is_some_and(|threshold| latency >= threshold)

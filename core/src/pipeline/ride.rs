@@ -61,6 +61,8 @@ pub(crate) struct Ride<'a, S: Store> {
     /// Whether the context is tighter than the task's, so that the operation must be told.
     pub(super) binds: bool,
     timed: bool,
+    /// Whether somebody wants to know how long things take, to the microsecond.
+    pub(super) measured: bool,
     /// How long the present attempt may run, and whether that is the caller's time rather than its own.
     pub(super) limit: Option<Duration>,
     pub(super) by_deadline: bool,
@@ -107,6 +109,7 @@ impl<'a, S: Store> Ride<'a, S> {
             context: terms.context,
             binds: false,
             timed,
+            measured: stages.measured || terms.recorded,
             limit: None,
             by_deadline: false,
             permits: 0,
@@ -323,6 +326,7 @@ impl<'a, S: Store> Ride<'a, S> {
     pub(super) fn depart(&mut self) {
         self.permits = 0;
         self.stage = None;
+        self.ended = self.now;
         self.attempts += 1;
         if self.attempts == 1 && self.stages.budgeted {
             self.stages.kept.budget.call(self.now);
@@ -354,12 +358,11 @@ impl<'a, S: Store> Ride<'a, S> {
     /// The call is over: whoever admitted it is told.
     #[inline]
     pub(super) fn settle_call(&mut self) {
-        let outcome = self.outcome.unwrap_or(Outcome::Cancelled);
         if !matches!(self.pass, Pass::None) {
-            self.settle_pass(outcome);
+            self.settle_pass(self.outcome.unwrap_or(Outcome::Cancelled));
         }
         if self.call_guards > 0 {
-            self.settle_call_guards(outcome);
+            self.settle_call_guards(self.outcome.unwrap_or(Outcome::Cancelled));
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) budgeted: bool,
     /// Whether any stage wants to know the time.
     pub(crate) timed: bool,
+    /// Whether any stage, or an observer, wants to know how long things take.
+    pub(crate) measured: bool,
     pub(crate) kept: Arc<Kept>,
 }
 
@@ -163,6 +165,7 @@ impl<S: Store> Stages<S> {
             on_degraded: policy.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
             timed: rate_limit.is_some() || watched || budgeted,
+            measured: observers.any() || policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency),
             budgeted,
             retry: policy.retry,
             timeout: policy.timeout,

@@ -1,34 +1,65 @@
 //! Timers that are used again.
 //!
-//! Registering with tokio's timer wheel and leaving it again takes its lock twice, which is most of what a time-out
-//! costs and all of what threads fight over. Moving a registered timer further into the future takes no lock. A time
-//! limit that was not needed, as nearly all are not, is therefore not cancelled: its timer goes back to a pool of the
-//! thread, still registered, and the next call moves it. When its old moment comes the wheel finds the new one and
-//! files it again, so an idle timer costs one turn of the wheel and at worst one wake-up too many of a task.
+//! Registering with tokio's timer wheel and leaving it again takes its lock twice, which is most of what a time limit
+//! costs and all of what threads fight over. A limit that was not needed, as nearly all are not, is therefore not
+//! cancelled: its timer goes back to a pool of the thread, still registered, and the next call takes it as it is. Set
+//! a little too early, it may fire before the call's time is up; only then is it moved to where it belongs. So a busy
+//! thread touches the wheel about once per time limit and not twice per call, and an idle timer costs one turn of the
+//! wheel and at worst one wake-up too many of a task.
 //!
 //! A timer belongs to the runtime it was registered with; a thread that sees another runtime starts a new pool.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::{self, Handle};
+use tokio::task;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Idle timers a thread keeps: enough for what waits at a time on one worker, and 150 KiB at most.
 const KEPT: usize = 1024;
 
+/// Tasks a thread remembers to be of its pool's runtime.
+const KNOWN: usize = 64;
+
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { runtime: None, idle: Vec::new() }) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool::EMPTY) };
 }
 
 struct Pool {
-    runtime: Option<Id>,
+    runtime: Option<runtime::Id>,
     idle: Vec<Pin<Box<Sleep>>>,
+    /// Tasks of this runtime, each in the place that its number says. A task never changes its runtime, so knowing the
+    /// task saves asking for the runtime, whose reference count all threads would fight over.
+    known: [Option<task::Id>; KNOWN],
+}
+
+impl Pool {
+    const EMPTY: Self = Self { runtime: None, idle: Vec::new(), known: [None; KNOWN] };
+
+    /// The runtime of the running task. The pool is of that runtime afterwards.
+    fn runtime(&mut self) -> runtime::Id {
+        let task = task::try_id();
+        if let (Some(task), Some(runtime)) = (task, self.runtime)
+            && self.known[place(task)] == Some(task)
+        {
+            return runtime;
+        }
+        let runtime = Handle::current().id();
+        if self.runtime != Some(runtime) {
+            *self = Self { runtime: Some(runtime), ..Self::EMPTY };
+        }
+        if let Some(task) = task {
+            self.known[place(task)] = Some(task);
+        }
+        runtime
+    }
 }
 
 /// A timer that is registered when it is first polled.
@@ -36,7 +67,8 @@ struct Pool {
 pub(crate) struct Timer(Option<Armed>);
 
 struct Armed {
-    runtime: Id,
+    runtime: runtime::Id,
+    deadline: Instant,
     sleep: Pin<Box<Sleep>>,
 }
 
@@ -44,8 +76,14 @@ impl Timer {
     /// Ready `limit` after it was first polled.
     pub(crate) fn poll_after(&mut self, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
         let armed = self.0.get_or_insert_with(|| Armed::new(limit));
-        // It must fire even when the operation used up the task's cooperative budget.
-        pin!(unconstrained(armed.sleep.as_mut())).poll(cx)
+        loop {
+            // It must fire even when the operation used up the task's cooperative budget.
+            ready!(pin!(unconstrained(armed.sleep.as_mut())).poll(cx));
+            if Instant::now() >= armed.deadline {
+                return Poll::Ready(());
+            }
+            armed.sleep.as_mut().reset(armed.deadline);
+        }
     }
 }
 
@@ -57,29 +95,21 @@ pub(crate) async fn wait(duration: Duration) {
 
 impl Armed {
     fn new(limit: Duration) -> Self {
-        let runtime = Handle::current().id();
         let now = Instant::now();
         // Further away than the clock can count is as good as a month.
         let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(30 * 24 * 3_600));
-        let sleep = match take(runtime) {
+        let (runtime, pooled) = POOL.with_borrow_mut(|pool| (pool.runtime(), pool.idle.pop()));
+        let sleep = match pooled {
+            None => Box::pin(sleep_until(deadline)),
             Some(mut sleep) => {
-                sleep.as_mut().reset(deadline);
+                if sleep.deadline() > deadline {
+                    sleep.as_mut().reset(deadline);
+                }
                 sleep
             }
-            None => Box::pin(sleep_until(deadline)),
         };
-        Self { runtime, sleep }
+        Self { runtime, deadline, sleep }
     }
-}
-
-fn take(runtime: Id) -> Option<Pin<Box<Sleep>>> {
-    POOL.with_borrow_mut(|pool| {
-        if pool.runtime != Some(runtime) {
-            pool.idle.clear();
-            pool.runtime = Some(runtime);
-        }
-        pool.idle.pop()
-    })
 }
 
 impl Drop for Timer {
@@ -99,6 +129,24 @@ fn put_back(armed: Armed) {
             pool.idle.push(armed.sleep);
         }
     });
+}
+
+/// The place of a task among the known ones: its number, which is all that its hash feeds.
+fn place(task: task::Id) -> usize {
+    #[derive(Default)]
+    struct Number(u64);
+    impl Hasher for Number {
+        fn finish(&self) -> u64 {
+            self.0
+        }
+        fn write(&mut self, bytes: &[u8]) {
+            self.0 = bytes.iter().fold(self.0, |number, byte| number.rotate_left(8) ^ u64::from(*byte));
+        }
+        fn write_u64(&mut self, number: u64) {
+            self.0 = number;
+        }
+    }
+    BuildHasherDefault::<Number>::default().hash_one(task) as usize % KNOWN
 }
 
 impl fmt::Debug for Timer {
@@ -151,8 +199,26 @@ mod tests {
         };
         run(|| {});
         assert_eq!(idle(), 1);
-        run(|| assert!(take(Handle::current().id()).is_none()));
+        run(|| POOL.with_borrow_mut(|pool| assert_eq!((pool.runtime(), pool.idle.len()), (Handle::current().id(), 0))));
         assert_eq!(idle(), 1);
+    }
+
+    #[test]
+    fn a_known_task_is_not_taken_for_one_of_another_runtime() {
+        for _ in 0..3 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            runtime.unwrap().block_on(async {
+                for _ in 0..200 {
+                    tokio::spawn(async {
+                        let runtime = POOL.with_borrow_mut(Pool::runtime);
+                        assert_eq!(runtime, Handle::current().id());
+                        wait(Duration::from_millis(1)).await;
+                    })
+                    .await
+                    .unwrap();
+                }
+            });
+        }
     }
 
     #[test]

@@ -1,0 +1,253 @@
+//! Single stages without a module: for a loop, a worker, a place where a whole policy would be too much.
+//!
+//! The same algorithms and the same exactness as inside a policy, one object each, shared by reference between threads.
+//! (The machines beneath them, which are given the time, are in [`core`](crate::core).)
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_core::breaker::{Admission, BreakerSpec, BreakerView, Forced, Sample, Ticket};
+use phalanx_core::clock::{Clock, Time};
+use phalanx_core::kind::Outcome;
+use phalanx_core::rate_limit::{RateLimitSpec, Take};
+use phalanx_core::rejection::{Code, Rejection};
+use phalanx_core::rng::Rng;
+use phalanx_core::store::Ask;
+use phalanx_store_memory::{BreakerCell, BucketCell};
+
+/// A token bucket by itself.
+///
+/// ```
+/// # use phalanx::{RateLimiter, RateLimitSpec};
+/// let limiter = RateLimiter::new(&RateLimitSpec::per_second(100).burst(2));
+/// assert!(limiter.try_acquire().is_ok() && limiter.try_acquire().is_ok());
+/// let refused = limiter.try_acquire().unwrap_err();
+/// assert!(refused.retry_after().is_some());
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimiter(Arc<Limiter>);
+
+#[derive(Debug)]
+struct Limiter {
+    clock: Clock,
+    bucket: BucketCell,
+    max_wait: Duration,
+}
+
+impl RateLimiter {
+    /// A full bucket. The spec is taken at its word; nonsense in it becomes the nearest sense.
+    pub fn new(spec: &RateLimitSpec) -> Self {
+        Self::with_clock(spec, Clock::detect())
+    }
+
+    /// The same on a clock of your own.
+    pub fn with_clock(spec: &RateLimitSpec, clock: Clock) -> Self {
+        let bucket = BucketCell::new(clock.clone(), spec);
+        Self(Arc::new(Limiter { clock, bucket, max_wait: spec.max_wait.unwrap_or_default() }))
+    }
+
+    /// Takes one permit now.
+    ///
+    /// # Errors
+    /// `rate_limited`, with when to come back.
+    #[inline]
+    pub fn try_acquire(&self) -> Result<(), Rejection> {
+        self.try_acquire_many(1)
+    }
+
+    /// Takes several permits now, all or none.
+    ///
+    /// # Errors
+    /// `rate_limited`, with when to come back.
+    #[inline]
+    pub fn try_acquire_many(&self, cost: u32) -> Result<(), Rejection> {
+        self.take(cost, Duration::ZERO).map(drop)
+    }
+
+    /// Takes one permit, waiting for it up to the spec's `max_wait`, in fair order. Giving up gives it back.
+    ///
+    /// # Errors
+    /// `rate_limited`, if the wait would be longer.
+    pub async fn acquire(&self) -> Result<(), Rejection> {
+        let wait = self.take(1, self.0.max_wait)?;
+        if !wait.is_zero() {
+            let unused = Reservation(Some(&self.0.bucket));
+            tokio::time::sleep(wait).await;
+            unused.used();
+        }
+        Ok(())
+    }
+
+    /// Gives back permits that were taken and not used.
+    pub fn refund(&self, cost: u32) {
+        self.0.bucket.refund(cost);
+    }
+
+    /// Whole permits that could be taken now.
+    pub fn available_permits(&self) -> u64 {
+        self.0.bucket.peek(self.0.clock.now()).permits()
+    }
+
+    #[inline]
+    fn take(&self, cost: u32, max_wait: Duration) -> Result<Duration, Rejection> {
+        let now = self.0.clock.now();
+        match self.0.bucket.acquire(now, Ask { cost, max_wait }).take {
+            Take::Granted { wait } => Ok(wait),
+            Take::Refused { until } => Err(Rejection::new(Code::RateLimited).retry_in(until.until_from(now))),
+        }
+    }
+}
+
+/// A permit reserved for later; given back if the wait for it is given up.
+struct Reservation<'a>(Option<&'a BucketCell>);
+
+impl Reservation<'_> {
+    fn used(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if let Some(bucket) = self.0 {
+            bucket.refund(1);
+        }
+    }
+}
+
+/// A circuit breaker by itself.
+///
+/// ```
+/// # use phalanx::{BreakerSpec, CircuitBreaker};
+/// let breaker = CircuitBreaker::new(&BreakerSpec::consecutive_failures(1));
+/// breaker.enter()?.failed();
+/// assert!(breaker.enter().is_err());
+/// # Ok::<(), phalanx::Rejection>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CircuitBreaker(Arc<Circuit>);
+
+#[derive(Debug)]
+struct Circuit {
+    clock: Clock,
+    cell: BreakerCell,
+}
+
+impl CircuitBreaker {
+    /// A closed circuit. A spec without any trip condition never opens.
+    pub fn new(spec: &BreakerSpec) -> Self {
+        Self::with_clock(spec, Clock::detect())
+    }
+
+    /// The same on a clock of your own.
+    pub fn with_clock(spec: &BreakerSpec, clock: Clock) -> Self {
+        let cell = BreakerCell::new(clock.clone(), spec, Rng::from_entropy());
+        Self(Arc::new(Circuit { clock, cell }))
+    }
+
+    /// Asks for a call to pass. Tell the entry how the call ended; dropping it says that it ended in nothing.
+    ///
+    /// # Errors
+    /// `circuit_open`, `probe_quota` or `forced_open`.
+    #[inline]
+    pub fn enter(&self) -> Result<Entered<'_>, Rejection> {
+        let Circuit { clock, cell } = &*self.0;
+        let now = clock.now();
+        let answer = cell.admit_now(now).unwrap_or_else(|| cell.admit(now).0);
+        match answer.admission {
+            Admission::Admitted(ticket) => Ok(Entered { circuit: &self.0, ticket, entered: now, settled: false }),
+            Admission::Refused { code, until } => {
+                Err(Rejection::new(code).retry_in(until.until_from(now)).decided_by(answer.source))
+            }
+        }
+    }
+
+    /// What can be seen from outside.
+    pub fn inspect(&self) -> BreakerView {
+        self.0.cell.inspect(self.0.clock.now())
+    }
+
+    /// Puts an operator's word above the phase, or takes it away.
+    pub fn force(&self, forced: Option<Forced>) {
+        self.0.cell.force(forced);
+    }
+}
+
+/// An admitted call. Exactly one outcome is recorded for it.
+#[derive(Debug)]
+#[must_use = "dropping it says that the call ended in nothing"]
+pub struct Entered<'a> {
+    circuit: &'a Circuit,
+    ticket: Ticket,
+    entered: Time,
+    settled: bool,
+}
+
+impl Entered<'_> {
+    /// The dependency answered.
+    #[inline]
+    pub fn succeeded(self) {
+        self.ended(Outcome::Success);
+    }
+
+    /// It did not do its job.
+    pub fn failed(self) {
+        self.ended(Outcome::Failure);
+    }
+
+    /// It ended in this.
+    #[inline]
+    pub fn ended(mut self, outcome: Outcome) {
+        self.settled = true;
+        self.record(outcome);
+    }
+
+    #[inline]
+    fn record(&self, outcome: Outcome) {
+        let now = self.circuit.clock.now();
+        let sample = Sample { outcome, latency: now.since(self.entered) };
+        self.circuit.cell.record(now, self.ticket, sample);
+    }
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.settled {
+            self.record(Outcome::Cancelled);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limiter_waits_in_order_and_a_waiter_that_gives_up_costs_nothing() {
+        let limiter = RateLimiter::new(&RateLimitSpec::per_second(1).max_wait(5 * SECOND));
+        assert!(limiter.acquire().await.is_ok());
+        assert!(tokio::time::timeout(SECOND / 2, limiter.acquire()).await.is_err());
+        let start = tokio::time::Instant::now();
+        assert!(limiter.acquire().await.is_ok());
+        assert_eq!(start.elapsed(), SECOND / 2);
+        assert_eq!(limiter.available_permits(), 0);
+    }
+
+    #[test]
+    fn an_entry_that_is_dropped_frees_its_trial_place() {
+        let clock = Clock::manual();
+        let breaker = CircuitBreaker::with_clock(&BreakerSpec::consecutive_failures(1), clock.clone());
+        breaker.enter().unwrap().failed();
+        let refused = breaker.enter().unwrap_err();
+        assert_eq!((refused.code(), refused.retry_after()), (Code::CircuitOpen, Some(30 * SECOND)));
+        clock.advance(30 * SECOND);
+        let probe = breaker.enter().unwrap();
+        assert_eq!(breaker.enter().unwrap_err().code(), Code::ProbeQuota);
+        drop(probe);
+        breaker.enter().unwrap().succeeded();
+        assert!(breaker.inspect().calls == 0 && breaker.enter().is_ok());
+    }
+}
