@@ -81,6 +81,8 @@ struct Shared<S: Store> {
     unknown: Unknown,
     policies: RwLock<Policies>,
     slots: Table<Slot<S>>,
+    /// By policy: the slot of all routes that found no place in the table.
+    overflow: Mutex<HashMap<String, Arc<Slot<S>>>>,
     /// One retuning at a time, so that versions reach all routes in the order they were given.
     retuning: Mutex<()>,
 }
@@ -137,6 +139,7 @@ impl<S: Store> Engine<S> {
             unknown: spec.unknown,
             policies: RwLock::new(policies),
             slots: Table::new(spec.max_routes),
+            overflow: Mutex::default(),
             retuning: Mutex::new(()),
         })))
     }
@@ -191,7 +194,8 @@ impl<S: Store> Engine<S> {
         let name = policy.name.clone();
         let Versioned { policy, version } = shared.policies.write().put(policy);
         // Whoever looked the old policy up did so before we had the lock, and has a slot in the table by now.
-        for slot in shared.slots.values() {
+        let overflow: Vec<_> = shared.overflow.lock().values().cloned().collect();
+        for slot in shared.slots.values().into_iter().chain(overflow) {
             let key = slot.latest().key.clone();
             if key.policy() == name {
                 slot.retune(policy.clone(), version);
@@ -235,9 +239,11 @@ impl<S: Store> Engine<S> {
         let own = key.to_owned();
         let slot = shared.slots.find_or_make(&own, || make(own.clone())).unwrap_or_else(|| {
             // Every place is in use. Rather than a fresh bucket for each new name, which would be no limit at all,
-            // newcomers of a policy share one state until a place is free.
+            // newcomers of a policy share one slot until a place is free.
             shared.observers.tell(&own, What::RoutesExhausted);
-            Arc::new(make(StateKey::overflow(key.policy)))
+            let mut overflow = shared.overflow.lock();
+            let shared_by_all = overflow.entry(key.policy.to_owned());
+            shared_by_all.or_insert_with(|| Arc::new(make(StateKey::overflow(key.policy)))).clone()
         });
         Ok(Pipeline::new(slot))
     }

@@ -26,6 +26,7 @@ pub struct CallInfo<'a> {
 /// - An order from `Stage::Retry` on makes it a guard of attempts: it is asked and told once for each.
 /// - Every `admit` that said yes is followed by exactly one `settle`, in reverse order of admission: also after a
 ///   refusal further in, a cancellation or a panic.
+/// - A panic in `settle` is the caller's; if the caller has gone, nobody's, and the others are settled all the same.
 pub trait Guard: Send + Sync + 'static {
     /// The name in descriptions.
     fn name(&self) -> &str;

@@ -5,6 +5,7 @@
 //! caller that went away at any await, a panic). It is filled in place and never moved, which is half of why a call is
 //! cheap.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::context::Context;
 use crate::decision::{Decision, Verdict};
 use crate::error::Error;
 use crate::event::What;
-use crate::guard::CallInfo;
+use crate::guard::{CallInfo, Guard};
 use crate::kind::{Kind, Outcome};
 use crate::policy::{OnDegraded, Stage};
 use crate::rate_limit::{Level, Take};
@@ -76,6 +77,8 @@ pub(crate) struct Ride<'a, S: Store> {
     running: AtomicBool,
     /// Observers have yet to be told how it ended.
     untold: bool,
+    /// Nobody waits for the answer any more.
+    abandoned: bool,
 
     // Noted.
     /// How often the operation was started.
@@ -84,7 +87,7 @@ pub(crate) struct Ride<'a, S: Store> {
     number: u32,
     pub(crate) kind: Option<Kind>,
     probe: bool,
-    outcome: Option<Outcome>,
+    pub(super) outcome: Option<Outcome>,
     pub(super) stage: Option<Stage>,
     source: Source,
     /// The last refusal's reason and microseconds to wait; meaningful once there was one.
@@ -118,6 +121,7 @@ impl<'a, S: Store> Ride<'a, S> {
             attempt_guards: 0,
             running: AtomicBool::new(false),
             untold: stages.observers.any(),
+            abandoned: false,
             attempts: 0,
             number: 0,
             kind: None,
@@ -304,6 +308,14 @@ impl<'a, S: Store> Ride<'a, S> {
         self.number = self.attempts + 1;
     }
 
+    /// It was refused before it started, and it was the first.
+    #[inline]
+    pub(super) fn cancel_attempt_guards(&mut self) {
+        if self.attempt_guards > 0 {
+            self.settle_attempt_guards(Outcome::Cancelled);
+        }
+    }
+
     /// It was refused before it started: the attempt before it was the last, and the record is of that one.
     #[cold]
     pub(super) fn cancel_attempt(&mut self, stage: Option<Stage>) {
@@ -390,7 +402,7 @@ impl<'a, S: Store> Ride<'a, S> {
         while let (Some(placed), 1..) = (&stages.guards, self.attempt_guards) {
             self.attempt_guards -= 1;
             let info = self.info(Place::Attempts);
-            placed.of_attempts(self.attempt_guards.into()).settle(&info, outcome);
+            self.tell_guard(placed.of_attempts(self.attempt_guards.into()), &info, outcome);
         }
     }
 
@@ -400,7 +412,16 @@ impl<'a, S: Store> Ride<'a, S> {
         while let (Some(placed), 1..) = (&stages.guards, self.call_guards) {
             self.call_guards -= 1;
             let info = self.info(Place::BeforeRateLimit);
-            placed.of_calls(self.call_guards.into()).settle(&info, outcome);
+            self.tell_guard(placed.of_calls(self.call_guards.into()), &info, outcome);
+        }
+    }
+
+    /// A guard's panic is the caller's, unless the caller has gone: then everybody else still has to be told.
+    fn tell_guard(&self, guard: &dyn Guard, info: &CallInfo<'_>, outcome: Outcome) {
+        if self.abandoned {
+            let _ = catch_unwind(AssertUnwindSafe(|| guard.settle(info, outcome)));
+        } else {
+            guard.settle(info, outcome);
         }
     }
 
@@ -475,7 +496,9 @@ impl<'a, S: Store> Ride<'a, S> {
         let overdue = self.attempts > 0 && deadline.is_some_and(|deadline| deadline <= Instant::now());
         let ran_enough = self.ended.since(self.now) >= stages.deadline.failure_floor;
         let panicked = self.running.load(Ordering::Relaxed);
-        let outcome = if panicked || overdue && ran_enough { Outcome::Failure } else { Outcome::Cancelled };
+        let unheard_of = if panicked || overdue && ran_enough { Outcome::Failure } else { Outcome::Cancelled };
+        let outcome = self.outcome.unwrap_or(unheard_of);
+        self.abandoned = true;
         self.settle_attempt_guards(outcome);
         self.settle_pass(outcome);
         self.settle_call_guards(outcome);

@@ -87,7 +87,10 @@ where
                 }
                 if step != Step::Go || !ride.may_attempt() {
                     break 'call match last {
-                        None => Err(ride.refusal()),
+                        None => {
+                            ride.cancel_attempt_guards();
+                            Err(ride.refusal())
+                        }
                         // The error of the attempt before says more than why there was no other.
                         Some(error) => {
                             ride.cancel_attempt(stage_before);
@@ -164,7 +167,7 @@ impl<S: Store> Ride<'_, S> {
     #[cold]
     fn has_time(&mut self) -> bool {
         let left = self.time_left().unwrap_or(Duration::MAX);
-        self.by_deadline = self.limit.is_none_or(|limit| left < limit);
+        self.by_deadline = self.limit.is_none_or(|limit| left <= limit);
         if self.by_deadline {
             self.limit = Some(left);
         }
@@ -242,6 +245,7 @@ impl<S: Store> Ride<'_, S> {
             self.tell(What::RetryBudgetExhausted);
             return None;
         }
+        self.outcome = None; // from here on the call is open again
         self.tell(What::Retry { attempt: self.attempts, delay, kind });
         Some(delay)
     }

@@ -5,7 +5,7 @@
 //! cancelled: its timer goes back to a pool of the thread, still registered, and the next call takes it as it is. Set
 //! a little too early, it may fire before the call's time is up; only then is it moved to where it belongs. So a busy
 //! thread touches the wheel about once per time limit and not twice per call, and an idle timer costs one turn of the
-//! wheel and at worst one wake-up too many of a task.
+//! wheel and at worst one wake-up too many of a task (whose waker it holds until then).
 //!
 //! A timer belongs to the runtime it was registered with; a thread that sees another runtime starts a new pool.
 
@@ -43,22 +43,22 @@ struct Pool {
 impl Pool {
     const EMPTY: Self = Self { runtime: None, idle: Vec::new(), known: [None; KNOWN] };
 
-    /// The runtime of the running task. The pool is of that runtime afterwards.
-    fn runtime(&mut self) -> runtime::Id {
+    /// The runtime of the running task; the pool is of that runtime afterwards. What it held of another one comes back
+    /// to be dropped outside: dropping a timer drops a waker, and so may run code that comes back here.
+    fn runtime(&mut self) -> (runtime::Id, Option<Self>) {
         let task = task::try_id();
         if let (Some(task), Some(runtime)) = (task, self.runtime)
             && self.known[place(task)] == Some(task)
         {
-            return runtime;
+            return (runtime, None);
         }
         let runtime = Handle::current().id();
-        if self.runtime != Some(runtime) {
-            *self = Self { runtime: Some(runtime), ..Self::EMPTY };
-        }
+        let stale = (self.runtime != Some(runtime))
+            .then(|| std::mem::replace(self, Self { runtime: Some(runtime), ..Self::EMPTY }));
         if let Some(task) = task {
             self.known[place(task)] = Some(task);
         }
-        runtime
+        (runtime, stale)
     }
 }
 
@@ -98,7 +98,8 @@ impl Armed {
         let now = Instant::now();
         // Further away than the clock can count is as good as a month.
         let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(30 * 24 * 3_600));
-        let (runtime, pooled) = POOL.with_borrow_mut(|pool| (pool.runtime(), pool.idle.pop()));
+        let ((runtime, stale), pooled) = POOL.with_borrow_mut(|pool| (pool.runtime(), pool.idle.pop()));
+        drop(stale);
         let sleep = match pooled {
             None => Box::pin(sleep_until(deadline)),
             Some(mut sleep) => {
@@ -122,10 +123,14 @@ impl Drop for Timer {
 }
 
 fn put_back(armed: Armed) {
-    // A thread that is ending has no pool any more: the timer is dropped like any other.
+    let mut armed = Some(armed);
+    // A thread that is ending has no pool any more: the timer is dropped like any other, but not while the pool is
+    // borrowed.
     let _ = POOL.try_with(|pool| {
         let mut pool = pool.borrow_mut();
-        if pool.runtime == Some(armed.runtime) && pool.idle.len() < KEPT {
+        if pool.idle.len() < KEPT
+            && let Some(armed) = armed.take_if(|armed| pool.runtime == Some(armed.runtime))
+        {
             pool.idle.push(armed.sleep);
         }
     });
@@ -199,7 +204,9 @@ mod tests {
         };
         run(|| {});
         assert_eq!(idle(), 1);
-        run(|| POOL.with_borrow_mut(|pool| assert_eq!((pool.runtime(), pool.idle.len()), (Handle::current().id(), 0))));
+        run(|| {
+            POOL.with_borrow_mut(|pool| assert_eq!((pool.runtime().0, pool.idle.len()), (Handle::current().id(), 0)))
+        });
         assert_eq!(idle(), 1);
     }
 
@@ -210,7 +217,7 @@ mod tests {
             runtime.unwrap().block_on(async {
                 for _ in 0..200 {
                     tokio::spawn(async {
-                        let runtime = POOL.with_borrow_mut(Pool::runtime);
+                        let runtime = POOL.with_borrow_mut(|pool| pool.runtime().0);
                         assert_eq!(runtime, Handle::current().id());
                         wait(Duration::from_millis(1)).await;
                     })

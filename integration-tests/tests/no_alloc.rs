@@ -1,0 +1,221 @@
+//! A call allocates nothing: not when it is admitted, not when it has to wait, not when it is refused.
+//!
+//! Counted by an allocator that counts, on the thread that makes the calls, after a warm-up that pays for what is paid
+//! once (thread-locals, a thread's first timers, the runtime's own lists). A call that is ready at once is polled by
+//! hand; one that has to wait runs on a runtime whose clock stands and leaps to the next timer.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+
+mod support;
+
+use std::future::poll_fn;
+use std::hint::black_box;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use allocation_counter::measure;
+use phalanx::core::rng::Rng;
+use phalanx::*;
+use support::*;
+use tokio::runtime::{Builder, Runtime};
+
+/// Calls that are measured together: one allocation in a hundred calls is one too many.
+const CALLS: usize = 100;
+
+const PLENTY: RateLimitSpec = RateLimitSpec::per_second(1_000_000);
+
+/// Tokio's own clock, standing still, so that a back-off costs the test no time.
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}
+
+fn breaker() -> BreakerSpec {
+    BreakerSpec::failure_ratio(0.5).min_throughput(1_000_000).window(10 * SECOND)
+}
+
+/// The stack of the bar: rate limit, breaker, retry, time-out.
+fn stack() -> Policy {
+    Policy::named("p")
+        .rate_limit(PLENTY)
+        .breaker(breaker())
+        .retry(RetrySpec::attempts(3).backoff(Backoff::exponential(MS)))
+        .timeout(SECOND)
+}
+
+fn module(policy: Policy) -> ResilienceModule {
+    ResilienceModule::in_memory().seed(7).policy(policy).build().unwrap()
+}
+
+fn pipeline(policy: Policy) -> Pipeline {
+    module(policy).pipeline("p", ()).unwrap()
+}
+
+/// Allocations of a hundred rounds, after a hundred unmeasured ones.
+fn allocations(mut round: impl FnMut()) -> u64 {
+    let mut rounds = || (0..CALLS).for_each(|_| round());
+    rounds();
+    measure(rounds).count_total
+}
+
+/// Allocations of a hundred awaited calls.
+fn allocations_of<T>(runtime: &Runtime, mut call: impl AsyncFnMut() -> T) -> u64 {
+    let mut rounds = || {
+        runtime.block_on(async {
+            for _ in 0..CALLS {
+                black_box(call().await);
+            }
+        });
+    };
+    rounds();
+    measure(rounds).count_total
+}
+
+/// An operation that is ready at the second poll.
+async fn pending_once(answer: Result<u32, Failure>) -> Result<u32, Failure> {
+    let mut polled = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut polled, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    answer
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), CALLS as u64);
+    assert_eq!(allocations_of(&runtime(), async || Box::pin(ok()).await), CALLS as u64);
+}
+
+#[test]
+fn an_admitted_call_that_is_ready_at_once_allocates_nothing() {
+    let kept = pipeline(stack());
+    assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+}
+
+#[test]
+fn an_admitted_call_that_is_pending_once_allocates_nothing() {
+    let (runtime, kept) = (runtime(), pipeline(stack()));
+    let call = async || assert_eq!(kept.run(|| pending_once(Ok(1))).await, Ok(1));
+    assert_eq!(allocations_of(&runtime, call), 0);
+
+    // The same by hand: neither the timer that is set nor the one that is dropped allocates.
+    let _inside = runtime.enter();
+    let by_hand = || {
+        let mut call = pin!(kept.run(|| pending_once(Ok(1))));
+        assert!(poll_once(call.as_mut()).is_pending());
+        assert_eq!(poll_once(call.as_mut()), Poll::Ready(Ok(1)));
+    };
+    assert_eq!(allocations(by_hand), 0);
+}
+
+#[test]
+fn a_call_with_a_deadline_allocates_nothing() {
+    let (runtime, kept) = (runtime(), pipeline(stack().deadline(5 * SECOND)));
+    assert_eq!(allocations_of(&runtime, async || assert_eq!(kept.run(ok).await, Ok(1))), 0);
+    assert_eq!(allocations_of(&runtime, async || assert_eq!(kept.run(|| pending_once(Ok(1))).await, Ok(1))), 0);
+    let within = async || assert_eq!(kept.call().within(SECOND).run(|| pending_once(Ok(1))).await, Ok(1));
+    assert_eq!(allocations_of(&runtime, within), 0);
+    let scoped = async || {
+        let context = Context::EMPTY.with_timeout(SECOND).with_criticality(Criticality::Degraded);
+        assert_eq!(scope(context, kept.run(|| pending_once(Ok(1)))).await, Ok(1));
+    };
+    assert_eq!(allocations_of(&runtime, scoped), 0);
+}
+
+#[test]
+fn a_call_with_terms_of_its_own_allocates_nothing() {
+    let (runtime, kept) = (runtime(), pipeline(stack()));
+    let recorded = async || {
+        let call = kept.call().cost(2).classify(|result: &Result<u32, Failure>| match result {
+            Ok(_) => Class::SUCCESS,
+            Err(error) => error.classify(),
+        });
+        let (answer, decision) = call.fallback_value(7).run_recorded(|| pending_once(Ok(1))).await;
+        assert_eq!((answer, decision.attempts), (Ok(1), 1));
+    };
+    assert_eq!(allocations_of(&runtime, recorded), 0);
+}
+
+#[test]
+fn a_call_that_is_tried_again_allocates_nothing() {
+    let (runtime, kept) = (runtime(), pipeline(stack()));
+    for answer in [Err(BROKEN), Err(Failure(Kind::Domain))] {
+        let call = async || assert!(kept.run(|| pending_once(answer)).await.is_err());
+        assert_eq!(allocations_of(&runtime, call), 0, "{answer:?}");
+    }
+    let cut_off = async || assert!(kept.run(hang).await.is_err());
+    assert_eq!(allocations_of(&runtime, cut_off), 0, "time-outs");
+}
+
+#[test]
+fn a_call_that_waits_for_its_permit_allocates_nothing() {
+    let runtime = runtime();
+    let limit = RateLimitSpec::per_second(1_000).burst(1).max_wait(SECOND);
+    let kept = runtime.block_on(async { pipeline(stack().rate_limit(limit)) });
+    let start = runtime.block_on(async { tokio::time::Instant::now() });
+    assert_eq!(allocations_of(&runtime, async || assert_eq!(kept.run(ok).await, Ok(1))), 0);
+    assert!(runtime.block_on(async { start.elapsed() }) >= 199 * MS, "they did wait");
+}
+
+#[test]
+fn a_call_that_is_refused_allocates_nothing() {
+    let store = MemoryStore::seeded(Clock::manual(), 16, Rng::seeded(7));
+    let (tripping, limit) = (BreakerSpec::consecutive_failures(1), RateLimitSpec::new(1, HOUR).burst(10));
+    trip(&store, &tripping);
+    let policy = stack().breaker(tripping).rate_limit(limit.clone());
+    let kept = ResilienceModule::in_store(store.clone()).policy(policy).build().unwrap().pipeline("p", ()).unwrap();
+    let refused = || at_once(kept.run(ok)).unwrap_err().rejection().unwrap().code();
+    assert_eq!(allocations(|| assert_eq!(refused(), Code::CircuitOpen)), 0);
+    drain(&store, &limit, 10);
+    assert_eq!(allocations(|| assert_eq!(refused(), Code::RateLimited)), 0);
+}
+
+#[test]
+fn a_call_by_name_on_a_known_route_allocates_nothing() {
+    let (runtime, module) = (runtime(), module(stack()));
+    assert_eq!(allocations_of(&runtime, async || assert_eq!(module.run("p", "stripe", ok).await, Ok(1))), 0);
+    assert_eq!(allocations_of(&runtime, async || assert_eq!(module.run("p", (), ok).await, Ok(1))), 0);
+    let pending = async || assert_eq!(module.run("p", "stripe", || pending_once(Ok(1))).await, Ok(1));
+    assert_eq!(allocations_of(&runtime, pending), 0);
+    let prepared = async || assert_eq!(module.call("p", "stripe").cost(2).run(ok).await, Ok(1));
+    assert_eq!(allocations_of(&runtime, prepared), 0);
+}
+
+#[test]
+fn a_call_on_a_pipeline_kept_since_before_a_change_of_policy_allocates_nothing() {
+    let module = module(stack());
+    let kept = module.pipeline("p", ()).unwrap();
+    module.retune(stack().timeout(2 * SECOND)).unwrap();
+    assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+}
+
+#[test]
+fn successes_across_many_slices_of_the_window_allocate_nothing() {
+    let clock = Clock::manual();
+    let module = ResilienceModule::in_memory().clock(clock.clone()).policy(stack()).build().unwrap();
+    let kept = module.pipeline("p", ()).unwrap();
+    let call = |step: Duration| {
+        clock.advance(step);
+        assert_eq!(at_once(kept.run(ok)), Ok(1));
+    };
+    assert_eq!(allocations(|| call(300 * MS)), 0, "three calls a slice");
+    assert_eq!(allocations(|| call(25 * SECOND)), 0, "a new window each");
+}
+
+#[test]
+fn an_adaptive_throttle_and_a_watched_quantile_allocate_nothing() {
+    let mut shedding = stack().throttle(ThrottleSpec::default());
+    shedding.breaker = None;
+    let kept = pipeline(shedding);
+    assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+    let kept = pipeline(stack().breaker(breaker().or_latency(0.95, SECOND, SECOND)));
+    assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+}

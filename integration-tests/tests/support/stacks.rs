@@ -1,0 +1,143 @@
+//! What a call can be made of: one enum for each stage, and operations that count themselves.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+
+use phalanx::*;
+
+use super::*;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    None,
+    Plain,
+    /// The permit is there after four milliseconds.
+    Waits,
+    /// There is none left.
+    Spent,
+}
+
+impl Limit {
+    pub const ALL: [Self; 4] = [Self::None, Self::Plain, Self::Waits, Self::Spent];
+
+    pub fn spec(self) -> Option<RateLimitSpec> {
+        match self {
+            Self::None => None,
+            Self::Plain | Self::Spent => Some(RateLimitSpec::new(1, 1_000 * SECOND).burst(5)),
+            Self::Waits => Some(RateLimitSpec::per_second(250).burst(100).max_wait(10 * MS)),
+        }
+    }
+
+    /// Whole permits, so long after the bucket was prepared and after so many calls that started.
+    pub fn left(self, elapsed: Duration, started: u64) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Plain => Some(5 - started),
+            Self::Waits => Some(elapsed.as_millis() as u64 / 4 - started),
+            Self::Spent => Some(0),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Circuit {
+    None,
+    Calls,
+    Attempts,
+    /// Half-open: the call is the one trial call.
+    ProbeOfCalls,
+    /// Half-open: the first attempt is the one trial call.
+    ProbeOfAttempts,
+    Open,
+    Throttle,
+}
+
+impl Circuit {
+    pub fn spec(self) -> Option<BreakerSpec> {
+        let counting = BreakerSpec::failure_ratio(1.0).min_throughput(1_000).window(HOUR);
+        let probing = BreakerSpec::consecutive_failures(1).break_for(SECOND).window(HOUR).probe_lease(HOUR);
+        match self {
+            Self::None | Self::Throttle => None,
+            Self::Calls => Some(counting),
+            Self::Attempts => Some(counting.count_attempts()),
+            Self::ProbeOfCalls | Self::Open => Some(probing),
+            Self::ProbeOfAttempts => Some(probing.count_attempts()),
+        }
+    }
+
+    pub fn is_probed(self) -> bool {
+        matches!(self, Self::ProbeOfCalls | Self::ProbeOfAttempts)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Guards {
+    None,
+    /// One at every place.
+    Everywhere,
+    /// One at every place, and one innermost that refuses the attempts from this one on.
+    RefusingFrom(u32),
+}
+
+impl Guards {
+    pub const ALL: [Self; 4] = [Self::None, Self::Everywhere, Self::RefusingFrom(1), Self::RefusingFrom(2)];
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Work {
+    Ok,
+    Err,
+    /// Ready at the third poll.
+    LateOk,
+    LateErr,
+    Hangs,
+}
+
+/// Refuses the attempts from this one on.
+pub struct RefusingFrom(pub u32);
+
+impl Guard for RefusingFrom {
+    fn name(&self) -> &str {
+        "refusing"
+    }
+
+    fn order(&self) -> u16 {
+        PLACES[3] + 1
+    }
+
+    fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection> {
+        if call.attempt < self.0 { Ok(()) } else { Err(Rejection::new(Code::GuardRefused)) }
+    }
+}
+
+/// The operation's own count: attempts begun, ended well, ended badly.
+#[derive(Default)]
+pub struct Attempts {
+    pub begun: Cell<usize>,
+    pub good: Cell<usize>,
+    pub bad: Cell<usize>,
+}
+
+impl Attempts {
+    pub fn run(&self, work: Work) -> impl Future<Output = Result<u32, Failure>> {
+        self.begun.update(|begun| begun + 1);
+        let mut polls = 0;
+        poll_fn(move |_| {
+            polls += 1;
+            match work {
+                Work::Hangs => Poll::Pending,
+                Work::LateOk | Work::LateErr if polls < 3 => Poll::Pending,
+                Work::Ok | Work::LateOk => {
+                    self.good.update(|good| good + 1);
+                    Poll::Ready(Ok(1))
+                }
+                Work::Err | Work::LateErr => {
+                    self.bad.update(|bad| bad + 1);
+                    Poll::Ready(Err(BROKEN))
+                }
+            }
+        })
+    }
+}

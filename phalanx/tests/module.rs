@@ -1,0 +1,335 @@
+//! The module: names, routes, wiring mistakes, changes at run time, guards, and the record of a decision.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use phalanx::*;
+use support::*;
+
+async fn ok() -> Result<u32, Failure> {
+    Ok(1)
+}
+
+async fn broken() -> Result<u32, Failure> {
+    Err(BROKEN)
+}
+
+fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> Code {
+    answer.unwrap_err().rejection().expect("a refusal").code()
+}
+
+#[tokio::test]
+async fn an_unknown_name_is_an_error_at_wiring_and_a_refusal_at_run_time() {
+    let module = module(Policy::named("p"));
+    assert_eq!(module.pipeline("typo", ()).unwrap_err().code(), Code::UnknownPolicy);
+    let refused = *module.run("typo", (), ok).await.unwrap_err().rejection().unwrap();
+    assert_eq!((refused.kind(), refused.status()), (Kind::Configuration, 500));
+}
+
+#[tokio::test]
+async fn a_name_is_looked_up_by_itself_then_as_default_then_as_the_unknown_rule_says() {
+    let limited = Policy::named("ignored").rate_limit(RateLimitSpec::per_second(1));
+    let module = builder(Policy::named("p")).default_policy(limited).build().unwrap();
+    assert!(module.pipeline("p", ()).unwrap().describe().stages.is_empty());
+    let other = module.pipeline("other", ()).unwrap();
+    assert_eq!((other.key().policy(), other.describe().stages.len()), ("other", 1));
+
+    let lenient = builder(Policy::named("p")).unknown(Unknown::Passthrough).build().unwrap();
+    assert_eq!(lenient.run("anything", (), ok).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_policies_are_built_in_and_can_be_overridden() {
+    let module = module(Policy::named("transient").timeout(SECOND));
+    assert_eq!(module.policies(), ["occ", "transient"]);
+    let occ = Upstream::playing([Err(Failure(Kind::Concurrency, None)), Ok(2)]);
+    assert_eq!(module.run("occ", (), || occ.call()).await, Ok(2));
+    let names: Vec<_> = module.pipeline("transient", ()).unwrap().describe().stages;
+    assert_eq!(names, [StageDescription::Timeout(SECOND)]);
+}
+
+#[test]
+fn every_mistake_of_every_policy_is_reported_at_once() {
+    let error = ResilienceModule::in_memory()
+        .policy(Policy::named("a").timeout(0 * SECOND))
+        .policy(Policy::named("b").retry(RetrySpec::attempts(0)))
+        .policy(Policy::named("b"))
+        .policy(Policy::named(""))
+        .max_routes(0)
+        .status(Code::Draining, 200)
+        .build()
+        .unwrap_err();
+    let paths: Vec<_> = error.mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
+    let expected = [
+        "policies.a.timeout",
+        "policies.b.retry.max_attempts",
+        "policies.b",
+        "policies..name",
+        "max_routes",
+        "statuses.draining",
+    ];
+    assert_eq!(paths, expected);
+    assert!(error.to_string().starts_with("6 mistakes in the configuration\n  policies.a.timeout: must be"));
+}
+
+#[test]
+fn a_service_may_override_the_status_of_a_code() {
+    let module = builder(Policy::named("p")).status(Code::BulkheadFull, 429).build().unwrap();
+    assert_eq!(module.status(&Rejection::new(Code::BulkheadFull)), 429);
+    assert_eq!(module.status(&Rejection::new(Code::CircuitOpen)), 503);
+}
+
+#[tokio::test]
+async fn a_route_that_is_too_long_is_refused_and_a_strange_one_is_not() {
+    let module = module(Policy::named("p"));
+    assert_eq!(module.run("p", "{x}\r\n:\0/…", ok).await, Ok(1));
+    assert_eq!(code(module.run("p", "x".repeat(1025).as_str(), ok).await), Code::RouteTooLong);
+    assert_eq!(module.run("p", "x".repeat(1024).as_str(), ok).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_policy_reaches_living_buckets_circuits_and_kept_pipelines() {
+    let policy = |permits, failures| {
+        Policy::named("p")
+            .rate_limit(RateLimitSpec::per_second(permits))
+            .breaker(BreakerSpec::consecutive_failures(failures))
+    };
+    let log = Log::default();
+    let module = builder(policy(10, 5)).observer(log.clone()).build().unwrap();
+    let kept = module.pipeline("p", "eu").unwrap();
+    for _ in 0..2 {
+        assert_eq!(kept.run(broken).await, Err(Error::Inner(BROKEN)));
+    }
+    module.retune(policy(6, 3)).unwrap();
+    assert_eq!(kept.available_permits().await, Some(6), "eight were left, six fit");
+    assert_eq!(kept.run(broken).await, Err(Error::Inner(BROKEN)));
+    let (answer, record) = kept.call().run_recorded(ok).await;
+    assert_eq!((code(answer), record.policy_version), (Code::CircuitOpen, 2), "the streak of two went on");
+    assert_eq!(log.count("Retuned"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_can_add_and_remove_stages_under_running_calls() {
+    let module = module(Policy::named("p").timeout(SECOND));
+    let kept = module.pipeline("p", ()).unwrap();
+    let mut running = Box::pin(kept.run(hang));
+    assert!(poll_once(running.as_mut()).is_pending());
+    module.retune(Policy::named("p").rate_limit(RateLimitSpec::per_second(1))).unwrap();
+    assert_eq!(kept.run(ok).await, Ok(1));
+    assert_eq!(code(kept.run(ok).await), Code::RateLimited);
+    assert_eq!(code(running.await), Code::AttemptTimeout, "a call in flight finishes under the old policy");
+    assert_eq!(kept.run(ok).await, Ok(1));
+    module.retune(Policy::named("p")).unwrap();
+    module.retune(Policy::named("p").rate_limit(RateLimitSpec::per_second(1))).unwrap();
+    tokio::time::advance(SECOND / 2).await;
+    assert_eq!(code(kept.run(ok).await), Code::RateLimited, "the bucket was kept meanwhile");
+}
+
+#[tokio::test]
+async fn a_bad_change_changes_nothing() {
+    let module = module(Policy::named("p").timeout(SECOND));
+    let error = module.retune(Policy::named("p").timeout(0 * SECOND)).unwrap_err();
+    assert_eq!(error.mistakes[0].path, "policies.p.timeout");
+    assert_eq!(module.pipeline("p", ()).unwrap().describe().version, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn routes_are_bounded_and_newcomers_to_a_full_table_share_one_limit() {
+    let log = Log::default();
+    let limited = Policy::named("p").rate_limit(RateLimitSpec::per_second(1));
+    let module = builder(limited).max_routes(2).observer(log.clone()).build().unwrap();
+    let _held = [module.pipeline("p", "a").unwrap(), module.pipeline("p", "b").unwrap()];
+    assert_eq!(module.run("p", "c", ok).await, Ok(1));
+    assert_eq!(code(module.run("p", "d", ok).await), Code::RateLimited, "no new bucket for every new name");
+    assert_eq!((module.pipelines().len(), log.count("RoutesExhausted")), (2, 2));
+    drop(_held);
+    assert_eq!(module.run("p", "e", ok).await, Ok(1), "a place is free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_circuit_is_not_forgotten_for_the_sake_of_idle_routes() {
+    let module = builder(Policy::named("p").breaker(BreakerSpec::consecutive_failures(1))).max_routes(4);
+    let module = module.build().unwrap();
+    assert!(module.run("p", "dead", broken).await.is_err());
+    for i in 0..100 {
+        assert_eq!(module.run("p", i.to_string().as_str(), ok).await, Ok(1));
+    }
+    assert_eq!(code(module.run("p", "dead", ok).await), Code::CircuitOpen);
+}
+
+/// Writes down when it is asked and told.
+struct Witness(u16, &'static str, Arc<Mutex<Vec<String>>>);
+
+impl Guard for Witness {
+    fn name(&self) -> &str {
+        self.1
+    }
+
+    fn order(&self) -> u16 {
+        self.0
+    }
+
+    fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection> {
+        self.2.lock().unwrap().push(format!("{}? {}", self.1, call.attempt));
+        Ok(())
+    }
+
+    fn settle(&self, call: &CallInfo<'_>, outcome: Outcome) {
+        self.2.lock().unwrap().push(format!("{}: {} {outcome:?}", self.1, call.attempt));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn custom_guards_stand_where_their_number_says_and_are_settled_inside_out() {
+    let story = Arc::new(Mutex::new(Vec::new()));
+    let witness = |order, name| Witness(order, name, story.clone());
+    // Written inside out, on purpose: the order is fixed.
+    let policy = Policy::named("p")
+        .guard(witness(650, "attempt"))
+        .retry(RetrySpec::attempts(2).backoff(Backoff::constant(MS)))
+        .guard(witness(450, "inner"))
+        .breaker(BreakerSpec::failure_ratio(0.5))
+        .guard(witness(250, "middle"))
+        .rate_limit(RateLimitSpec::per_second(9))
+        .guard(witness(50, "outer"));
+    let module = module(policy);
+    let upstream = Upstream::playing([Err(BROKEN), Ok(1)]);
+    assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1));
+    let expected = [
+        "outer? 0",
+        "middle? 0",
+        "inner? 0",
+        "attempt? 1",
+        "attempt: 1 Failure",
+        "attempt? 2",
+        "attempt: 2 Success",
+        "inner: 0 Success",
+        "middle: 0 Success",
+        "outer: 0 Success",
+    ];
+    assert_eq!(*story.lock().unwrap(), expected);
+    let described: Vec<_> = module.pipelines()[0].describe().stages.iter().map(|s| s.name().to_owned()).collect();
+    assert_eq!(described, ["outer", "rate_limit", "middle", "breaker", "inner", "retry", "attempt"]);
+}
+
+struct Closed(u16);
+
+impl Guard for Closed {
+    fn name(&self) -> &str {
+        "closed"
+    }
+
+    fn order(&self) -> u16 {
+        self.0
+    }
+
+    fn admit(&self, _: &CallInfo<'_>) -> Result<(), Rejection> {
+        Err(Rejection::new(Code::GuardRefused).retry_in(SECOND))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guards_refusal_gives_back_what_the_stages_outside_it_gave() {
+    for order in [50, 250, 450, 650] {
+        let policy = Policy::named("p")
+            .rate_limit(RateLimitSpec::per_second(5))
+            .breaker(BreakerSpec::failure_ratio(0.5))
+            .guard(Closed(order));
+        let pipeline = module(policy).pipeline("p", ()).unwrap();
+        let refused = *pipeline.run(ok).await.unwrap_err().rejection().unwrap();
+        assert_eq!(
+            (refused.code(), refused.retry_after(), refused.policy()),
+            (Code::GuardRefused, Some(SECOND), Some("p"))
+        );
+        assert_eq!(pipeline.available_permits().await, Some(5), "guard at {order}");
+        assert_eq!(pipeline.circuit().await.unwrap().calls, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_tells_the_whole_story_of_every_answer() {
+    let policy = Policy::named("p")
+        .rate_limit(RateLimitSpec::per_second(3))
+        .breaker(BreakerSpec::consecutive_failures(1).break_for(SECOND))
+        .timeout(100 * MS);
+    let pipeline = module(policy).pipeline("p", ()).unwrap();
+    let (_, answered) = pipeline.call().run_recorded(|| after(40 * MS, Ok(1))).await;
+    let expected =
+        Decision { remaining: Some(2), policy_version: 1, attempts: 1, elapsed: 40 * MS, ..Decision::default() };
+    assert_eq!(answered, expected);
+
+    let (_, cut_off) = pipeline.call().run_recorded(hang).await;
+    assert_eq!((cut_off.stage, cut_off.reason), (Some(Stage::Timeout), Some(Code::AttemptTimeout)));
+    assert_eq!((cut_off.verdict, cut_off.elapsed), (Verdict::Admitted, 100 * MS));
+
+    let (_, refused) = pipeline.call().run_recorded(ok).await;
+    assert_eq!((refused.stage, refused.reason), (Some(Stage::Circuit), Some(Code::CircuitOpen)));
+    assert_eq!((refused.verdict, refused.attempts, refused.retry_after), (Verdict::Refused, 0, Some(SECOND)));
+
+    tokio::time::advance(SECOND).await;
+    let (_, probe) = pipeline.call().run_recorded(ok).await;
+    assert!(probe.probe && !answered.probe);
+
+    let (_, missing) = module(Policy::named("p")).call("typo", ()).run_recorded(ok).await;
+    assert_eq!((missing.verdict, missing.reason), (Verdict::Refused, Some(Code::UnknownPolicy)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_of_a_call_that_waited_and_was_refused_counts_the_wait() {
+    let policy = Policy::named("p")
+        .rate_limit(RateLimitSpec::per_second(5).burst(1).max_wait(SECOND))
+        .breaker(BreakerSpec::consecutive_failures(1));
+    let pipeline = module(policy).pipeline("p", ()).unwrap();
+    assert!(pipeline.run(broken).await.is_err());
+    let (_, record) = pipeline.call().run_recorded(ok).await;
+    assert_eq!((record.reason, record.elapsed), (Some(Code::CircuitOpen), 200 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_of_a_retry_that_the_circuit_refused_is_of_the_attempt_before() {
+    let policy = Policy::named("p")
+        .breaker(BreakerSpec::consecutive_failures(1).count_attempts())
+        .retry(RetrySpec::attempts(5).backoff(Backoff::constant(300 * MS).jitter(Jitter::None)))
+        .timeout(50 * MS);
+    let pipeline = module(policy).pipeline("p", ()).unwrap();
+    let (_, record) = pipeline.call().run_recorded(hang).await;
+    assert_eq!((record.stage, record.reason), (Some(Stage::Timeout), Some(Code::AttemptTimeout)));
+    assert_eq!((record.attempts, record.elapsed), (1, 350 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_throttle_sheds_in_proportion_and_is_told_apart_from_a_rate_limit() {
+    let module = module(Policy::named("p").throttle(ThrottleSpec::default()));
+    let pipeline = module.pipeline("p", ()).unwrap();
+    let (mut shed, mut sent) = (0, 0);
+    for _ in 0..1_000 {
+        match pipeline.run(broken).await.unwrap_err() {
+            Error::Inner(_) => sent += 1,
+            Error::Rejected(no) => {
+                assert_eq!((no.code(), no.kind(), no.status()), (Code::AdaptiveThrottle, Kind::Throttled, 429));
+                shed += 1;
+            }
+        }
+    }
+    assert!(shed > 900 && sent >= 10, "{shed} shed, {sent} sent");
+    assert!(pipeline.circuit().await.is_none());
+}
+
+#[tokio::test]
+async fn a_pipeline_describes_itself_as_text() {
+    let policy = Policy::named("payments").rate_limit(RateLimitSpec::per_second(100).burst(200)).timeout(SECOND);
+    let text = module(policy).pipeline("payments", "stripe").unwrap().describe().to_string();
+    assert_eq!(text, "payments/stripe (version 1)\n  rate_limit 100 per 1s, burst 200\n  timeout    1s an attempt");
+    let empty = module(Policy::named("p")).pipeline("p", ()).unwrap().describe().to_string();
+    assert_eq!(empty, "p (version 1)\n  pass-through");
+}
+
+#[test]
+fn calls_and_modules_travel_between_threads() {
+    fn sendable<T: Send>(_: T) {}
+    let module = module(Policy::named("p"));
+    sendable(module.run("p", (), ok));
+    sendable(module.pipeline("p", ()).unwrap().run(ok));
+    sendable(module.call("p", ()).fallback_value(1).run_recorded(ok));
+}

@@ -1,0 +1,136 @@
+//! Time-outs and deadlines: who is cut off when, and what the operation learns of it.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use phalanx::*;
+use support::*;
+use tokio::time::Instant;
+
+fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> Code {
+    answer.unwrap_err().rejection().expect("a refusal").code()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_takes_too_long_is_dropped() {
+    let dropped = Arc::new(AtomicBool::new(false));
+    struct Flag(Arc<AtomicBool>);
+    impl Drop for Flag {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let module = module(Policy::named("p").timeout(100 * MS));
+    let start = Instant::now();
+    let answer = module.run("p", (), || async {
+        let _flag = Flag(dropped.clone());
+        hang().await
+    });
+    assert_eq!(code(answer.await), Code::AttemptTimeout);
+    assert_eq!(start.elapsed(), 100 * MS);
+    assert!(dropped.load(Ordering::Relaxed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_attempt_goes_on_after_its_caller_was_answered() {
+    let finished = Arc::new(AtomicBool::new(false));
+    let module = module(Policy::named("p").timeout(100 * MS));
+    let answer = module.call("p", ()).run_detached(|| {
+        let finished = finished.clone();
+        async move {
+            tokio::time::sleep(SECOND).await;
+            finished.store(true, Ordering::Relaxed);
+            Ok::<_, Failure>(1)
+        }
+    });
+    assert_eq!(code(answer.await), Code::AttemptTimeout);
+    assert!(!finished.load(Ordering::Relaxed));
+    tokio::time::sleep(SECOND).await;
+    assert!(finished.load(Ordering::Relaxed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_answer_in_time_is_the_answer_and_the_context_goes_with_it() {
+    let module = module(Policy::named("p").deadline(2 * SECOND));
+    let answer = module.call("p", ()).run_detached(|| async { Ok::<_, Failure>(Context::current().remaining()) });
+    assert_eq!(answer.await, Ok(Some(2 * SECOND)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_has_its_own_time() {
+    let retry = RetrySpec::attempts(3).backoff(Backoff::constant(MS).jitter(Jitter::None));
+    let module = module(Policy::named("p").timeout(100 * MS).retry(retry));
+    let start = Instant::now();
+    let (answer, record) = module.call("p", ()).run_recorded(hang).await;
+    assert_eq!((code(answer), record.attempts), (Code::AttemptTimeout, 3));
+    assert_eq!(start.elapsed(), 302 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_gates_the_whole_chain() {
+    let retry = RetrySpec::attempts(100).backoff(Backoff::constant(50 * MS).jitter(Jitter::None));
+    let module = module(Policy::named("p").deadline(SECOND).timeout(300 * MS).retry(retry));
+    let start = Instant::now();
+    let (answer, record) = module.call("p", ()).run_recorded(hang).await;
+    // 300 + 50 + 300 + 50 + the 300 that are left.
+    assert_eq!((code(answer), record.attempts), (Code::DeadlineExceeded, 3));
+    assert_eq!((start.elapsed(), record.stage), (SECOND, Some(Stage::Deadline)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_gets_what_is_left_minus_the_margin() {
+    let deadline = DeadlineSpec::total(SECOND).safety_margin(100 * MS);
+    let module = module(Policy::named("p").deadline(deadline).timeout(5 * SECOND));
+    let start = Instant::now();
+    assert_eq!(code(module.run("p", (), hang).await), Code::DeadlineExceeded);
+    assert_eq!(start.elapsed(), 900 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_has_passed_takes_nothing_from_anybody() {
+    let module = module(Policy::named("p").rate_limit(RateLimitSpec::per_second(5)));
+    let pipeline = module.pipeline("p", ()).unwrap();
+    let late = Context::EMPTY.with_deadline(Instant::now());
+    let answer = scope(late, pipeline.run(hang)).await;
+    assert_eq!(code(answer), Code::DeadlineExceeded);
+    assert_eq!(pipeline.available_permits().await, Some(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_operation_and_every_policy_inside_see_the_tighter_deadline() {
+    let outer = Policy::named("outer").deadline(SECOND);
+    let module = builder(outer).policy(Policy::named("inner").deadline(10 * SECOND)).build().unwrap();
+    let seen = module.run("outer", (), || async {
+        tokio::time::sleep(400 * MS).await;
+        let remaining = || async { Ok::<_, Failure>(Context::current().remaining()) };
+        module.run("inner", (), remaining).await.map_err(|_| BROKEN)
+    });
+    assert_eq!(seen.await, Ok(Some(600 * MS)));
+    assert_eq!(Context::current(), Context::EMPTY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_may_be_tighter_than_its_policy_and_never_looser() {
+    let module = module(Policy::named("p").deadline(SECOND));
+    for (asked, got) in [(200 * MS, 200 * MS), (60 * SECOND, SECOND)] {
+        let start = Instant::now();
+        assert_eq!(code(module.call("p", ()).within(asked).run(hang).await), Code::DeadlineExceeded);
+        assert_eq!(start.elapsed(), got);
+    }
+}
+
+#[tokio::test]
+async fn on_the_systems_clock_a_time_limit_holds_too() {
+    // The one test that waits for real: everything else runs on moved time.
+    let module = module(Policy::named("p").timeout(20 * MS));
+    let pipeline = module.pipeline("p", ()).unwrap();
+    for _ in 0..3 {
+        let start = Instant::now();
+        assert_eq!(code(pipeline.run(hang).await), Code::AttemptTimeout);
+        let took = start.elapsed();
+        assert!(took >= 20 * MS && took < Duration::from_secs(2), "{took:?}");
+    }
+}
