@@ -87,7 +87,10 @@ pub(crate) struct Ride<'a, S: Store> {
     number: u32,
     pub(crate) kind: Option<Kind>,
     probe: bool,
-    pub(super) outcome: Option<Outcome>,
+    /// The last attempt's.
+    outcome: Option<Outcome>,
+    /// Whether that is the call's too: no other attempt follows.
+    pub(super) decided: bool,
     pub(super) stage: Option<Stage>,
     source: Source,
     /// The last refusal's reason and microseconds to wait; meaningful once there was one.
@@ -127,6 +130,7 @@ impl<'a, S: Store> Ride<'a, S> {
             kind: None,
             probe: false,
             outcome: None,
+            decided: false,
             stage: None,
             source: Source::Local,
             code: Code::GuardRefused,
@@ -358,6 +362,7 @@ impl<'a, S: Store> Ride<'a, S> {
     #[inline]
     pub(super) fn settle_attempt(&mut self, outcome: Outcome, kind: Option<Kind>) {
         self.outcome = Some(outcome);
+        self.decided = true;
         self.kind = kind;
         if self.attempt_guards > 0 {
             self.settle_attempt_guards(outcome);
@@ -497,7 +502,7 @@ impl<'a, S: Store> Ride<'a, S> {
         let ran_enough = self.ended.since(self.now) >= stages.deadline.failure_floor;
         let panicked = self.running.load(Ordering::Relaxed);
         let unheard_of = if panicked || overdue && ran_enough { Outcome::Failure } else { Outcome::Cancelled };
-        let outcome = self.outcome.unwrap_or(unheard_of);
+        let outcome = self.outcome.filter(|_| self.decided).unwrap_or(unheard_of);
         self.abandoned = true;
         self.settle_attempt_guards(outcome);
         self.settle_pass(outcome);

@@ -245,7 +245,7 @@ impl<S: Store> Ride<'_, S> {
             self.tell(What::RetryBudgetExhausted);
             return None;
         }
-        self.outcome = None; // from here on the call is open again
+        self.decided = false;
         self.tell(What::Retry { attempt: self.attempts, delay, kind });
         Some(delay)
     }
