@@ -1,7 +1,7 @@
 //! Retry: run the whole operation again when repeating may help.
 //!
 //! Three things keep it from making matters worse: only retryable kinds can be named, a budget caps the share of calls
-//! that are repeated, and nested policies do not multiply ([`nested`]).
+//! that are repeated, and nested policies do not multiply (`nested.rs`).
 
 pub mod backoff;
 pub(crate) mod nested;

@@ -1,7 +1,7 @@
 //! A time limit that costs nothing until it is needed: the timer is registered only when the operation is not ready
 //! at its first poll.
 //!
-//! An operation that answers at once never pays for a timer, and one that does not pays little ([`timer`]). The operation is polled before the clock is looked at, so an answer that is there always wins.
+//! An operation that answers at once never pays for a timer, and one that does not pays little (`timer.rs`). The operation is polled before the clock is looked at, so an answer that is there always wins.
 
 mod timer;
 

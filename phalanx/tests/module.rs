@@ -1,8 +1,11 @@
 //! The module: names, routes, wiring mistakes, changes at run time, guards, and the record of a decision.
 
+#![allow(clippy::unwrap_used)] // a test's own guard may unwrap
+
 mod support;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use phalanx::*;
 use support::*;
@@ -13,10 +16,6 @@ async fn ok() -> Result<u32, Failure> {
 
 async fn broken() -> Result<u32, Failure> {
     Err(BROKEN)
-}
-
-fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> Code {
-    answer.unwrap_err().rejection().expect("a refusal").code()
 }
 
 #[tokio::test]
@@ -52,7 +51,7 @@ async fn two_policies_are_built_in_and_can_be_overridden() {
 #[test]
 fn every_mistake_of_every_policy_is_reported_at_once() {
     let error = ResilienceModule::in_memory()
-        .policy(Policy::named("a").timeout(0 * SECOND))
+        .policy(Policy::named("a").timeout(Duration::ZERO))
         .policy(Policy::named("b").retry(RetrySpec::attempts(0)))
         .policy(Policy::named("b"))
         .policy(Policy::named(""))
@@ -129,7 +128,7 @@ async fn a_change_can_add_and_remove_stages_under_running_calls() {
 #[tokio::test]
 async fn a_bad_change_changes_nothing() {
     let module = module(Policy::named("p").timeout(SECOND));
-    let error = module.retune(Policy::named("p").timeout(0 * SECOND)).unwrap_err();
+    let error = module.retune(Policy::named("p").timeout(Duration::ZERO)).unwrap_err();
     assert_eq!(error.mistakes[0].path, "policies.p.timeout");
     assert_eq!(module.pipeline("p", ()).unwrap().describe().version, 1);
 }

@@ -14,10 +14,6 @@ async fn ok() -> Result<u32, Failure> {
     Ok(1)
 }
 
-fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> Code {
-    answer.unwrap_err().rejection().expect("a refusal").code()
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_empty_bucket_refuses_at_once_and_says_when_to_come_back() {
     let module = module(limited(RateLimitSpec::per_second(10).burst(2)));

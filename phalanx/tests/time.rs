@@ -10,10 +10,6 @@ use phalanx::*;
 use support::*;
 use tokio::time::Instant;
 
-fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> Code {
-    answer.unwrap_err().rejection().expect("a refusal").code()
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_takes_too_long_is_dropped() {
     let dropped = Arc::new(AtomicBool::new(false));

@@ -3,9 +3,9 @@
 //! It serves alone behind `ResilienceModule::in_memory()`, and it is the twin that answers when a shared store is
 //! away. Decisions are the machines' of `phalanx-core`; this crate adds tables and threads:
 //!
-//! * a **bucket** is its machine behind a lock held for a few instructions;
+//! * a **bucket** is one word and one compare-and-swap;
 //! * a **circuit** in its two common states, closed and open, answers from one atomic word, and successes are summed
-//!   per thread and told to the machine in batches ([`breaker`]), so that threads on one key do not queue;
+//!   per thread and told to the machine in batches ([`BreakerCell`]), so that threads on one key do not queue;
 //! * a **digest** is lock-free by itself.
 //!
 //! Tables never grow beyond their capacity and never forget an open circuit or a key in use for the sake of an idle

@@ -31,6 +31,7 @@ const LONGEST_UNBOUNDED_WAIT: Duration = Duration::from_secs(60);
 ///
 /// One flat future on purpose: awaiting one `async fn` inside another moves the inner one's whole state, and moving
 /// costs more than most stages do. What does not wait is in [`Ride`].
+#[allow(clippy::manual_async_fn)] // an `async fn` would keep its arguments twice
 pub(crate) fn walk<'a, S, T, E, F, Fut, C, R>(
     stages: Current<'a, S>,
     terms: &'a Terms,
@@ -44,7 +45,6 @@ where
     Fut: Future<Output = Result<T, E>>,
     C: Classifier<T, E>,
 {
-    // Not an `async fn`: that would keep its arguments twice.
     async move {
         let stages: &Stages<S> = &stages;
         let mut ride = Ride::new(stages, terms);

@@ -1,6 +1,6 @@
 //! What the behaviour tests share: a scripted operation, an error with a kind, an observer that writes everything down.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)] // each test file uses its part; a test may unwrap
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use phalanx::{Class, Classify, Event, Kind, ModuleBuilder, Observer, Policy, ResilienceModule, What};
+use phalanx::{Class, Classify, Code, Error, Event, Kind, ModuleBuilder, Observer, Policy, ResilienceModule, What};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -25,6 +25,11 @@ impl Classify for Failure {
 }
 
 pub const BROKEN: Failure = Failure(Kind::Infrastructure, None);
+
+/// The code of a refusal.
+pub fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> Code {
+    answer.unwrap_err().rejection().expect("a refusal").code()
+}
 
 /// An upstream that plays a script, the last line of it for ever, and counts how often it was called.
 #[derive(Clone)]
