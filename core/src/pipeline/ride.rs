@@ -5,27 +5,25 @@
 //! caller that went away at any await, a panic). It is filled in place and never moved, which is half of why a call is
 //! cheap.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod admission;
+mod settlement;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::Terms;
-use super::stages::{Circuit, Place, RateLimit, Stages};
-use crate::breaker::{Admission, Count, Sample, Ticket, Transition};
+use super::stages::Stages;
+use crate::breaker::{Ticket, Transition};
 use crate::clock::Time;
 use crate::context::Context;
 use crate::decision::{Decision, Verdict};
 use crate::error::Error;
 use crate::event::What;
-use crate::guard::{CallInfo, Guard};
 use crate::kind::{Kind, Outcome};
-use crate::policy::{OnDegraded, Stage};
-use crate::rate_limit::{Level, Take};
+use crate::policy::Stage;
+use crate::rate_limit::Level;
 use crate::rejection::{Code, Rejection, Source, UNKNOWN};
-use crate::store::{Answer, Ask, Grant, Store};
-use crate::throttle::{Appetite, Throttle, ThrottleSpec};
+use crate::store::Store;
 
 /// Whether a call may go on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -148,189 +146,6 @@ impl<'a, S: Store> Ride<'a, S> {
         if self.timed { self.stages.clock.now() } else { Time::ZERO }
     }
 
-    /// Takes the caller's time into account, and asks the outermost guards.
-    #[inline]
-    pub(super) fn passes_gate(&mut self) -> bool {
-        let total = self.stages.deadline.total;
-        let current = Context::current();
-        let plain = total.is_none() && self.context == Context::EMPTY && current == Context::EMPTY;
-        (plain || self.is_in_time(current, total)) && self.passes_guards(Place::BeforeRateLimit)
-    }
-
-    #[cold]
-    fn is_in_time(&mut self, current: Context, total: Option<Duration>) -> bool {
-        self.binds = total.is_some() || self.context != Context::EMPTY;
-        self.context = current.tightened_by(self.context);
-        if let Some(total) = total {
-            self.context = self.context.with_timeout(total);
-        }
-        let late = self.time_left().is_some_and(|left| left.is_zero());
-        if late {
-            self.refuse(Stage::Deadline, Code::DeadlineExceeded);
-        }
-        !late
-    }
-
-    /// What is left of the caller's time, minus the margin kept for the way home.
-    #[inline]
-    pub(super) fn time_left(&self) -> Option<Duration> {
-        let left = self.context.deadline()?.saturating_duration_since(Instant::now());
-        Some(left.saturating_sub(self.stages.deadline.safety_margin))
-    }
-
-    /// What the rate limit is asked for.
-    #[inline]
-    pub(super) fn ask(&self, limit: &RateLimit<S>) -> Ask {
-        let patience = self.time_left().unwrap_or(Duration::MAX);
-        Ask { cost: self.cost, max_wait: limit.max_wait.min(patience) }
-    }
-
-    /// Takes the call's permits if that can be decided without waiting.
-    #[inline]
-    pub(super) fn takes_now(&mut self, limit: &RateLimit<S>) -> Step {
-        let ask = self.ask(limit);
-        match self.stages.store.acquire_now(&limit.bucket, self.now, ask) {
-            Some(grant) => self.takes(&grant),
-            None => Step::Ask,
-        }
-    }
-
-    /// Takes the rate limit's answer.
-    #[inline]
-    pub(super) fn takes(&mut self, grant: &Grant) -> Step {
-        self.left = grant.left;
-        match grant.take {
-            Take::Granted { wait } => {
-                self.permits = self.cost;
-                self.accepts(Stage::RateLimit, grant.source).or_wait(wait)
-            }
-            Take::Refused { until } => self.declines(Stage::RateLimit, Code::RateLimited, until, grant.source),
-        }
-    }
-
-    /// Asks the circuit, if it can answer without waiting.
-    #[inline]
-    pub(super) fn passes_now(&mut self) -> Step {
-        let stages = self.stages;
-        match stages.circuit_for(self.attempts) {
-            Circuit::None => Step::Go,
-            Circuit::Throttle(spec) => self.passes_throttle(spec),
-            Circuit::Breaker { breaker, .. } => match stages.store.admit_now(breaker, self.now) {
-                Some(answer) => self.passes(&answer),
-                None => Step::Ask,
-            },
-        }
-    }
-
-    /// Takes the circuit's answer.
-    #[inline]
-    pub(super) fn passes(&mut self, answer: &Answer) -> Step {
-        match answer.admission {
-            Admission::Admitted(ticket) => {
-                self.pass = Pass::Breaker(ticket);
-                self.probe |= ticket.lease.is_some();
-                self.accepts(Stage::Circuit, answer.source)
-            }
-            Admission::Refused { code, until } => self.declines(Stage::Circuit, code, until, answer.source),
-        }
-    }
-
-    /// A store said yes. If it is only its twin's word, the policy may want no decision made on that.
-    #[inline]
-    fn accepts(&mut self, stage: Stage, source: Source) -> Step {
-        if source == Source::Degraded && self.stages.on_degraded == OnDegraded::Closed {
-            self.refuse(stage, Code::StoreUnavailable);
-            self.source = source;
-            return Step::Stop;
-        }
-        if self.source != Source::Degraded {
-            self.source = source;
-        }
-        Step::Go
-    }
-
-    /// A store said no. If it is only its twin's word, the policy may want the call let through all the same.
-    #[inline]
-    fn declines(&mut self, stage: Stage, code: Code, until: Time, source: Source) -> Step {
-        if source == Source::Degraded && self.stages.on_degraded != OnDegraded::Local {
-            return self.accepts(stage, source);
-        }
-        self.refuse(stage, code);
-        self.wait = until.micros_from(self.now);
-        self.source = source;
-        Step::Stop
-    }
-
-    /// Asks the throttle, whose state is always this process' own.
-    fn passes_throttle(&mut self, spec: &ThrottleSpec) -> Step {
-        let stages = self.stages;
-        let mut throttle = stages.kept.throttle.lock();
-        let throttle = throttle.get_or_insert_with(|| Throttle::new(spec));
-        if throttle.admit(self.now, spec, stages.kept.rng.unit()) {
-            self.pass = Pass::Throttle;
-            Step::Go
-        } else {
-            self.refuse(Stage::Circuit, Code::AdaptiveThrottle);
-            Step::Stop
-        }
-    }
-
-    /// Asks the custom guards of a place, outermost first.
-    #[inline]
-    pub(super) fn passes_guards(&mut self, place: Place) -> bool {
-        self.stages.guards.is_none() || self.passes_each(place)
-    }
-
-    #[cold]
-    fn passes_each(&mut self, place: Place) -> bool {
-        let stages = self.stages;
-        let Some(placed) = &stages.guards else { return true };
-        for guard in placed.at(place) {
-            if let Err(rejection) = guard.admit(&self.info(place)) {
-                (self.code, self.wait, self.source) = (rejection.code(), rejection.wait(), rejection.source());
-                return false;
-            }
-            match place {
-                Place::Attempts => self.attempt_guards += 1,
-                _ => self.call_guards += 1,
-            }
-        }
-        true
-    }
-
-    fn info(&self, place: Place) -> CallInfo<'a> {
-        CallInfo {
-            key: &self.stages.key,
-            criticality: self.context.criticality(),
-            attempt: if place == Place::Attempts { self.number } else { 0 },
-        }
-    }
-
-    /// Another attempt is being prepared.
-    #[inline]
-    pub(super) fn prepare_attempt(&mut self) {
-        self.number = self.attempts + 1;
-    }
-
-    /// It was refused before it started, and it was the first.
-    #[inline]
-    pub(super) fn cancel_attempt_guards(&mut self) {
-        if self.attempt_guards > 0 {
-            self.settle_attempt_guards(Outcome::Cancelled);
-        }
-    }
-
-    /// It was refused before it started: the attempt before it was the last, and the record is of that one.
-    #[cold]
-    pub(super) fn cancel_attempt(&mut self, stage: Option<Stage>) {
-        self.stage = stage;
-        self.ended = self.read_clock();
-        self.settle_attempt_guards(Outcome::Cancelled);
-        if self.stages.counts(Count::Attempts) {
-            self.settle_pass(Outcome::Cancelled);
-        }
-    }
-
     /// A wait for permits is over.
     pub(super) fn waited(&mut self) {
         self.now = self.read_clock();
@@ -356,78 +171,6 @@ impl<'a, S: Store> Ride<'a, S> {
         let done = work();
         self.running.store(false, Ordering::Relaxed);
         done
-    }
-
-    /// An attempt is over: whoever admitted it is told.
-    #[inline]
-    pub(super) fn settle_attempt(&mut self, outcome: Outcome, kind: Option<Kind>) {
-        self.outcome = Some(outcome);
-        self.decided = true;
-        self.kind = kind;
-        if self.attempt_guards > 0 {
-            self.settle_attempt_guards(outcome);
-        }
-        if !matches!(self.pass, Pass::None) && self.stages.counts(Count::Attempts) {
-            self.settle_pass(outcome);
-        }
-    }
-
-    /// The call is over: whoever admitted it is told.
-    #[inline]
-    pub(super) fn settle_call(&mut self) {
-        if !matches!(self.pass, Pass::None) {
-            self.settle_pass(self.outcome.unwrap_or(Outcome::Cancelled));
-        }
-        if self.call_guards > 0 {
-            self.settle_call_guards(self.outcome.unwrap_or(Outcome::Cancelled));
-        }
-    }
-
-    #[inline]
-    fn settle_pass(&mut self, outcome: Outcome) {
-        let stages = self.stages;
-        match (std::mem::replace(&mut self.pass, Pass::None), &stages.circuit) {
-            (Pass::Breaker(ticket), Circuit::Breaker { breaker, .. }) => {
-                let sample = Sample { outcome, latency: self.latency() };
-                self.tell_change(stages.store.record(breaker, self.ended, ticket, sample));
-            }
-            (Pass::Throttle, _) => {
-                if let Some(throttle) = stages.kept.throttle.lock().as_mut() {
-                    throttle.record(self.ended, appetite(outcome, self.kind));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Innermost first; each is counted out before it is told, so that one that panics is not told again.
-    #[cold]
-    fn settle_attempt_guards(&mut self, outcome: Outcome) {
-        let stages = self.stages;
-        while let (Some(placed), 1..) = (&stages.guards, self.attempt_guards) {
-            self.attempt_guards -= 1;
-            let info = self.info(Place::Attempts);
-            self.tell_guard(placed.of_attempts(self.attempt_guards.into()), &info, outcome);
-        }
-    }
-
-    #[cold]
-    fn settle_call_guards(&mut self, outcome: Outcome) {
-        let stages = self.stages;
-        while let (Some(placed), 1..) = (&stages.guards, self.call_guards) {
-            self.call_guards -= 1;
-            let info = self.info(Place::BeforeRateLimit);
-            self.tell_guard(placed.of_calls(self.call_guards.into()), &info, outcome);
-        }
-    }
-
-    /// A guard's panic is the caller's, unless the caller has gone: then everybody else still has to be told.
-    fn tell_guard(&self, guard: &dyn Guard, info: &CallInfo<'_>, outcome: Outcome) {
-        if self.abandoned {
-            let _ = catch_unwind(AssertUnwindSafe(|| guard.settle(info, outcome)));
-        } else {
-            guard.settle(info, outcome);
-        }
     }
 
     /// Notes who refused, and why.
@@ -490,29 +233,6 @@ impl<'a, S: Store> Ride<'a, S> {
             self.tell(What::Finished { outcome, kind, decision });
         }
     }
-
-    /// There is no answer and there will be none: a panic of the operation, a deadline that somebody else enforced, or
-    /// a caller that lost interest.
-    #[cold]
-    fn abandon(&mut self) {
-        let stages = self.stages;
-        self.ended = stages.clock.now();
-        let deadline = self.context.deadline();
-        let overdue = self.attempts > 0 && deadline.is_some_and(|deadline| deadline <= Instant::now());
-        let ran_enough = self.ended.since(self.now) >= stages.deadline.failure_floor;
-        let panicked = self.running.load(Ordering::Relaxed);
-        let unheard_of = if panicked || overdue && ran_enough { Outcome::Failure } else { Outcome::Cancelled };
-        let outcome = self.outcome.filter(|_| self.decided).unwrap_or(unheard_of);
-        self.abandoned = true;
-        self.settle_attempt_guards(outcome);
-        self.settle_pass(outcome);
-        self.settle_call_guards(outcome);
-        self.outcome = Some(outcome);
-        if self.untold {
-            let decision = self.decision(None);
-            self.finish(self.kind, &decision);
-        }
-    }
 }
 
 impl<S: Store> Drop for Ride<'_, S> {
@@ -525,14 +245,5 @@ impl<S: Store> Drop for Ride<'_, S> {
         if holds_pass || self.call_guards + self.attempt_guards > 0 || self.untold {
             self.abandon();
         }
-    }
-}
-
-/// A refusal for load is no accept, whatever the breaker thinks of it.
-const fn appetite(outcome: Outcome, kind: Option<Kind>) -> Appetite {
-    match (outcome, kind) {
-        (Outcome::Success, _) => Appetite::Accepted,
-        (Outcome::Failure, _) | (Outcome::Neutral, Some(Kind::Throttled)) => Appetite::Declined,
-        (Outcome::Neutral | Outcome::Cancelled, _) => Appetite::Unknown,
     }
 }
