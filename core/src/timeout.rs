@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub(crate) use self::timer::{Timer, wait};
+pub(crate) use self::timer::Timer;
 
 /// The time ran out before the operation was ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

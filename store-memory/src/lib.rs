@@ -16,7 +16,6 @@ mod bucket;
 mod line;
 mod stripes;
 
-use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,8 +111,8 @@ impl RateLimitStore for MemoryStore {
         Some(bucket.acquire(now, ask))
     }
 
-    fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send {
-        ready(bucket.acquire(now, ask))
+    async fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Grant {
+        bucket.acquire(now, ask)
     }
 
     #[inline]
@@ -121,8 +120,8 @@ impl RateLimitStore for MemoryStore {
         bucket.refund(cost);
     }
 
-    fn peek(&self, bucket: &BucketCell, now: Time) -> impl Future<Output = Level> + Send {
-        ready(bucket.peek(now))
+    async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {
+        bucket.peek(now)
     }
 }
 
@@ -142,8 +141,8 @@ impl BreakerStore for MemoryStore {
         breaker.admit_now(now)
     }
 
-    fn admit(&self, breaker: &BreakerCell, now: Time) -> impl Future<Output = (Answer, Option<Transition>)> + Send {
-        ready(breaker.admit(now))
+    async fn admit(&self, breaker: &BreakerCell, now: Time) -> (Answer, Option<Transition>) {
+        breaker.admit(now)
     }
 
     #[inline]
@@ -155,17 +154,16 @@ impl BreakerStore for MemoryStore {
         breaker.observe_quantile(now, value)
     }
 
-    fn force(&self, breaker: &BreakerCell, forced: Option<Forced>) -> impl Future<Output = ()> + Send {
+    async fn force(&self, breaker: &BreakerCell, forced: Option<Forced>) {
         breaker.force(forced);
-        ready(())
     }
 
-    fn reset(&self, breaker: &BreakerCell, now: Time) -> impl Future<Output = Option<Transition>> + Send {
-        ready(breaker.reset(now))
+    async fn reset(&self, breaker: &BreakerCell, now: Time) -> Option<Transition> {
+        breaker.reset(now)
     }
 
-    fn inspect(&self, breaker: &BreakerCell, now: Time) -> impl Future<Output = BreakerView> + Send {
-        ready(breaker.inspect(now))
+    async fn inspect(&self, breaker: &BreakerCell, now: Time) -> BreakerView {
+        breaker.inspect(now)
     }
 }
 

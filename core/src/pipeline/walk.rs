@@ -22,7 +22,7 @@ use crate::policy::Stage;
 use crate::rejection::Code;
 use crate::retry::nested;
 use crate::store::Store;
-use crate::timeout::{self, Elapsed, Timer, poll_within};
+use crate::timeout::{Elapsed, Timer, poll_within};
 
 /// Without a deadline, a `Retry-After` longer than this is not waited for: the caller gets the error now.
 const LONGEST_UNBOUNDED_WAIT: Duration = Duration::from_secs(60);
@@ -48,6 +48,7 @@ where
     async move {
         let stages: &Stages<S> = &stages;
         let mut ride = Ride::new(stages, terms);
+        let mut timer = Timer::default(); // one for all that is waited for: a future is moved, and every byte costs
         let result = 'call: {
             // 1 gate: a call that is late already must not take anything from anybody.
             if !ride.passes_gate() {
@@ -63,7 +64,7 @@ where
                     step = ride.takes(&grant);
                 }
                 if let Step::Wait(wait) = step {
-                    timeout::wait(wait).await;
+                    timer.wait(wait).await;
                     ride.waited();
                 }
                 if step == Step::Stop {
@@ -79,13 +80,16 @@ where
             let mut last = None;
             loop {
                 let stage_before = ride.stage;
-                let mut step = ride.passes_now();
-                if let (Step::Ask, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
-                    let (answer, change) = stages.store.admit(breaker, ride.now).await;
-                    ride.tell_change(change);
-                    step = ride.passes(&answer);
-                }
-                if step != Step::Go || !ride.may_attempt() {
+                let admitted = {
+                    let mut step = ride.passes_now();
+                    if let (Step::Ask, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
+                        let (answer, change) = stages.store.admit(breaker, ride.now).await;
+                        ride.tell_change(change);
+                        step = ride.passes(&answer);
+                    }
+                    step == Step::Go && ride.may_attempt()
+                };
+                if !admitted {
                     break 'call match last {
                         None => {
                             ride.cancel_attempt_guards();
@@ -100,44 +104,43 @@ where
                 }
                 ride.depart();
 
-                let mut waited = false;
-                let answer = {
-                    let mut operation = pin!(ride.during(&operation));
-                    let mut timer = Timer::default();
-                    poll_fn(|cx| {
-                        let poll = |cx: &mut task::Context<'_>| ride.poll_operation(operation.as_mut(), cx);
-                        let polled = poll_within(&mut timer, ride.limit, cx, poll);
-                        waited |= polled.is_pending();
-                        polled
-                    })
-                    .await
-                };
-                let given_up_inside = nested::marked();
-                let class = match &answer {
-                    Ok(result) => classifier.class(result),
-                    Err(Elapsed) => ride.cut_off(),
-                };
-                // A good answer that was there at once ended when it began, unless somebody wants to know exactly.
-                if waited || class.kind.is_some() || ride.measured {
-                    ride.ended = ride.read_clock();
-                }
-                ride.read(class, answer.is_err());
-                let next = ride.next_delay(class, given_up_inside, delay);
-                let result = match answer {
-                    // The way of nearly all calls, and worth a line of its own: the answer is moved once.
-                    Ok(Ok(value)) if next.is_none() => {
-                        ride.settle_call();
-                        return end(&mut ride, Ok(value));
+                let (result, next) = {
+                    let mut waited = false;
+                    let answer = {
+                        let mut operation = pin!(ride.during(&operation));
+                        poll_fn(|cx| {
+                            let poll = |cx: &mut task::Context<'_>| ride.poll_operation(operation.as_mut(), cx);
+                            let polled = poll_within(&mut timer, ride.limit, cx, poll);
+                            waited |= polled.is_pending();
+                            polled
+                        })
+                        .await
+                    };
+                    let given_up_inside = nested::marked();
+                    let class = match &answer {
+                        Ok(result) => classifier.class(result),
+                        Err(Elapsed) => ride.cut_off(),
+                    };
+                    // A good answer that was there at once ended when it began, unless somebody wants to know exactly.
+                    if waited || class.kind.is_some() || ride.measured {
+                        ride.ended = ride.read_clock();
                     }
-                    Ok(result) => result.map_err(Error::Inner),
-                    Err(Elapsed) => Err(ride.refusal()),
+                    ride.read(class, answer.is_err());
+                    let next = ride.next_delay(class, given_up_inside, delay);
+                    match answer {
+                        // The way of nearly all calls, and worth a line of its own: the answer is moved once.
+                        Ok(Ok(value)) if next.is_none() => {
+                            ride.settle_call();
+                            return end(&mut ride, Ok(value));
+                        }
+                        Ok(result) => (result.map_err(Error::Inner), next),
+                        Err(Elapsed) => (Err(ride.refusal()), next),
+                    }
                 };
-                match next {
-                    None => break result,
-                    Some(next) => delay = next,
-                }
-                last = Some(result);
-                timeout::wait(delay).await;
+                timer.disarm();
+                let Some(next) = next else { break result };
+                (last, delay) = (Some(result), next);
+                timer.wait(delay).await;
                 ride.now = ride.read_clock();
             }
         };

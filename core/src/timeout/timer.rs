@@ -85,12 +85,20 @@ impl Timer {
             armed.sleep.as_mut().reset(armed.deadline);
         }
     }
-}
 
-/// Waits.
-pub(crate) async fn wait(duration: Duration) {
-    let mut timer = Timer::default();
-    poll_fn(|cx| timer.poll_after(duration, cx)).await;
+    /// Waits.
+    pub(crate) async fn wait(&mut self, duration: Duration) {
+        poll_fn(|cx| self.poll_after(duration, cx)).await;
+        self.disarm();
+    }
+
+    /// Ready to be set anew.
+    #[inline]
+    pub(crate) fn disarm(&mut self) {
+        if let Some(armed) = self.0.take() {
+            put_back(armed);
+        }
+    }
 }
 
 impl Armed {
@@ -116,9 +124,7 @@ impl Armed {
 impl Drop for Timer {
     #[inline]
     fn drop(&mut self) {
-        if let Some(armed) = self.0.take() {
-            put_back(armed);
-        }
+        self.disarm();
     }
 }
 
@@ -163,6 +169,10 @@ impl fmt::Debug for Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    async fn wait(duration: Duration) {
+        Timer::default().wait(duration).await;
+    }
 
     fn idle() -> usize {
         POOL.with_borrow(|pool| pool.idle.len())
