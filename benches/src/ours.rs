@@ -47,15 +47,15 @@ pub(crate) fn pass_through<O: Operation>(operation: O) -> Result<impl Caller, Bo
 }
 
 /// A token bucket by itself.
-pub(crate) fn rate_limiter() -> impl FnMut() -> bool {
-    let limiter = RateLimiter::new(&rate_limit_spec());
-    move || limiter.try_acquire().is_ok()
+pub(crate) fn rate_limiter() -> Result<impl FnMut() -> bool, Box<dyn Error>> {
+    let limiter = RateLimiter::new(&rate_limit_spec())?;
+    Ok(move || limiter.try_acquire().is_ok())
 }
 
 /// A circuit breaker by itself, around a call that succeeds.
-pub(crate) fn circuit_breaker() -> impl FnMut() -> bool {
-    let breaker = CircuitBreaker::new(&breaker_spec());
-    move || breaker.enter().map(|entered| entered.succeeded()).is_ok()
+pub(crate) fn circuit_breaker() -> Result<impl FnMut() -> bool, Box<dyn Error>> {
+    let breaker = CircuitBreaker::new(&breaker_spec())?;
+    Ok(move || breaker.enter().map(|entered| entered.succeeded()).is_ok())
 }
 
 pub(crate) fn retry<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {

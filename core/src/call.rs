@@ -33,6 +33,20 @@ impl<T, E: Classify> Classifier<T, E> for ByError {
     }
 }
 
+/// Both sides say what they are: for answers such as HTTP responses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByAnswer;
+
+impl<T: Classify, E: Classify> Classifier<T, E> for ByAnswer {
+    #[inline]
+    fn class(&self, result: &Result<T, E>) -> Class {
+        match result {
+            Ok(answer) => answer.classify(),
+            Err(error) => error.classify(),
+        }
+    }
+}
+
 /// A closure over the whole result.
 #[derive(Clone, Copy, Debug)]
 pub struct By<F>(F);
@@ -101,10 +115,20 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     where
         F: Fn(&Result<T, E>) -> Class,
     {
+        self.read_by(By(classifier))
+    }
+
+    /// Reads answers as well as errors by what they say of themselves: for `http::Response`, `reqwest::Response` and
+    /// your own types that implement `Classify`.
+    pub fn classify_answers(self) -> Call<'a, S, ByAnswer, B> {
+        self.read_by(ByAnswer)
+    }
+
+    fn read_by<N>(self, classifier: N) -> Call<'a, S, N, B> {
         Call {
             target: self.target,
             terms: self.terms,
-            classifier: By(classifier),
+            classifier,
             fallback: self.fallback,
             fallback_on: self.fallback_on,
         }
@@ -267,17 +291,18 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     where
         B: Fallback<T, E>,
     {
-        match result {
-            Ok(value) => {
+        let steps_in = B::PRESENT && kind.is_some_and(|kind| self.fallback_on.contains(kind));
+        if !steps_in {
+            return result.map(|value| {
                 if kind.is_none() {
                     self.fallback.remember(&value);
                 }
-                Ok(Served::fresh(value))
-            }
-            Err(error) if B::PRESENT && kind.is_some_and(|kind| self.fallback_on.contains(kind)) => {
-                self.fallback.answer(&error).await.ok_or(error)
-            }
-            Err(error) => Err(error),
+                Served::fresh(value)
+            });
+        }
+        match self.fallback.answer(result.as_ref().err()).await {
+            Some(served) => Ok(served),
+            None => result.map(Served::fresh),
         }
     }
 }

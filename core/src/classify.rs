@@ -45,6 +45,10 @@ impl From<Kind> for Class {
 }
 
 /// Tells what a value means for a policy.
+#[diagnostic::on_unimplemented(
+    message = "a policy cannot tell what kind of failure `{Self}` is",
+    note = "implement `Classify` for it, or read results with a closure: `module.call(policy, route).classify(|result| …).run(…)`"
+)]
 pub trait Classify {
     /// The kind of failure this is, or [`Class::SUCCESS`].
     fn classify(&self) -> Class;

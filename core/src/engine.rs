@@ -179,19 +179,40 @@ impl<S: Store> Engine<S> {
         Call::found(self.pipeline(policy, route))
     }
 
-    /// Changes or adds a policy. Living circuits and buckets keep their state and follow the new numbers; calls in
-    /// flight finish under the old ones.
+    /// Changes a policy. Living circuits and buckets keep their state and follow the new numbers; calls in flight finish
+    /// under the old ones. Guards are code: unless the new policy brings its own, it keeps those it had.
     ///
     /// # Errors
-    /// Every mistake of the policy; nothing is changed then.
+    /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
-        let mistakes = policy.mistakes();
-        if !mistakes.is_empty() {
-            return Err(ConfigError { mistakes });
-        }
+        self.put(policy, true)
+    }
+
+    /// Adds a policy.
+    ///
+    /// # Errors
+    /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
+    pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
+        self.put(policy, false)
+    }
+
+    fn put(&self, mut policy: Policy, known: bool) -> Result<(), ConfigError> {
         let shared = &self.0;
         let _one_at_a_time = shared.retuning.lock();
         let name = policy.name.clone();
+        let mut mistakes = policy.mistakes();
+        let old = shared.policies.read().named.get(&name).cloned();
+        if old.is_some() != known {
+            let reason = if known { "no policy has this name" } else { "a policy has this name already" };
+            let path = format!("policies.{}", name.escape_debug());
+            mistakes.push(Mistake { path, reason: reason.to_owned() });
+        }
+        if !mistakes.is_empty() {
+            return Err(ConfigError { mistakes });
+        }
+        if let (Some(old), true) = (old, policy.guards.is_empty()) {
+            policy.guards = old.policy.guards.clone();
+        }
         let Versioned { policy, version } = shared.policies.write().put(policy);
         // Whoever looked the old policy up did so before we had the lock, and has a slot in the table by now.
         let overflow: Vec<_> = shared.overflow.lock().values().cloned().collect();
@@ -231,7 +252,7 @@ impl<S: Store> Engine<S> {
         // Held until the slot stands in the table: see `retune`.
         let policies = shared.policies.read();
         let Versioned { policy, version } =
-            policies.find(key.policy, shared.unknown).ok_or(Rejection::new(Code::UnknownPolicy))?;
+            policies.find(key.policy, shared.unknown).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
             let (store, observers) = (shared.store.clone(), shared.observers.clone());
             Slot::new(key, policy.clone(), version, store, observers, shared.rng.fork())

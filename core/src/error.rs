@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::classify::{Class, Classify};
+use crate::kind::Kind;
 use crate::rejection::Rejection;
 
 /// The error of a guarded call.
@@ -21,6 +22,22 @@ impl<E> Error<E> {
             Self::Rejected(rejection) => Some(rejection),
             Self::Inner(_) => None,
         }
+    }
+
+    /// The operation's own error, if it is one.
+    pub const fn inner(&self) -> Option<&E> {
+        match self {
+            Self::Rejected(_) => None,
+            Self::Inner(error) => Some(error),
+        }
+    }
+
+    /// The kind of failure it is; none if the operation's error does not take itself for one.
+    pub fn kind(&self) -> Option<Kind>
+    where
+        E: Classify,
+    {
+        self.classify().kind
     }
 
     /// The operation's own error, if it is one.
@@ -60,8 +77,9 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
 impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Rejected(rejection) => Some(rejection),
-            Self::Inner(error) => Some(error),
+            Self::Rejected(_) => None,
+            // Shown as itself, so what is behind it is what is behind the operation's error.
+            Self::Inner(error) => error.source(),
         }
     }
 }

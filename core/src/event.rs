@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::breaker::Transition;
+use crate::breaker::{Forced, Transition};
 use crate::decision::Decision;
 use crate::key::StateKey;
 use crate::kind::{Kind, Outcome};
@@ -59,6 +59,11 @@ pub enum What<'a> {
     },
     /// A failure that would have been tried again was not: the budget is used up.
     RetryBudgetExhausted,
+    /// A failure that would have been tried again was not: the wait would outlive the caller.
+    RetryAbandoned {
+        /// The wait that would have been.
+        delay: Duration,
+    },
     /// A circuit changed its phase.
     Transition(Transition),
     /// A fallback answered in the dependency's place.
@@ -66,6 +71,8 @@ pub enum What<'a> {
         /// Why it had to.
         kind: Kind,
     },
+    /// An operator put a word above a circuit's phase, or took it away.
+    Forced(Option<Forced>),
     /// The policy was changed; calls that start from now on follow it.
     Retuned {
         /// Its version, from 1.

@@ -2,7 +2,8 @@
 //!
 //! A fallback answers last, whoever refused. It steps in for failures of the dependency and refusals of the policy; a
 //! domain answer ("no such customer") is an answer, and is left alone unless the filter names its kind.
-//! An answer that came from here says so: [`Served`].
+//! An `Ok` that was read as a failure (a 503, say) is replaced too, by what needs no error to look at: a value, or the
+//! last good one. An answer that came from here says so: [`Served`].
 
 mod stale;
 
@@ -58,8 +59,8 @@ pub trait Fallback<T, E> {
     /// Whether it can ever answer. Without, the error's way is not even looked at.
     const PRESENT: bool = true;
 
-    /// The answer to this error, if it has one.
-    fn answer(&self, error: &Error<E>) -> impl Future<Output = Option<Served<T>>>;
+    /// The answer in its place, if there is one. There is no error where an `Ok` was read as a failure.
+    fn answer(&self, error: Option<&Error<E>>) -> impl Future<Output = Option<Served<T>>>;
 
     /// Told every good answer.
     fn remember(&self, value: &T) {
@@ -74,7 +75,7 @@ pub struct NoFallback;
 impl<T, E> Fallback<T, E> for NoFallback {
     const PRESENT: bool = false;
 
-    fn answer(&self, _: &Error<E>) -> impl Future<Output = Option<Served<T>>> {
+    fn answer(&self, _: Option<&Error<E>>) -> impl Future<Output = Option<Served<T>>> {
         ready(None)
     }
 }
@@ -84,7 +85,7 @@ impl<T, E> Fallback<T, E> for NoFallback {
 pub struct Value<T>(pub T);
 
 impl<T: Clone, E> Fallback<T, E> for Value<T> {
-    fn answer(&self, _: &Error<E>) -> impl Future<Output = Option<Served<T>>> {
+    fn answer(&self, _: Option<&Error<E>>) -> impl Future<Output = Option<Served<T>>> {
         ready(Some(Served::approximate(self.0.clone())))
     }
 }
@@ -94,8 +95,8 @@ impl<T: Clone, E> Fallback<T, E> for Value<T> {
 pub struct With<F>(pub F);
 
 impl<T, E, F: Fn(&Error<E>) -> T> Fallback<T, E> for With<F> {
-    fn answer(&self, error: &Error<E>) -> impl Future<Output = Option<Served<T>>> {
-        ready(Some(Served::approximate((self.0)(error))))
+    fn answer(&self, error: Option<&Error<E>>) -> impl Future<Output = Option<Served<T>>> {
+        ready(error.map(|error| Served::approximate((self.0)(error))))
     }
 }
 
@@ -108,7 +109,7 @@ where
     F: Fn(&Error<E>) -> Fut,
     Fut: Future<Output = T>,
 {
-    async fn answer(&self, error: &Error<E>) -> Option<Served<T>> {
-        Some(Served::approximate((self.0)(error).await))
+    async fn answer(&self, error: Option<&Error<E>>) -> Option<Served<T>> {
+        Some(Served::approximate((self.0)(error?).await))
     }
 }

@@ -46,6 +46,25 @@ pub trait Guard: Send + Sync + 'static {
     }
 }
 
+/// A guard that its owner keeps a hand on.
+impl<G: Guard + ?Sized> Guard for Arc<G> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn order(&self) -> u16 {
+        (**self).order()
+    }
+
+    fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection> {
+        (**self).admit(call)
+    }
+
+    fn settle(&self, call: &CallInfo<'_>, outcome: Outcome) {
+        (**self).settle(call, outcome);
+    }
+}
+
 /// The custom strategies of a policy, sorted by order.
 #[derive(Clone, Default)]
 pub struct Guards(Vec<Arc<dyn Guard>>);

@@ -90,8 +90,19 @@ impl StateKey {
 /// A policy's name that lives as long as the process, so that a refusal can carry it without counting references.
 /// Policies are few and named by their authors; routes, which are neither, never come here.
 pub(crate) fn intern(name: &str) -> &'static str {
-    static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    intern_into(&mut NAMES.lock(), name)
+}
+
+/// The same for a name that somebody misspelt: only the first few hundred of those are kept.
+pub(crate) fn intern_some(name: &str) -> Option<&'static str> {
     let mut names = NAMES.lock();
+    let room = names.len() < 512 && name.len() <= 128;
+    if room { Some(intern_into(&mut names, name)) } else { names.get(name).copied() }
+}
+
+static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+
+fn intern_into(names: &mut HashSet<&'static str>, name: &str) -> &'static str {
     if let Some(known) = names.get(name) {
         return known;
     }

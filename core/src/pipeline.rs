@@ -110,12 +110,15 @@ impl<S: Store> Pipeline<S> {
         Some(stages.store.inspect(breaker, now).await)
     }
 
-    /// Puts an operator's word above the circuit's phase, or takes it away. Nothing happens without a breaker.
-    pub async fn force(&self, forced: Option<Forced>) {
+    /// Puts an operator's word above the circuit's phase, or takes it away. False if there is no breaker to obey it.
+    pub async fn force(&self, forced: Option<Forced>) -> bool {
         let stages = self.slot.latest();
-        if let Circuit::Breaker { breaker, .. } = &stages.circuit {
-            stages.store.force(breaker, forced).await;
-        }
+        let Circuit::Breaker { breaker, .. } = &stages.circuit else {
+            return false;
+        };
+        stages.store.force(breaker, forced).await;
+        stages.observers.tell(&stages.key, What::Forced(forced));
+        true
     }
 
     /// Back to a closed circuit that has seen nothing. Nothing happens without a breaker.

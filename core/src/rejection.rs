@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::classify::{Class, Classify};
 use crate::clock::micros;
+use crate::key::intern_some;
 use crate::kind::Kind;
 
 /// The reason of a refusal.
@@ -187,6 +188,11 @@ impl Rejection {
         Self { policy: Some(policy), wait, code, source }
     }
 
+    /// There is no such policy.
+    pub(crate) fn unknown(policy: &str) -> Self {
+        Self { policy: intern_some(policy), ..Self::new(Code::UnknownPolicy) }
+    }
+
     pub(crate) const fn wait(&self) -> u64 {
         self.wait
     }
@@ -216,7 +222,7 @@ impl Rejection {
         self.source
     }
 
-    /// The policy that refused; none when there is no such policy.
+    /// The policy that refused, or that there is none of.
     pub const fn policy(&self) -> Option<&'static str> {
         self.policy
     }

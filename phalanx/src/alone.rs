@@ -9,6 +9,8 @@ use std::time::Duration;
 use phalanx_core::breaker::{Admission, BreakerSpec, BreakerView, Forced, Sample, Ticket};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::kind::Outcome;
+use phalanx_core::policy::Policy;
+use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rate_limit::{RateLimitSpec, Take};
 use phalanx_core::rejection::{Code, Rejection};
 use phalanx_core::rng::Rng;
@@ -19,10 +21,11 @@ use phalanx_store_memory::{BreakerCell, BucketCell};
 ///
 /// ```
 /// # use phalanx::{RateLimiter, RateLimitSpec};
-/// let limiter = RateLimiter::new(&RateLimitSpec::per_second(100).burst(2));
+/// let limiter = RateLimiter::new(&RateLimitSpec::per_second(100).burst(2))?;
 /// assert!(limiter.try_acquire().is_ok() && limiter.try_acquire().is_ok());
 /// let refused = limiter.try_acquire().unwrap_err();
 /// assert!(refused.retry_after().is_some());
+/// # Ok::<(), phalanx::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimiter(Arc<Limiter>);
@@ -35,15 +38,22 @@ struct Limiter {
 }
 
 impl RateLimiter {
-    /// A full bucket. The spec is taken at its word; nonsense in it becomes the nearest sense.
-    pub fn new(spec: &RateLimitSpec) -> Self {
+    /// A full bucket.
+    ///
+    /// # Errors
+    /// Every mistake of the spec.
+    pub fn new(spec: &RateLimitSpec) -> Result<Self, ConfigError> {
         Self::with_clock(spec, Clock::detect())
     }
 
     /// The same on a clock of your own.
-    pub fn with_clock(spec: &RateLimitSpec, clock: Clock) -> Self {
+    ///
+    /// # Errors
+    /// Every mistake of the spec.
+    pub fn with_clock(spec: &RateLimitSpec, clock: Clock) -> Result<Self, ConfigError> {
+        check(Policy::named("alone").rate_limit(spec.clone()))?;
         let bucket = BucketCell::new(clock.clone(), spec);
-        Self(Arc::new(Limiter { clock, bucket, max_wait: spec.max_wait.unwrap_or_default() }))
+        Ok(Self(Arc::new(Limiter { clock, bucket, max_wait: spec.max_wait.unwrap_or_default() })))
     }
 
     /// Takes one permit now.
@@ -98,6 +108,11 @@ impl RateLimiter {
     }
 }
 
+fn check(policy: Policy) -> Result<(), ConfigError> {
+    let mistakes = policy.mistakes();
+    if mistakes.is_empty() { Ok(()) } else { Err(ConfigError { mistakes }) }
+}
+
 /// A permit reserved for later; given back if the wait for it is given up.
 struct Reservation<'a>(Option<&'a BucketCell>);
 
@@ -119,10 +134,10 @@ impl Drop for Reservation<'_> {
 ///
 /// ```
 /// # use phalanx::{BreakerSpec, CircuitBreaker};
-/// let breaker = CircuitBreaker::new(&BreakerSpec::consecutive_failures(1));
+/// let breaker = CircuitBreaker::new(&BreakerSpec::consecutive_failures(1))?;
 /// breaker.enter()?.failed();
 /// assert!(breaker.enter().is_err());
-/// # Ok::<(), phalanx::Rejection>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct CircuitBreaker(Arc<Circuit>);
@@ -134,15 +149,22 @@ struct Circuit {
 }
 
 impl CircuitBreaker {
-    /// A closed circuit. A spec without any trip condition never opens.
-    pub fn new(spec: &BreakerSpec) -> Self {
+    /// A closed circuit.
+    ///
+    /// # Errors
+    /// Every mistake of the spec.
+    pub fn new(spec: &BreakerSpec) -> Result<Self, ConfigError> {
         Self::with_clock(spec, Clock::detect())
     }
 
     /// The same on a clock of your own.
-    pub fn with_clock(spec: &BreakerSpec, clock: Clock) -> Self {
+    ///
+    /// # Errors
+    /// Every mistake of the spec.
+    pub fn with_clock(spec: &BreakerSpec, clock: Clock) -> Result<Self, ConfigError> {
+        check(Policy::named("alone").breaker(spec.clone()))?;
         let cell = BreakerCell::new(clock.clone(), spec, Rng::from_entropy());
-        Self(Arc::new(Circuit { clock, cell }))
+        Ok(Self(Arc::new(Circuit { clock, cell })))
     }
 
     /// Asks for a call to pass. Tell the entry how the call ended; dropping it says that it ended in nothing.
@@ -227,7 +249,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_limiter_waits_in_order_and_a_waiter_that_gives_up_costs_nothing() {
-        let limiter = RateLimiter::new(&RateLimitSpec::per_second(1).max_wait(5 * SECOND));
+        let limiter = RateLimiter::new(&RateLimitSpec::per_second(1).max_wait(5 * SECOND)).unwrap();
         assert!(limiter.acquire().await.is_ok());
         assert!(tokio::time::timeout(SECOND / 2, limiter.acquire()).await.is_err());
         let start = tokio::time::Instant::now();
@@ -237,9 +259,15 @@ mod tests {
     }
 
     #[test]
+    fn nonsense_is_refused_here_too() {
+        assert!(RateLimiter::new(&RateLimitSpec::per_second(0)).is_err());
+        assert!(CircuitBreaker::new(&BreakerSpec::failure_ratio(f64::NAN)).is_err());
+    }
+
+    #[test]
     fn an_entry_that_is_dropped_frees_its_trial_place() {
         let clock = Clock::manual();
-        let breaker = CircuitBreaker::with_clock(&BreakerSpec::consecutive_failures(1), clock.clone());
+        let breaker = CircuitBreaker::with_clock(&BreakerSpec::consecutive_failures(1), clock.clone()).unwrap();
         breaker.enter().unwrap().failed();
         let refused = breaker.enter().unwrap_err();
         assert_eq!((refused.code(), refused.retry_after()), (Code::CircuitOpen, Some(30 * SECOND)));

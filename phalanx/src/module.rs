@@ -7,7 +7,7 @@ use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
 use phalanx_core::engine::{Engine, EngineSpec, Unknown};
 use phalanx_core::error::Error;
-use phalanx_core::event::Observer;
+use phalanx_core::event::{Event, Observer};
 use phalanx_core::key::Route;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
@@ -87,13 +87,22 @@ impl ResilienceModule {
         self.engine.pipelines()
     }
 
-    /// Changes or adds a policy while calls are running: living circuits and buckets keep their state and follow the
-    /// new numbers, calls in flight finish under the old ones.
+    /// Changes a policy while calls are running: living circuits and buckets keep their state and follow the new
+    /// numbers, calls in flight finish under the old ones. Guards are code: unless the new policy brings its own, it
+    /// keeps those it had.
     ///
     /// # Errors
-    /// Every mistake of the policy; nothing is changed then.
+    /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
         self.engine.retune(policy)
+    }
+
+    /// Adds a policy while calls are running.
+    ///
+    /// # Errors
+    /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
+    pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
+        self.engine.add(policy)
     }
 
     /// The policies' names, sorted.
@@ -139,9 +148,19 @@ impl ModuleBuilder {
     }
 
     /// Adds somebody who is told of events.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.spec.observers.0.push(Arc::new(observer));
+    pub fn observer(self, observer: impl Observer) -> Self {
+        self.shared_observer(Arc::new(observer))
+    }
+
+    /// Adds somebody who is told of events, and whom you keep a hand on.
+    pub fn shared_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.spec.observers.0.push(observer);
         self
+    }
+
+    /// Adds a function that is told of events.
+    pub fn on_event(self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.observer(tell)
     }
 
     /// The seed of jitter and shedding, for repeatable runs.

@@ -24,7 +24,7 @@ fn rate_limit() -> Result<Case, Box<dyn Error>> {
     Ok(Case {
         name: "rate_limit_alone",
         bar: Some(1.5),
-        ours: Contender::plain("phalanx", ours::rate_limiter()),
+        ours: Contender::plain("phalanx", ours::rate_limiter()?),
         peers: vec![Contender::plain("governor", peers::governor::check())],
     })
 }
@@ -46,7 +46,7 @@ fn breaker() -> Result<Case, Box<dyn Error>> {
     Ok(Case {
         name: "breaker_alone",
         bar: Some(0.6),
-        ours: Contender::plain("phalanx", ours::circuit_breaker()),
+        ours: Contender::plain("phalanx", ours::circuit_breaker()?),
         peers: vec![
             Contender::plain("failsafe", peers::failsafe::closed()),
             Contender::plain("recloser", peers::recloser::closed()),

@@ -63,7 +63,7 @@ pub struct Stale<'a, K: Hash + Eq, V> {
 }
 
 impl<K: Hash + Eq + Clone, V: Clone, E> Fallback<V, E> for Stale<'_, K, V> {
-    fn answer(&self, _: &Error<E>) -> impl Future<Output = Option<Served<V>>> {
+    fn answer(&self, _: Option<&Error<E>>) -> impl Future<Output = Option<Served<V>>> {
         let kept = self.cache.get(&self.key);
         ready(kept.map(|(value, age)| Served::stale(value, age)))
     }

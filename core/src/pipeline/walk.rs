@@ -240,6 +240,7 @@ impl<S: Store> Ride<'_, S> {
         // A wait that would outlive the caller is pointless: the real error now is worth more.
         let patience = self.time_left().unwrap_or(LONGEST_UNBOUNDED_WAIT.max(spec.backoff.max));
         if delay > patience || delay == patience && self.context.deadline().is_some() {
+            self.tell(What::RetryAbandoned { delay });
             return None;
         }
         if let Some(budget) = &spec.budget

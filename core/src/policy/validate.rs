@@ -30,7 +30,7 @@ impl fmt::Display for Mistake {
 }
 
 /// Everything wrong with a configuration. Nothing of it was applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// The mistakes, in the order of the policies.
     pub mistakes: Vec<Mistake>,
@@ -43,6 +43,13 @@ impl fmt::Display for ConfigError {
         write!(f, "{count} mistake{plural} in the configuration")?;
         let mut mistakes = self.mistakes.iter();
         mistakes.try_for_each(|mistake| write!(f, "\n  {mistake}"))
+    }
+}
+
+/// As it is displayed: this is what a `main` that returns it prints.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
