@@ -148,7 +148,9 @@ impl Breaker {
         luck: f64,
     ) -> Option<Transition> {
         let trip = spec.latency?;
-        let overruled = matches!(self.forced, Some(Forced::Closed | Forced::Disabled));
+        // For one window after it closed, the digest still holds what it saw before the trip.
+        let stale = self.epoch > 1 && now.since(self.since) < spec.sampling_window;
+        let overruled = stale || matches!(self.forced, Some(Forced::Closed | Forced::Disabled));
         if overruled || self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
             self.slow_since = None;
             return None;
@@ -327,7 +329,8 @@ const fn refused(code: Code) -> Admission {
 fn break_duration(spec: &BreakerSpec, escalation: u32, luck: f64) -> Duration {
     let longest = spec.max_break_duration.max(spec.break_duration).as_micros() as f64;
     let mut length = spec.break_duration.as_micros() as f64;
-    for _ in 0..escalation {
+    let growing = spec.break_multiplier > 1.0;
+    for _ in 0..if growing { escalation } else { 0 } {
         length = (length * spec.break_multiplier).min(longest);
         if length >= longest {
             break;

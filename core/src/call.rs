@@ -182,7 +182,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let served = self.serve(&operation, None).await;
+        let served = self.serve(operation, None).await;
         served.map(|served| served.value)
     }
 
@@ -197,7 +197,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        self.serve(&operation, None).await
+        self.serve(operation, None).await
     }
 
     /// Runs the operation and tells beside the answer what was decided: attempts, elapsed time, stage, source.
@@ -210,7 +210,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     {
         self.terms.recorded = true;
         let mut decision = Decision::default();
-        let served = self.serve(&operation, Some(&mut decision)).await;
+        let served = self.serve(operation, Some(&mut decision)).await;
         (served.map(|served| served.value), decision)
     }
 
@@ -242,7 +242,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         .await
     }
 
-    async fn serve<T, E, F, Fut>(&self, operation: &F, record: Option<&mut Decision>) -> Result<Served<T>, Error<E>>
+    async fn serve<T, E, F, Fut>(&self, operation: F, record: Option<&mut Decision>) -> Result<Served<T>, Error<E>>
     where
         C: Classifier<T, E>,
         B: Fallback<T, E>,
@@ -262,14 +262,14 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         let stages = pipeline.current();
         let end = |ride: &mut Ride<'_, S>, result: Result<T, Error<E>>| {
             let kind = failure(ride, &result);
-            let exhausted = ride.attempts > 1;
+            let gave_up = ride.gave_up;
             let decision = ride.decision(result.as_ref().err().and_then(Error::rejection));
             ride.finish(kind, &decision);
-            (result, kind, exhausted, decision)
+            (result, kind, gave_up, decision)
         };
         let classifier = |result: &Result<T, E>| self.classifier.class(result);
         let walked = walk(stages, &self.terms, By(classifier), operation, end).await;
-        let (result, kind, exhausted, mut decision) = walked;
+        let (result, kind, gave_up, mut decision) = walked;
 
         // 5 answer: the fallback's word is the last, whoever refused.
         let served = self.replace(result, kind).await;
@@ -280,9 +280,8 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         if let Some(record) = record {
             *record = decision;
         }
-        if served.is_err() {
-            mark_exhausted(exhausted, kind);
-        }
+        let answered = matches!(served, Ok(Served { degraded: Some(_), .. }));
+        nested::note(kind.filter(|_| gave_up && !answered));
         served
     }
 
@@ -310,28 +309,20 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
 /// The end of a call without terms of its own: observers are told, and that is all.
 #[inline]
 pub(crate) fn end_plain<S: Store, T, E>(ride: &mut Ride<'_, S>, result: Result<T, Error<E>>) -> Result<T, Error<E>> {
-    if result.is_err() || ride.is_untold() {
-        let kind = failure(ride, &result);
-        if ride.is_untold() {
-            let decision = ride.decision(result.as_ref().err().and_then(Error::rejection));
-            ride.finish(kind, &decision);
-        }
-        mark_exhausted(result.is_err() && ride.attempts > 1, kind);
+    let kind = failure(ride, &result);
+    if ride.is_untold() {
+        let decision = ride.decision(result.as_ref().err().and_then(Error::rejection));
+        ride.finish(kind, &decision);
     }
+    nested::note(kind.filter(|_| ride.gave_up));
     result
 }
 
 /// The kind of failure a call ended in.
+#[inline]
 fn failure<S: Store, T, E>(ride: &Ride<'_, S>, result: &Result<T, Error<E>>) -> Option<Kind> {
     let rejection = result.as_ref().err().and_then(Error::rejection);
     rejection.map(Rejection::kind).or(ride.kind)
-}
-
-/// A policy around this one learns that its attempts are used up.
-fn mark_exhausted(exhausted: bool, kind: Option<Kind>) {
-    if exhausted && kind.is_some_and(Kind::retryable) {
-        nested::mark();
-    }
 }
 
 fn missing(rejection: &Rejection) -> Decision {

@@ -91,7 +91,7 @@ impl Classify for io::Error {
             Io::NotFound => Kind::NotFound,
             Io::PermissionDenied => Kind::Authorization,
             Io::AlreadyExists => Kind::Conflict,
-            Io::InvalidInput | Io::InvalidData => Kind::Validation,
+            Io::InvalidInput => Kind::Validation,
             Io::Unsupported => Kind::Configuration,
             // Connection refused, reset, timed out, broken pipe, disk full …: the way to the dependency is broken.
             _ => Kind::Infrastructure,

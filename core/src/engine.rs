@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::classify::Classify;
 use crate::error::Error;
 use crate::event::{Observer, Observers, What};
-use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
+use crate::key::{BorrowedKey, MAX_NAME_BYTES, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::pipeline::{Pipeline, Slot};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
@@ -198,7 +198,7 @@ impl<S: Store> Engine<S> {
 
     fn put(&self, mut policy: Policy, known: bool) -> Result<(), ConfigError> {
         let shared = &self.0;
-        let _one_at_a_time = shared.retuning.lock();
+        let one_at_a_time = shared.retuning.lock();
         let name = policy.name.clone();
         let mut mistakes = policy.mistakes();
         let old = shared.policies.read().named.get(&name).cloned();
@@ -214,16 +214,20 @@ impl<S: Store> Engine<S> {
             policy.guards = old.policy.guards.clone();
         }
         let Versioned { policy, version } = shared.policies.write().put(policy);
-        // Whoever looked the old policy up did so before we had the lock, and has a slot in the table by now.
-        let overflow: Vec<_> = shared.overflow.lock().values().cloned().collect();
-        for slot in shared.slots.values().into_iter().chain(overflow) {
-            let key = slot.latest().key.clone();
-            if key.policy() == name {
-                slot.retune(policy.clone(), version);
-                shared.observers.tell(&key, What::Retuned { version });
-            }
+        // Whoever looked the old policy up did so before we had the lock, and has a slot by now.
+        let slots = self.slots().into_iter().filter(|slot| slot.latest().key.policy() == name);
+        let changed: Vec<_> = slots.inspect(|slot| slot.retune(policy.clone(), version)).collect();
+        drop(one_at_a_time); // an observer may want to change something itself
+        for slot in changed {
+            shared.observers.tell(&slot.latest().key, What::Retuned { version });
         }
         Ok(())
+    }
+
+    fn slots(&self) -> Vec<Arc<Slot<S>>> {
+        let mut slots = self.0.slots.values();
+        slots.extend(self.0.overflow.lock().values().cloned());
+        slots
     }
 
     /// The policies' names, sorted.
@@ -235,7 +239,7 @@ impl<S: Store> Engine<S> {
 
     /// Every pipeline that has been used and not been forgotten.
     pub fn pipelines(&self) -> Vec<Pipeline<S>> {
-        self.0.slots.values().into_iter().map(Pipeline::new).collect()
+        self.slots().into_iter().map(Pipeline::new).collect()
     }
 
     /// The store all of it stands on.
@@ -249,7 +253,7 @@ impl<S: Store> Engine<S> {
             return Err(Rejection::new(Code::RouteTooLong));
         }
         let shared = &self.0;
-        // Held until the slot stands in the table: see `retune`.
+        // Held until the slot stands in the table: see `put`.
         let policies = shared.policies.read();
         let Versioned { policy, version } =
             policies.find(key.policy, shared.unknown).ok_or_else(|| Rejection::unknown(key.policy))?;
@@ -258,14 +262,22 @@ impl<S: Store> Engine<S> {
             Slot::new(key, policy.clone(), version, store, observers, shared.rng.fork())
         };
         let own = key.to_owned();
-        let slot = shared.slots.find_or_make(&own, || make(own.clone())).unwrap_or_else(|| {
-            // Every place is in use. Rather than a fresh bucket for each new name, which would be no limit at all,
-            // newcomers of a policy share one slot until a place is free.
-            shared.observers.tell(&own, What::RoutesExhausted);
-            let mut overflow = shared.overflow.lock();
-            let shared_by_all = overflow.entry(key.policy.to_owned());
-            shared_by_all.or_insert_with(|| Arc::new(make(StateKey::overflow(key.policy)))).clone()
-        });
+        let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {
+            Some(slot) => slot,
+            None => {
+                // Every place is in use. Rather than a fresh bucket for each new name, which would be no limit at all,
+                // newcomers of a policy share one slot until a place is free.
+                let shared_by_all = shared
+                    .overflow
+                    .lock()
+                    .entry(policy.name.clone())
+                    .or_insert_with(|| Arc::new(make(StateKey::overflow(&policy.name))))
+                    .clone();
+                drop(policies); // an observer may want to change something itself
+                shared.observers.tell(&own, What::RoutesExhausted);
+                shared_by_all
+            }
+        };
         Ok(Pipeline::new(slot))
     }
 }
@@ -283,6 +295,9 @@ impl Policies {
     fn find(&self, name: &str, unknown: Unknown) -> Option<Versioned> {
         if let Some(versioned) = self.named.get(name) {
             return Some(versioned.clone());
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return None;
         }
         let policy = match (&self.default, unknown) {
             (Some(policy), _) => Policy { name: name.to_owned(), ..(**policy).clone() },

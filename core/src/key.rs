@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 /// Routes may be at most this long, in bytes. They come from callers, and every distinct one is remembered.
 pub const MAX_ROUTE_BYTES: usize = 1024;
 
+/// Policies' names may be at most this long, in bytes.
+pub const MAX_NAME_BYTES: usize = 128;
+
 /// What a policy is applied to: usually one dependency, shard or tenant. `()` or `None` is the policy as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Route<'a>(Option<&'a str>);
@@ -87,28 +90,21 @@ impl StateKey {
     }
 }
 
-/// A policy's name that lives as long as the process, so that a refusal can carry it without counting references.
-/// Policies are few and named by their authors; routes, which are neither, never come here.
-pub(crate) fn intern(name: &str) -> &'static str {
-    intern_into(&mut NAMES.lock(), name)
-}
-
-/// The same for a name that somebody misspelt: only the first few hundred of those are kept.
-pub(crate) fn intern_some(name: &str) -> Option<&'static str> {
+/// A policy's name that lives as long as the process, so that a refusal can carry it without counting references. Names
+/// may come from callers (a default policy serves any), so only so many, and none too long, are kept.
+pub(crate) fn intern(name: &str) -> Option<&'static str> {
+    const MOST: usize = 4_096;
+    static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut names = NAMES.lock();
-    let room = names.len() < 512 && name.len() <= 128;
-    if room { Some(intern_into(&mut names, name)) } else { names.get(name).copied() }
-}
-
-static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
-
-fn intern_into(names: &mut HashSet<&'static str>, name: &str) -> &'static str {
     if let Some(known) = names.get(name) {
-        return known;
+        return Some(known);
+    }
+    if names.len() >= MOST || name.len() > MAX_NAME_BYTES {
+        return None;
     }
     let kept: &'static str = Box::leak(name.into());
     names.insert(kept);
-    kept
+    Some(kept)
 }
 
 /// A key made of borrowed names, so that looking one up allocates nothing.

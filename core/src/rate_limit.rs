@@ -5,7 +5,7 @@
 //! the same arithmetic in Lua's doubles gives the same answers (all numbers stay below 2^53).
 //!
 //! A caller that may wait takes its permit at once and sleeps until it would have been there: the level goes below
-//! zero, which is the queue. Order is therefore fair by construction, and giving up refunds.
+//! zero, which is the queue. Order is therefore fair by construction. Who gives up gives back, unless others wait behind.
 //!
 //! A clock that steps back mints nothing: refill is frozen for at most [`MAX_BACKSTEP`], then starts again from the
 //! new reading. A clock that leaps forward fills the bucket once.
@@ -170,8 +170,14 @@ impl Bucket {
         Take::Refused { until: now.after(wait) }
     }
 
-    /// Gives permits back that were taken and not used.
-    pub fn refund(&mut self, rate: Rate, cost: u32) {
+    /// Gives permits back that were taken for `due` and not used. A reservation in the middle of the queue lapses instead:
+    /// who waits behind it keeps his time, and giving it to a newcomer would let him overtake and start two at once.
+    pub fn refund(&mut self, now: Time, rate: Rate, cost: u32, due: Time) {
+        self.refill(now, rate);
+        let queue = u64::try_from(-self.level).unwrap_or(0);
+        if queue > 0 && due < self.at.after(rate.time_for(queue)) {
+            return;
+        }
         let units = u64::from(cost).saturating_mul(rate.price).min(MAX_UNITS);
         self.level = (self.level + units as i64).min(rate.capacity as i64);
     }
@@ -291,10 +297,26 @@ mod tests {
     }
 
     #[test]
+    fn a_reservation_lapses_if_others_wait_behind_it_and_comes_back_if_not() {
+        let rate = Rate::of(&RateLimitSpec::per_second(1).burst(1));
+        let mut bucket = Bucket::full(at(0), rate);
+        let patience = Duration::from_secs(9);
+        let due = [0, 1, 2, 3].map(|second| at(second * 1_000_000));
+        for _ in 0..4 {
+            bucket.take(at(0), rate, 1, patience);
+        }
+        let next = |bucket: &mut Bucket| bucket.clone().take(at(0), rate, 1, patience);
+        bucket.refund(at(0), rate, 1, due[1]);
+        assert_eq!(next(&mut bucket), Take::Granted { wait: Duration::from_secs(4) });
+        bucket.refund(at(0), rate, 1, due[3]);
+        assert_eq!(next(&mut bucket), Take::Granted { wait: Duration::from_secs(3) });
+    }
+
+    #[test]
     fn a_refund_never_overfills() {
         let rate = Rate::of(&RateLimitSpec::per_second(10));
         let mut bucket = Bucket::full(at(0), rate);
-        bucket.refund(rate, u32::MAX);
+        bucket.refund(at(0), rate, u32::MAX, at(0));
         assert_eq!(bucket.available(at(0), rate), 10);
     }
 

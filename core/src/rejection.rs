@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::classify::{Class, Classify};
 use crate::clock::micros;
-use crate::key::intern_some;
+use crate::key::intern;
 use crate::kind::Kind;
 
 /// The reason of a refusal.
@@ -190,7 +190,7 @@ impl Rejection {
 
     /// There is no such policy.
     pub(crate) fn unknown(policy: &str) -> Self {
-        Self { policy: intern_some(policy), ..Self::new(Code::UnknownPolicy) }
+        Self { policy: intern(policy), ..Self::new(Code::UnknownPolicy) }
     }
 
     pub(crate) const fn wait(&self) -> u64 {
@@ -249,9 +249,12 @@ impl fmt::Debug for Rejection {
     }
 }
 
+/// For a policy around the one that refused. Only a refusal for load says when to try again: sitting out an open circuit
+/// in a retry would turn failing fast into a queue.
 impl Classify for Rejection {
     fn classify(&self) -> Class {
-        Class { kind: Some(self.kind()), retry_after: self.retry_after() }
+        let load = self.kind() == Kind::Throttled;
+        Class { kind: Some(self.kind()), retry_after: self.retry_after().filter(|_| load) }
     }
 }
 

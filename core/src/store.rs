@@ -24,6 +24,7 @@ use crate::key::StateKey;
 pub use crate::rate_limit::Level;
 use crate::rate_limit::{RateLimitSpec, Take};
 use crate::rejection::Source;
+use crate::table::Worth;
 
 /// All three, and the clock they are asked with.
 pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + Clone {
@@ -81,12 +82,13 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - a wait longer than allowed is refused
     fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send;
 
-    /// Gives back permits that were taken and not used.
+    /// Gives back permits that were taken for the moment `due` and not used.
     ///
     /// # Behaviour
     /// - a refund is there for the next call
     /// - a refund never overfills
-    fn refund(&self, bucket: &Self::Bucket, cost: u32);
+    /// - a reservation with others behind it lapses
+    fn refund(&self, bucket: &Self::Bucket, cost: u32, due: Time);
 
     /// Looks without taking.
     ///
@@ -155,6 +157,9 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// # Behaviour
     /// - a quantile over its threshold for long enough trips
     fn observe_quantile(&self, breaker: &Self::Breaker, now: Time, value: Option<Duration>) -> Option<Transition>;
+
+    /// What would be lost if this process forgot the circuit. Nothing, for a store that keeps it elsewhere.
+    fn worth(&self, breaker: &Self::Breaker) -> Worth;
 
     /// Puts an operator's word above the phase, or takes it away.
     ///

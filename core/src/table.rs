@@ -1,8 +1,9 @@
 //! A bounded table of living state, by key.
 //!
-//! It never holds more than its capacity. When it is full, a newcomer takes the place of somebody who loses nothing
-//! (state as good as new), else of somebody not seen for a while; never of state that is in use or that must not be
-//! forgotten (an open circuit). If nobody can go, the newcomer gets no place.
+//! When it is full, a newcomer takes the place of somebody who loses nothing (state as good as new), else of somebody
+//! not seen for a while; never of state that is in use or that must not be forgotten (an open circuit). If nobody can
+//! go, the newcomer gets no place ([`Table::find_or_make`]), or one beyond the capacity ([`Table::find_or_add`]) for
+//! tables whose users are bounded themselves; it shrinks back as soon as somebody can go.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -78,6 +79,15 @@ impl<V: Entry> Table<V> {
 
     /// The state of a key, made if it has none yet; none if the table is full and nobody can go.
     pub fn find_or_make(&self, key: &StateKey, make: impl FnOnce() -> V) -> Option<Arc<V>> {
+        self.find_or(key, make, false)
+    }
+
+    /// The state of a key, made if it has none yet, also beyond the capacity if nobody can go.
+    pub fn find_or_add(&self, key: &StateKey, make: impl Fn() -> V) -> Arc<V> {
+        self.find_or(key, &make, true).unwrap_or_else(|| Arc::new(make()))
+    }
+
+    fn find_or(&self, key: &StateKey, make: impl FnOnce() -> V, beyond: bool) -> Option<Arc<V>> {
         if let Some(found) = self.get(key) {
             return Some(found);
         }
@@ -85,9 +95,12 @@ impl<V: Entry> Table<V> {
         if let Some(place) = shard.get(key) {
             return Some(place.value.clone());
         }
-        if shard.len() >= self.shard_capacity {
-            let victim = victim(&shard)?;
-            shard.remove(&victim);
+        while shard.len() >= self.shard_capacity {
+            match victim(&shard) {
+                Some(victim) => shard.remove(&victim),
+                None if beyond => break,
+                None => return None,
+            };
         }
         let value = Arc::new(make());
         let place = Place { value: value.clone(), seen: AtomicBool::new(true) };

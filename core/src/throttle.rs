@@ -106,7 +106,7 @@ impl Throttle {
         match appetite {
             Appetite::Accepted => asked.accepts += 1,
             Appetite::Declined => {}
-            // Taken back from the present slice; if the call was admitted in an earlier one, that one keeps it.
+            // Taken back from the present slice, also if it was counted in an earlier one: the sum is what matters.
             Appetite::Unknown => asked.requests = asked.requests.saturating_sub(1),
         }
     }

@@ -84,7 +84,8 @@ macro_rules! for_every_case {
                     a_wait_longer_than_allowed_is_refused;
                 refund:
                     a_refund_is_there_for_the_next_call,
-                    a_refund_never_overfills;
+                    a_refund_never_overfills,
+                    a_reservation_with_others_behind_it_lapses;
                 peek:
                     a_look_takes_nothing;
             }

@@ -17,7 +17,7 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
-use phalanx::core::rng::Rng;
+use phalanx::base::rng::Rng;
 use phalanx::*;
 use support::stacks::*;
 use support::*;
@@ -39,7 +39,7 @@ struct Case {
     retry: bool,
     timeout: bool,
     deadline: bool,
-    guards: Guards,
+    guards: GuardPlan,
     work: Work,
     polls: usize,
     /// How far the clock moves between two polls.
@@ -68,10 +68,10 @@ impl Case {
         if self.deadline {
             policy = policy.deadline(DeadlineSpec::total(18 * MS).failure_floor(10 * MS));
         }
-        if self.guards != Guards::None {
+        if self.guards != GuardPlan::None {
             policy = PLACES.into_iter().fold(policy, |policy, place| policy.guard(ledger.guard(place)));
         }
-        if let Guards::RefusingFrom(attempt) = self.guards {
+        if let GuardPlan::RefusingFrom(attempt) = self.guards {
             policy = policy.guard(RefusingFrom(attempt));
         }
         policy
@@ -211,7 +211,7 @@ impl Case {
         let expected = match self.phase_after(counted) {
             _ if self.limit == Limit::Spent => Some(Code::RateLimited),
             Phase::Open => Some(Code::CircuitOpen),
-            _ if self.guards == Guards::RefusingFrom(1) => Some(Code::GuardRefused),
+            _ if self.guards == GuardPlan::RefusingFrom(1) => Some(Code::GuardRefused),
             _ => None,
         };
         assert_eq!(refusal, expected, "the next call");
@@ -240,7 +240,7 @@ async fn check_all(circuit: Circuit) -> HashSet<Option<Outcome>> {
     let (mut seen, mut seed) = (HashSet::new(), 0);
     let flags = |bits: usize| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0, bits & 8 > 0);
     for limit in Limit::ALL {
-        for guards in Guards::ALL {
+        for guards in GuardPlan::ALL {
             for work in [Work::Ok, Work::Err, Work::LateOk, Work::LateErr, Work::Hangs] {
                 for (retry, timeout, deadline, late) in (0..16).map(flags) {
                     for pace in [2 * MS, 7 * MS] {

@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use phalanx::core::rng::Rng;
+use phalanx::base::rng::Rng;
 use phalanx::*;
 use support::*;
 use tokio::runtime::{Builder, Runtime};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use phalanx::core::rng::Rng;
+use phalanx::base::rng::Rng;
 use phalanx::*;
 use support::*;
 use tokio::time::advance;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use phalanx::core::rng::Rng;
+use phalanx::base::rng::Rng;
 use phalanx::*;
 use support::*;
 

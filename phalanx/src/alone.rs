@@ -1,7 +1,7 @@
 //! Single stages without a module: for a loop, a worker, a place where a whole policy would be too much.
 //!
 //! The same algorithms and the same exactness as inside a policy, one object each, shared by reference between threads.
-//! (The machines beneath them, which are given the time, are in [`core`](crate::core).)
+//! (The machines beneath them, which are given the time, are in [`base`](crate::base).)
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use phalanx_core::breaker::{Admission, BreakerSpec, BreakerView, Forced, Sample,
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::kind::Outcome;
 use phalanx_core::policy::Policy;
-use phalanx_core::policy::validate::ConfigError;
+use phalanx_core::policy::validate::{ConfigError, Mistake};
 use phalanx_core::rate_limit::{RateLimitSpec, Take};
 use phalanx_core::rejection::{Code, Rejection};
 use phalanx_core::rng::Rng;
@@ -79,9 +79,10 @@ impl RateLimiter {
     /// # Errors
     /// `rate_limited`, if the wait would be longer.
     pub async fn acquire(&self) -> Result<(), Rejection> {
+        let due = self.0.clock.now();
         let wait = self.take(1, self.0.max_wait)?;
         if !wait.is_zero() {
-            let unused = Reservation(Some(&self.0.bucket));
+            let unused = Reservation(Some((&self.0.bucket, due.after(wait))));
             tokio::time::sleep(wait).await;
             unused.used();
         }
@@ -90,7 +91,7 @@ impl RateLimiter {
 
     /// Gives back permits that were taken and not used.
     pub fn refund(&self, cost: u32) {
-        self.0.bucket.refund(cost);
+        self.0.bucket.refund(cost, self.0.clock.now());
     }
 
     /// Whole permits that could be taken now.
@@ -114,7 +115,7 @@ fn check(policy: Policy) -> Result<(), ConfigError> {
 }
 
 /// A permit reserved for later; given back if the wait for it is given up.
-struct Reservation<'a>(Option<&'a BucketCell>);
+struct Reservation<'a>(Option<(&'a BucketCell, Time)>);
 
 impl Reservation<'_> {
     fn used(mut self) {
@@ -124,8 +125,8 @@ impl Reservation<'_> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if let Some(bucket) = self.0 {
-            bucket.refund(1);
+        if let Some((bucket, due)) = self.0 {
+            bucket.refund(1, due);
         }
     }
 }
@@ -163,6 +164,11 @@ impl CircuitBreaker {
     /// Every mistake of the spec.
     pub fn with_clock(spec: &BreakerSpec, clock: Clock) -> Result<Self, ConfigError> {
         check(Policy::named("alone").breaker(spec.clone()))?;
+        if spec.latency.is_some() {
+            let reason = "a circuit alone keeps no digest of latencies: use a policy";
+            let mistake = Mistake { path: "policies.alone.breaker.latency".to_owned(), reason: reason.to_owned() };
+            return Err(ConfigError { mistakes: vec![mistake] });
+        }
         let cell = BreakerCell::new(clock.clone(), spec, Rng::from_entropy());
         Ok(Self(Arc::new(Circuit { clock, cell })))
     }
@@ -262,6 +268,7 @@ mod tests {
     fn nonsense_is_refused_here_too() {
         assert!(RateLimiter::new(&RateLimitSpec::per_second(0)).is_err());
         assert!(CircuitBreaker::new(&BreakerSpec::failure_ratio(f64::NAN)).is_err());
+        assert!(CircuitBreaker::new(&BreakerSpec::latency(0.95, SECOND, SECOND)).is_err());
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub use self::alone::{CircuitBreaker, Entered, RateLimiter};
 pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
 
 /// Everything below the front door: stages as algorithms, store traits, estimators.
-pub use phalanx_core as core;
+pub use phalanx_core as base;
 
 /// The code in the README, so that it is compiled.
 #[cfg(doctest)]

@@ -74,8 +74,39 @@ async fn a_failed_ok_is_not_remembered() {
     let cache = StaleCache::new(10, 60 * SECOND);
     let bad = |_: &Result<u32, Failure>| Kind::Infrastructure.into();
     let call = module.call("p", ()).classify(bad).fallback(cache.at(1));
-    assert_eq!(call.run(|| async { Ok(503) }).await, Ok(503));
+    assert_eq!(call.run(|| async { Ok(503) }).await, Ok(503), "there is nothing better");
     assert_eq!(cache.get(&1), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ok_that_is_a_failure_is_replaced_by_a_value_or_the_last_good_one() {
+    let module = module(Policy::named("p"));
+    let by_status = |result: &Result<u32, Failure>| match result {
+        Ok(503) => Kind::Infrastructure.into(),
+        _ => Class::SUCCESS,
+    };
+    let call = module.call("p", ()).classify(by_status).fallback_value(0);
+    let degraded = Some(Degraded { data_age: None, approximate: true });
+    assert_eq!(call.run_served(|| async { Ok(503) }).await, Ok(Served { value: 0, degraded }));
+    let cache = StaleCache::new(10, 60 * SECOND);
+    for (answer, expected) in [(200, 200), (503, 200)] {
+        let call = module.call("p", ()).classify(by_status).fallback(cache.at("k"));
+        assert_eq!(call.run(|| async move { Ok(answer) }).await, Ok(expected));
+    }
+}
+
+#[cfg(feature = "http")]
+#[tokio::test(start_paused = true)]
+async fn answers_that_say_what_they_are_need_no_closure() {
+    let retry = RetrySpec::attempts(3).backoff(Backoff::constant(MS));
+    let module = module(Policy::named("p").retry(retry));
+    let calls = std::cell::Cell::new(0);
+    let answer = module.call("p", ()).classify_answers().run(|| async {
+        calls.set(calls.get() + 1);
+        let status = if calls.get() < 3 { 503 } else { 200 };
+        Ok::<_, Failure>(http::Response::builder().status(status).body(()).unwrap())
+    });
+    assert_eq!((answer.await.unwrap().status().as_u16(), calls.get()), (200, 3));
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,7 +21,8 @@ async fn broken() -> Result<u32, Failure> {
 #[tokio::test]
 async fn an_unknown_name_is_an_error_at_wiring_and_a_refusal_at_run_time() {
     let module = module(Policy::named("p"));
-    assert_eq!(module.pipeline("typo", ()).unwrap_err().code(), Code::UnknownPolicy);
+    let misspelt = module.pipeline("typo", ()).unwrap_err();
+    assert_eq!(misspelt.to_string(), "typo: no policy has this name (unknown_policy)");
     let refused = *module.run("typo", (), ok).await.unwrap_err().rejection().unwrap();
     assert_eq!((refused.kind(), refused.status()), (Kind::Configuration, 500));
 }
@@ -141,7 +142,7 @@ async fn routes_are_bounded_and_newcomers_to_a_full_table_share_one_limit() {
     let _held = [module.pipeline("p", "a").unwrap(), module.pipeline("p", "b").unwrap()];
     assert_eq!(module.run("p", "c", ok).await, Ok(1));
     assert_eq!(code(module.run("p", "d", ok).await), Code::RateLimited, "no new bucket for every new name");
-    assert_eq!((module.pipelines().len(), log.count("RoutesExhausted")), (2, 2));
+    assert_eq!((module.pipelines().len(), log.count("RoutesExhausted")), (3, 2), "two, and the one that is shared");
     drop(_held);
     assert_eq!(module.run("p", "e", ok).await, Ok(1), "a place is free again");
 }
@@ -155,6 +156,92 @@ async fn an_open_circuit_is_not_forgotten_for_the_sake_of_idle_routes() {
         assert_eq!(module.run("p", i.to_string().as_str(), ok).await, Ok(1));
     }
     assert_eq!(code(module.run("p", "dead", ok).await), Code::CircuitOpen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_of_many_shards_forgets_no_open_circuit_either() {
+    let policy = Policy::named("p").breaker(BreakerSpec::consecutive_failures(1).break_for(3_600 * SECOND));
+    let module = builder(policy).max_routes(1_600).build().unwrap();
+    let dead = |i: u32| format!("dead {i}");
+    for i in 0..300 {
+        assert!(module.run("p", dead(i).as_str(), broken).await.is_err());
+    }
+    for i in 0..4_000 {
+        assert_eq!(module.run("p", i.to_string().as_str(), ok).await, Ok(1));
+    }
+    for i in 0..300 {
+        assert_eq!(code(module.run("p", dead(i).as_str(), ok).await), Code::CircuitOpen, "{i}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn circuits_that_nobody_will_ever_close_do_not_hold_their_places_for_ever() {
+    let policy = Policy::named("p").breaker(BreakerSpec::consecutive_failures(1).break_for(SECOND));
+    let module = builder(policy).max_routes(4).build().unwrap();
+    for i in 0..4 {
+        assert!(module.run("p", format!("gone {i}").as_str(), broken).await.is_err());
+    }
+    tokio::time::advance(60 * SECOND).await;
+    for i in 0..4 {
+        assert!(module.run("p", format!("new {i}").as_str(), broken).await.is_err());
+    }
+    for i in 0..4 {
+        assert_eq!(code(module.run("p", format!("new {i}").as_str(), ok).await), Code::CircuitOpen);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_may_change_what_it_is_told_of() {
+    let held: Arc<Mutex<Option<ResilienceModule>>> = Arc::default();
+    let module_of = held.clone();
+    let limited = || Policy::named("p").rate_limit(RateLimitSpec::per_second(1));
+    let react = move |event: &Event<'_>| {
+        let module = module_of.lock().unwrap().clone();
+        if let (What::RoutesExhausted, Some(module)) = (event.what, module) {
+            module.retune(limited()).unwrap();
+            assert!(module.policies().len() >= 3);
+        }
+    };
+    let module = builder(limited()).max_routes(1).on_event(react).build().unwrap();
+    *held.lock().unwrap() = Some(module.clone());
+    let _held = module.pipeline("p", "a").unwrap();
+    assert_eq!(module.run("p", "b", ok).await, Ok(1));
+    held.lock().unwrap().take();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_is_changed_only_if_it_is_there_and_added_only_if_it_is_not() {
+    let module = module(Policy::named("p").timeout(SECOND));
+    assert!(module.retune(Policy::named("typo")).is_err());
+    assert!(module.add(Policy::named("p")).is_err());
+    assert_eq!(module.policies(), ["occ", "p", "transient"]);
+    module.add(Policy::named("q")).unwrap();
+    assert_eq!(module.run("q", (), ok).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_changed_from_data_keeps_its_guards() {
+    let module = module(Policy::named("p").guard(Closed(50)));
+    module.retune(Policy::named("p").timeout(SECOND)).unwrap();
+    assert_eq!(code(module.run("p", (), ok).await), Code::GuardRefused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operators_word_is_told_and_a_policy_without_a_circuit_says_that_it_has_none() {
+    let log = Log::default();
+    let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(0.5));
+    let module = builder(policy).policy(Policy::named("bare")).observer(log.clone()).build().unwrap();
+    assert!(module.pipeline("p", ()).unwrap().force(Some(Forced::Open)).await);
+    assert!(!module.pipeline("bare", ()).unwrap().force(Some(Forced::Open)).await);
+    assert_eq!(log.lines(), ["Forced(Some(Open))"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_learns_of_a_deadline_kill_for_what_it_is() {
+    let story = Arc::new(Mutex::new(Vec::new()));
+    let module = module(Policy::named("p").deadline(SECOND).guard(Witness(50, "guard", story.clone())));
+    assert_eq!(code(module.run("p", (), hang).await), Code::DeadlineExceeded);
+    assert_eq!(*story.lock().unwrap(), ["guard? 0", "guard: 0 Failure"]);
 }
 
 /// Writes down when it is asked and told.

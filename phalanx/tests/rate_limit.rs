@@ -77,6 +77,23 @@ async fn a_waiter_that_gives_up_gives_its_permit_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nobody_overtakes_when_a_waiter_in_the_middle_gives_up() {
+    let module = module(limited(RateLimitSpec::per_second(1).max_wait(9 * SECOND)));
+    let start = Instant::now();
+    let call = |module: ResilienceModule| async move { module.run("p", (), ok).await.map(|_| start.elapsed()) };
+    let mut calls: Vec<_> = (0..4).map(|_| tokio::spawn(call(module.clone()))).collect();
+    tokio::task::yield_now().await;
+    calls.remove(1).abort();
+    tokio::task::yield_now().await;
+    calls.push(tokio::spawn(call(module.clone())));
+    let mut starts = Vec::new();
+    for call in calls {
+        starts.push(call.await.unwrap().unwrap());
+    }
+    assert_eq!(starts, [0, 2, 3, 4].map(|second: u32| second * SECOND), "in order, and never two at once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_never_outlives_the_callers_deadline() {
     let module = module(limited(RateLimitSpec::per_second(1).max_wait(10 * SECOND)));
     assert!(module.run("p", (), ok).await.is_ok());

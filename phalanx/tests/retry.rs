@@ -117,6 +117,81 @@ async fn nested_policies_do_not_multiply() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nested_policies_do_not_multiply_whatever_happens_between_the_two_ends() {
+    let inner = Policy::named("inner").retry(retry(3));
+    let module = builder(inner).policy(Policy::named("outer").retry(retry(3))).build().unwrap();
+    // An await after the inner call gave up.
+    let upstream = Upstream::always(Err(BROKEN));
+    let audited = || async {
+        let answer = module.run("inner", (), || upstream.call()).await;
+        tokio::time::sleep(MS).await;
+        answer
+    };
+    assert!(module.run("outer", (), audited).await.is_err());
+    assert_eq!(upstream.calls(), 3);
+    // Something slower beside it.
+    let upstream = Upstream::always(Err(BROKEN));
+    let joined = || async { tokio::join!(module.run("inner", (), || upstream.call()), tokio::time::sleep(SECOND)).0 };
+    assert!(module.run("outer", (), joined).await.is_err());
+    assert_eq!(upstream.calls(), 3);
+    // An `Ok` that is a failure, on both levels.
+    let upstream = Upstream::always(Ok(503));
+    let bad = |_: &Result<u32, Failure>| Kind::Infrastructure.into();
+    let worse = |_: &Result<u32, Error<Failure>>| Kind::Infrastructure.into();
+    let response = || module.call("inner", ()).classify(bad).run(|| upstream.call());
+    assert_eq!(module.call("outer", ()).classify(worse).run(response).await, Ok(503));
+    assert_eq!(upstream.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_inside_is_not_defeated_by_a_retry_outside() {
+    let upstream = Upstream::always(Err(BROKEN));
+    let broke = BudgetSpec::ratio(0.1).min_per_second(0);
+    let inner = Policy::named("inner").retry(retry(3).budget(broke));
+    let module = builder(inner).policy(Policy::named("outer").retry(retry(3))).build().unwrap();
+    assert!(module.run("outer", (), || module.run("inner", (), || upstream.call())).await.is_err());
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_inside_that_gave_up_and_was_made_good_by_another_says_nothing() {
+    let inner = Policy::named("inner").retry(retry(2));
+    let module = builder(inner).policy(Policy::named("outer").retry(retry(3))).build().unwrap();
+    let (dead, alive) = (Upstream::always(Err(BROKEN)), Upstream::always(Ok(1)));
+    let attempts = std::cell::Cell::new(0);
+    let answer = module.run("outer", (), || async {
+        attempts.set(attempts.get() + 1);
+        assert!(module.run("inner", "a", || dead.call()).await.is_err());
+        assert!(module.run("inner", "b", || alive.call()).await.is_ok());
+        Err::<u32, _>(BROKEN)
+    });
+    assert!(answer.await.is_err());
+    assert_eq!(attempts.get(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_around_an_open_circuit_fails_fast_instead_of_sitting_out_the_break() {
+    let inner = Policy::named("inner").breaker(BreakerSpec::consecutive_failures(1).break_for(30 * SECOND));
+    let quick = RetrySpec::attempts(3).backoff(Backoff::constant(MS).jitter(Jitter::None));
+    let module = builder(inner).policy(Policy::named("outer").retry(quick)).build().unwrap();
+    let upstream = Upstream::always(Err(BROKEN));
+    let start = Instant::now();
+    for _ in 0..2 {
+        assert!(module.run("outer", (), || module.run("inner", (), || upstream.call())).await.is_err());
+    }
+    assert_eq!((start.elapsed(), upstream.calls()), (4 * MS, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_was_not_begun_is_told() {
+    let log = Log::default();
+    let policy = Policy::named("p").deadline(50 * MS).retry(retry(2));
+    let module = builder(policy).observer(log.clone()).build().unwrap();
+    assert!(module.run("p", (), || Upstream::always(Err(BROKEN)).call_owned()).await.is_err());
+    assert_eq!(log.count("RetryAbandoned"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn nested_policies_multiply_when_asked_to() {
     let upstream = Upstream::always(Err(BROKEN));
     let inner = Policy::named("inner").retry(retry(3));

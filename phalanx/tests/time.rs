@@ -109,6 +109,16 @@ async fn the_operation_and_every_policy_inside_see_the_tighter_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_code_that_starts_the_operation_sees_the_deadline_too() {
+    let module = module(Policy::named("p").deadline(SECOND));
+    let eager = || {
+        let left = Context::current().remaining();
+        async move { Ok::<_, Failure>(left) }
+    };
+    assert_eq!(module.run("p", (), eager).await, Ok(Some(SECOND)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_may_be_tighter_than_its_policy_and_never_looser() {
     let module = module(Policy::named("p").deadline(SECOND));
     for (asked, got) in [(200 * MS, 200 * MS), (60 * SECOND, SECOND)] {

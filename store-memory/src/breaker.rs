@@ -122,11 +122,12 @@ impl BreakerCell {
             Outcome::Success if quick && closed => {
                 let slice = self.slice_at(now);
                 if let Some(batch) = self.stripes.add(ticket.epoch, slice) {
-                    tell(&mut self.machine.0.lock().breaker, batch, slice);
+                    let mut machine = self.machine.0.lock();
+                    tell(&mut machine.breaker, batch, self.near(now));
                 }
                 None
             }
-            _ => self.record_bad(now, ticket, sample),
+            _ => self.record_by_machine(now, ticket, sample),
         }
     }
 
@@ -140,17 +141,19 @@ impl BreakerCell {
         self.turn_slice(now)
     }
 
+    /// Under the machine's lock, so that a slice is never counted in a length that has just changed.
     #[cold]
     fn turn_slice(&self, now: Time) -> u64 {
+        let _machine = self.machine.0.lock();
         let length = self.slice.load(Ordering::Relaxed);
-        let slice = now.as_micros() / length;
-        self.present.fetch_max(slice, Ordering::Relaxed);
-        self.present_until.fetch_max((slice + 1) * length, Ordering::Release);
+        let slice = (now.as_micros() / length).max(self.present.load(Ordering::Relaxed));
+        self.present.store(slice, Ordering::Relaxed);
+        self.present_until.store((slice + 1).saturating_mul(length), Ordering::Release);
         slice
     }
 
     #[cold]
-    fn record_bad(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+    fn record_by_machine(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
         self.with_machine(now, |Machine { breaker, spec }| breaker.record(now, spec, ticket, sample, self.rng.unit()))
     }
 
@@ -180,8 +183,11 @@ impl BreakerCell {
     pub fn admit(&self, now: Time) -> (Answer, Option<Transition>) {
         self.with_machine(now, |Machine { breaker, spec }| {
             let (admission, transition) = breaker.admit(now, spec);
-            let forced = breaker.forced().is_some();
-            let source = if forced { Source::Forced } else { Source::Local };
+            let source = match breaker.forced() {
+                None => Source::Local,
+                Some(Forced::MetricsOnly) => Source::Shadow,
+                Some(_) => Source::Forced,
+            };
             (Answer { admission, source }, transition)
         })
     }
@@ -195,10 +201,13 @@ impl BreakerCell {
     }
 
     fn tell_successes(&self, machine: &mut Machine, now: Time) {
-        let near = now.as_micros() / self.slice.load(Ordering::Relaxed);
         for batch in self.stripes.drain() {
-            tell(&mut machine.breaker, batch, near);
+            tell(&mut machine.breaker, batch, self.near(now));
         }
+    }
+
+    fn near(&self, now: Time) -> u64 {
+        now.as_micros() / self.slice.load(Ordering::Relaxed)
     }
 
     fn tune(&self, spec: &BreakerSpec) {
@@ -221,9 +230,12 @@ impl BreakerCell {
 }
 
 fn tell(breaker: &mut Breaker, batch: Batch, near: u64) {
-    let epoch = breaker.epoch();
-    if batch.belongs_to(epoch) {
-        breaker.record_successes(epoch, batch.slice(near), batch.count);
+    let (epoch, slice) = (breaker.epoch(), batch.slice(near));
+    // A slice far ahead was counted in the slices of another window, just before that changed: it means nothing now,
+    // and would carry the present window off into the future.
+    let of_this_window = slice <= near.saturating_add(1);
+    if batch.belongs_to(epoch) && of_this_window {
+        breaker.record_successes(epoch, slice, batch.count);
     }
 }
 
@@ -232,7 +244,11 @@ impl Entry for BreakerCell {
         let now = self.clock.now();
         self.with_machine(now, |machine| {
             let breaker = &mut machine.breaker;
-            if breaker.phase() != Phase::Closed || breaker.forced().is_some() {
+            // A break that is long over is worth no more than what a closed circuit has learned: only a call ends it,
+            // and for a dependency that is gone for good there will be none.
+            let probed = breaker.inspect(now).probes > 0;
+            let refusing = breaker.phase() == Phase::Open && now < breaker.until();
+            if refusing || probed || breaker.forced().is_some() {
                 Worth::Everything
             } else if breaker.is_fresh(now) {
                 Worth::Nothing

@@ -11,7 +11,7 @@
 //! property test plays them against each other. A change of the rate, or of the base long before a product could
 //! overflow, freezes the word, so that nobody mixes the old numbers with the new.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -94,7 +94,10 @@ impl BucketCell {
             let refused = |until| Grant { take: Take::Refused { until }, left, source: Source::Local };
             let need = u64::from(ask.cost).saturating_mul(price);
             if need > capacity {
-                return refused(Time::NEVER);
+                if self.is_of(word) {
+                    return refused(Time::NEVER);
+                }
+                continue;
             }
             let full_at = (word & UNITS).max(clock) + need;
             let mut wait = Duration::ZERO;
@@ -102,7 +105,10 @@ impl BucketCell {
                 let missing = full_at - clock - capacity;
                 wait = Duration::from_micros(missing.div_ceil(gain));
                 if wait > ask.max_wait {
-                    return refused(now.after(wait));
+                    if self.is_of(word) {
+                        return refused(now.after(wait));
+                    }
+                    continue;
                 }
             }
             if self.swap(word, full_at) {
@@ -112,11 +118,15 @@ impl BucketCell {
         }
     }
 
-    /// Gives back permits that were taken and not used.
-    pub fn refund(&self, cost: u32) {
+    /// Gives back permits that were taken for `due` and not used; a reservation with others behind it lapses.
+    pub fn refund(&self, cost: u32, due: Time) {
         let now = self.clock.now();
         loop {
-            let (word, shape, _) = self.look(now);
+            let (word, shape, clock) = self.look(now);
+            let queue = (word & UNITS).saturating_sub(clock + shape.rate.capacity);
+            if queue > 0 && due < now.after(Duration::from_micros(queue.div_ceil(shape.rate.gain))) {
+                return;
+            }
             let units = u64::from(cost).saturating_mul(shape.rate.price);
             if self.swap(word, (word & UNITS).saturating_sub(units)) {
                 return;
@@ -126,8 +136,12 @@ impl BucketCell {
 
     /// Looks without taking.
     pub fn peek(&self, now: Time) -> Level {
-        let (word, shape, clock) = self.look(now);
-        shape.level(word, clock)
+        loop {
+            let (word, shape, clock) = self.look(now);
+            if self.is_of(word) {
+                return shape.level(word, clock);
+            }
+        }
     }
 
     /// Follows another rate from now on; the permits there are stay, as far as they fit.
@@ -161,6 +175,12 @@ impl BucketCell {
         let new = old & !UNITS | units;
         let swapped = self.word.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
         swapped.is_ok()
+    }
+
+    /// Whether the shape is still the word's: what swaps the word need not ask, what only answers must.
+    fn is_of(&self, word: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.word.0.load(Ordering::Relaxed) & !UNITS == word & !UNITS
     }
 
     #[inline]
@@ -220,7 +240,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Acquire { cost: u32, patience: u64 },
-        Refund(u32),
+        Refund(u32, u64),
         Wait(u64),
         Retune(RateLimitSpec),
     }
@@ -235,7 +255,7 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
             6 => (0_u32..25, 0_u64..2_000_000).prop_map(|(cost, patience)| Step::Acquire { cost, patience }),
-            1 => (1_u32..5).prop_map(Step::Refund),
+            1 => (1_u32..5, 0_u64..5_000_000).prop_map(|(cost, ahead)| Step::Refund(cost, ahead)),
             4 => (0_u64..1_000_000).prop_map(Step::Wait),
             1 => (0_u64..100_000_000_000).prop_map(Step::Wait),
             1 => spec().prop_map(Step::Retune),
@@ -260,9 +280,10 @@ mod tests {
                         prop_assert_eq!(grant.take, machine.take(now, rate, cost, max_wait));
                         prop_assert_eq!(grant.left, machine.level(rate));
                     }
-                    Step::Refund(cost) => {
-                        cell.refund(cost);
-                        machine.refund(rate, cost);
+                    Step::Refund(cost, ahead) => {
+                        let due = now.after(Duration::from_micros(ahead));
+                        cell.refund(cost, due);
+                        machine.refund(now, rate, cost, due);
                     }
                     Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
                     Step::Retune(spec) => {

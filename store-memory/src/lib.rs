@@ -8,8 +8,8 @@
 //!   per thread and told to the machine in batches ([`BreakerCell`]), so that threads on one key do not queue;
 //! * a **digest** is lock-free by itself.
 //!
-//! Tables never grow beyond their capacity and never forget an open circuit or a key in use for the sake of an idle
-//! one. A key that finds no place gets state of its own that lives as long as its holder.
+//! Tables never forget an open circuit or a key in use for the sake of an idle one. They hold their capacity, and beyond
+//! it only what somebody is using.
 
 mod breaker;
 mod bucket;
@@ -100,8 +100,7 @@ impl RateLimitStore for MemoryStore {
 
     fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<BucketCell> {
         let make = || BucketCell::new(self.0.clock.clone(), spec);
-        let cell = self.0.buckets.find_or_make(key, make);
-        let cell = cell.unwrap_or_else(|| Arc::new(make()));
+        let cell = self.0.buckets.find_or_add(key, make);
         cell.retune(spec);
         cell
     }
@@ -116,8 +115,8 @@ impl RateLimitStore for MemoryStore {
     }
 
     #[inline]
-    fn refund(&self, bucket: &BucketCell, cost: u32) {
-        bucket.refund(cost);
+    fn refund(&self, bucket: &BucketCell, cost: u32, due: Time) {
+        bucket.refund(cost, due);
     }
 
     async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {
@@ -130,8 +129,7 @@ impl BreakerStore for MemoryStore {
 
     fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<BreakerCell> {
         let make = || BreakerCell::new(self.0.clock.clone(), spec, self.0.rng.fork());
-        let cell = self.0.breakers.find_or_make(key, make);
-        let cell = cell.unwrap_or_else(|| Arc::new(make()));
+        let cell = self.0.breakers.find_or_add(key, make);
         cell.retune(spec);
         cell
     }
@@ -148,6 +146,10 @@ impl BreakerStore for MemoryStore {
     #[inline]
     fn record(&self, breaker: &BreakerCell, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
         breaker.record(now, ticket, sample)
+    }
+
+    fn worth(&self, breaker: &BreakerCell) -> Worth {
+        breaker.worth()
     }
 
     fn observe_quantile(&self, breaker: &BreakerCell, now: Time, value: Option<Duration>) -> Option<Transition> {
@@ -172,8 +174,7 @@ impl LatencyDigestStore for MemoryStore {
 
     fn digest(&self, key: &StateKey, window: Duration) -> Arc<DigestCell> {
         let make = || DigestCell { clock: self.0.clock.clone(), digest: Digest::new(window) };
-        let cell = self.0.digests.find_or_make(key, make);
-        let cell = cell.unwrap_or_else(|| Arc::new(make()));
+        let cell = self.0.digests.find_or_add(key, make);
         cell.digest.retune(window);
         cell
     }

@@ -32,7 +32,7 @@ pub struct BreakerSpec {
     pub break_duration: Duration,
     /// Each trip that follows closely on another lasts this much longer, at least 1.0. Default 1.0.
     pub break_multiplier: f64,
-    /// The longest break. Default 10 min.
+    /// The longest break, before jitter. Default 10 min.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub max_break_duration: Duration,
     /// Lengthens each break by up to this share, at random, 0.0 to 1.0. Default 0.0.

@@ -310,6 +310,18 @@ fn an_operators_word_stands_above_the_phase() {
 }
 
 #[test]
+fn a_quantile_from_before_the_trip_does_not_open_a_circuit_that_has_just_closed() {
+    let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, Duration::ZERO).break_for(SECOND));
+    let tell = |rig: &mut Rig| rig.breaker.observe_quantile(rig.now, &rig.spec, Some(2 * SECOND), 0.0);
+    assert!(tell(&mut rig).is_some());
+    rig.wait(SECOND);
+    rig.call(Outcome::Success);
+    assert_eq!((rig.phase(), tell(&mut rig)), (Phase::Closed, None));
+    rig.wait(10 * SECOND);
+    assert!(tell(&mut rig).is_some(), "a window later it is news");
+}
+
+#[test]
 fn a_high_quantile_does_not_overrule_the_operator() {
     let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, Duration::ZERO));
     for forced in [Forced::Closed, Forced::Disabled] {

@@ -11,7 +11,9 @@ impl Classify for Status {
     fn classify(&self) -> Class {
         let kind = match self.code() {
             Code::Ok => return Class::SUCCESS,
-            Code::Unavailable | Code::Unknown | Code::DataLoss | Code::Cancelled => Kind::Infrastructure,
+            Code::Unavailable | Code::Unknown | Code::DataLoss | Code::Cancelled | Code::Internal => {
+                Kind::Infrastructure
+            }
             Code::DeadlineExceeded => Kind::Timeout,
             Code::ResourceExhausted => Kind::Throttled,
             Code::Aborted => Kind::Concurrency,
@@ -22,7 +24,6 @@ impl Classify for Status {
             Code::Unauthenticated => Kind::Authentication,
             Code::PermissionDenied => Kind::Authorization,
             Code::Unimplemented => Kind::Configuration,
-            Code::Internal => Kind::Internal,
         };
         let text = |name| self.metadata().get(name).and_then(|v| v.to_str().ok());
         // gRPC's own header (proposal A6), in milliseconds, before HTTP's.

@@ -117,6 +117,8 @@ impl Digest {
         }
         let _turning = self.turning.lock();
         let newest = self.newest.load(Ordering::Acquire);
+        // Once more, now that the length of a slice cannot change.
+        let slice = now.as_micros() / self.slice_micros.load(Ordering::Relaxed);
         if slice <= newest {
             return newest;
         }
@@ -192,6 +194,21 @@ mod tests {
         digest.observe(at(0), Duration::ZERO);
         digest.observe(at(0), LONGEST);
         assert_eq!(digest.count(at(0)), 2);
+    }
+
+    #[test]
+    fn a_window_that_is_changed_under_load_still_slides() {
+        for _ in 0..100 {
+            let digest = Digest::new(Duration::from_secs(1));
+            let now = at(3_600_000);
+            std::thread::scope(|threads| {
+                threads.spawn(|| (0..200).for_each(|_| digest.observe(now, Duration::from_millis(1))));
+                threads.spawn(|| digest.retune(Duration::from_secs(60)));
+            });
+            assert_eq!(digest.count(at(3_600_000 + 61_000)), 0);
+            digest.observe(at(3_600_000 + 62_000), Duration::from_millis(1));
+            assert_eq!(digest.count(at(3_600_000 + 62_000)), 1);
+        }
     }
 
     #[test]

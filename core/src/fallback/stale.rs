@@ -2,7 +2,6 @@
 
 use std::future::{Future, ready};
 use std::hash::Hash;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use lru::LruCache;
@@ -17,6 +16,7 @@ use crate::error::Error;
 pub struct StaleCache<K: Hash + Eq, V> {
     clock: Clock,
     max_age: Duration,
+    capacity: usize,
     values: Mutex<LruCache<K, (Time, V)>>,
 }
 
@@ -28,13 +28,17 @@ impl<K: Hash + Eq, V: Clone> StaleCache<K, V> {
 
     /// The same on a clock of your own.
     pub fn with_clock(capacity: usize, max_age: Duration, clock: Clock) -> Self {
-        let capacity = NonZeroUsize::new(capacity).unwrap_or(NonZeroUsize::MIN);
-        Self { clock, max_age, values: Mutex::new(LruCache::new(capacity)) }
+        // Unbounded to begin with, because a bounded one makes room for all of them at once.
+        Self { clock, max_age, capacity: capacity.max(1), values: Mutex::new(LruCache::unbounded()) }
     }
 
     /// Keeps a good value; the key not used for longest makes room.
     pub fn put(&self, key: K, value: V) {
-        self.values.lock().put(key, (self.clock.now(), value));
+        let mut values = self.values.lock();
+        values.put(key, (self.clock.now(), value));
+        if values.len() > self.capacity {
+            values.pop_lru();
+        }
     }
 
     /// The last good value and its age, unless it is too old.
@@ -86,6 +90,13 @@ mod tests {
         assert_eq!(cache.get(&"eu"), Some((7, Duration::from_secs(60))));
         clock.advance(Duration::from_micros(1));
         assert_eq!(cache.get(&"eu"), None);
+    }
+
+    #[test]
+    fn a_cache_as_large_as_can_be_said_costs_nothing_until_it_is_used() {
+        let cache = StaleCache::with_clock(usize::MAX, Duration::from_secs(60), Clock::manual());
+        cache.put(1, "a");
+        assert!(cache.get(&1).is_some());
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub(crate) struct Ride<'a, S: Store> {
 
     // Held.
     permits: u32,
+    /// The moment the permits are for.
+    due: Time,
     pass: Pass,
     call_guards: u16,
     attempt_guards: u16,
@@ -85,6 +87,8 @@ pub(crate) struct Ride<'a, S: Store> {
     number: u32,
     pub(crate) kind: Option<Kind>,
     probe: bool,
+    /// It tried again in vain, or would have and might not: a policy around it should not either.
+    pub(crate) gave_up: bool,
     /// The last attempt's.
     outcome: Option<Outcome>,
     /// Whether that is the call's too: no other attempt follows.
@@ -117,6 +121,7 @@ impl<'a, S: Store> Ride<'a, S> {
             limit: None,
             by_deadline: false,
             permits: 0,
+            due: now,
             pass: Pass::None,
             call_guards: 0,
             attempt_guards: 0,
@@ -127,6 +132,7 @@ impl<'a, S: Store> Ride<'a, S> {
             number: 0,
             kind: None,
             probe: false,
+            gave_up: false,
             outcome: None,
             decided: false,
             stage: None,
@@ -239,7 +245,7 @@ impl<S: Store> Drop for Ride<'_, S> {
     #[inline]
     fn drop(&mut self) {
         if let (Some(limit), 1..) = (&self.stages.rate_limit, self.permits) {
-            self.stages.store.refund(&limit.bucket, self.permits);
+            self.stages.store.refund(&limit.bucket, self.permits, self.due);
         }
         let holds_pass = !matches!(self.pass, Pass::None);
         if holds_pass || self.call_guards + self.attempt_guards > 0 || self.untold {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::stages::{Kept, Stages};
+use super::stages::{Circuit, Kept, Stages};
 use crate::event::Observers;
 use crate::key::StateKey;
 use crate::policy::Policy;
@@ -51,10 +51,13 @@ impl<S: Store> Slot<S> {
     }
 }
 
-/// What a slot knows beyond the store (throttle, budget) is learned again within seconds; open circuits live in the
-/// store, which keeps them.
+/// What a slot knows beyond its circuit (throttle, budget) is learned again within seconds.
 impl<S: Store> Entry for Slot<S> {
     fn worth(&self) -> Worth {
-        Worth::Something
+        let stages = self.latest.load();
+        match &stages.circuit {
+            Circuit::Breaker { breaker, .. } => stages.store.worth(breaker).max(Worth::Something),
+            Circuit::Throttle(_) | Circuit::None => Worth::Something,
+        }
     }
 }

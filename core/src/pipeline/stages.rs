@@ -160,11 +160,11 @@ impl<S: Store> Stages<S> {
         let watched = !matches!(circuit, Circuit::None) || observers.any();
         Self {
             superseded: AtomicBool::new(false),
-            name: intern(&policy.name),
+            name: intern(&policy.name).unwrap_or("(unnamed)"),
             clock: store.clock().clone(),
             on_degraded: policy.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
-            timed: rate_limit.is_some() || watched || budgeted,
+            timed: rate_limit.is_some() || watched || budgeted || !policy.guards.is_empty(),
             measured: observers.any() || policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency),
             budgeted,
             retry: policy.retry,

@@ -105,18 +105,18 @@ where
                 ride.depart();
 
                 let (result, next) = {
-                    let mut waited = false;
+                    let (mut waited, mut gave_up_inside) = (false, None);
                     let answer = {
-                        let mut operation = pin!(ride.during(&operation));
+                        let mut operation = pin!(ride.start(&operation, &mut gave_up_inside));
                         poll_fn(|cx| {
-                            let poll = |cx: &mut task::Context<'_>| ride.poll_operation(operation.as_mut(), cx);
+                            let inside = &mut gave_up_inside;
+                            let poll = |cx: &mut task::Context<'_>| ride.poll(operation.as_mut(), cx, inside);
                             let polled = poll_within(&mut timer, ride.limit, cx, poll);
                             waited |= polled.is_pending();
                             polled
                         })
                         .await
                     };
-                    let given_up_inside = nested::marked();
                     let class = match &answer {
                         Ok(result) => classifier.class(result),
                         Err(Elapsed) => ride.cut_off(),
@@ -126,7 +126,7 @@ where
                         ride.ended = ride.read_clock();
                     }
                     ride.read(class, answer.is_err());
-                    let next = ride.next_delay(class, given_up_inside, delay);
+                    let next = ride.next_delay(class, gave_up_inside, delay);
                     match answer {
                         // The way of nearly all calls, and worth a line of its own: the answer is moved once.
                         Ok(Ok(value)) if next.is_none() => {
@@ -180,14 +180,31 @@ impl<S: Store> Ride<'_, S> {
         !left.is_zero()
     }
 
-    /// Polls the operation, bound to the call's context.
+    /// Runs the operation's own code, bound to the call's context, with the attempt's mark of calls inside that gave up.
     #[inline]
-    fn poll_operation<Fut: Future>(&self, operation: Pin<&mut Fut>, cx: &mut task::Context<'_>) -> Poll<Fut::Output> {
-        nested::wipe();
-        self.during(|| match self.binds {
-            false => operation.poll(cx),
-            true => context::bind(self.context, || operation.poll(cx)),
-        })
+    fn inside<T>(&self, gave_up: &mut Option<Kind>, work: impl FnOnce() -> T) -> T {
+        let bound = || match self.binds {
+            false => work(),
+            true => context::bind(self.context, work),
+        };
+        let (done, mark) = self.during(|| nested::poll(*gave_up, bound));
+        *gave_up = mark;
+        done
+    }
+
+    #[inline]
+    fn start<Fut>(&self, operation: impl FnOnce() -> Fut, gave_up: &mut Option<Kind>) -> Fut {
+        self.inside(gave_up, operation)
+    }
+
+    #[inline]
+    fn poll<Fut: Future>(
+        &self,
+        operation: Pin<&mut Fut>,
+        cx: &mut task::Context<'_>,
+        gave_up: &mut Option<Kind>,
+    ) -> Poll<Fut::Output> {
+        self.inside(gave_up, || operation.poll(cx))
     }
 
     /// Reads what an attempt's end means, and tells whoever admitted it.
@@ -223,20 +240,24 @@ impl<S: Store> Ride<'_, S> {
 
     /// The wait before the next attempt; none if this one is final.
     #[inline]
-    fn next_delay(&mut self, class: Class, given_up_inside: bool, before: Duration) -> Option<Duration> {
+    fn next_delay(&mut self, class: Class, gave_up_inside: Option<Kind>, before: Duration) -> Option<Duration> {
+        let kind = class.kind?;
         let spec = self.stages.retry.as_ref()?;
-        let kind = class.kind.filter(|kind| spec.retry_on.contains(*kind))?;
-        if self.attempts >= spec.max_attempts || given_up_inside && !spec.retry_exhausted {
+        let inside = gave_up_inside == Some(kind) && !spec.retry_exhausted;
+        if !spec.retry_on.contains(kind) || inside || self.attempts >= spec.max_attempts {
+            self.gave_up = inside || self.attempts > 1;
             return None;
         }
-        self.back_off(kind, class.retry_after.unwrap_or_default(), before)
+        let next = self.back_off(kind, class.retry_after, before);
+        self.gave_up = next.is_none();
+        next
     }
 
     #[cold]
-    fn back_off(&mut self, kind: Kind, asked_for: Duration, before: Duration) -> Option<Duration> {
+    fn back_off(&mut self, kind: Kind, asked_for: Option<Duration>, before: Duration) -> Option<Duration> {
         let stages = self.stages;
         let spec = stages.retry.as_ref()?;
-        let delay = spec.backoff.delay(self.attempts, before, &stages.kept.rng).max(asked_for);
+        let delay = spec.backoff.delay_asked(self.attempts, before, asked_for, &stages.kept.rng);
         // A wait that would outlive the caller is pointless: the real error now is worth more.
         let patience = self.time_left().unwrap_or(LONGEST_UNBOUNDED_WAIT.max(spec.backoff.max));
         if delay > patience || delay == patience && self.context.deadline().is_some() {

@@ -7,6 +7,7 @@ use super::{DeadlineSpec, Policy};
 use crate::breaker::BreakerSpec;
 use crate::budget::BudgetSpec;
 use crate::clock::micros;
+use crate::key::MAX_NAME_BYTES;
 use crate::rate_limit::{MAX_UNITS, Rate, RateLimitSpec};
 use crate::retry::{Backoff, RetrySpec};
 use crate::throttle::ThrottleSpec;
@@ -61,6 +62,9 @@ impl Policy {
         let mut check = Check { path: format!("policies.{}", self.name.escape_debug()), found: Vec::new() };
         if self.name.is_empty() {
             check.say("name", "a policy needs a name");
+        }
+        if self.name.len() > MAX_NAME_BYTES {
+            check.say("name", &format!("must be at most {MAX_NAME_BYTES} bytes long"));
         }
         if self.breaker.is_some() && self.throttle.is_some() {
             let reason = "a breaker and a throttle watch the same outcomes: choose one";

@@ -139,6 +139,17 @@ impl Backoff {
         }
     }
 
+    /// The same when the dependency asked for a wait: at least that, and unless jitter is off a little more, so that all
+    /// who were told the same do not come back together.
+    pub(crate) fn delay_asked(&self, failed: u32, before: Duration, asked: Option<Duration>, rng: &Rng) -> Duration {
+        let own = self.delay(failed, before, rng);
+        match (asked, self.jitter) {
+            (None, _) => own,
+            (Some(asked), Jitter::None) => own.max(asked),
+            (Some(asked), _) => own.max(rng.between(asked, asked.saturating_add(self.base))),
+        }
+    }
+
     /// All waits in a row, for use without a policy.
     pub fn delays(&self, rng: Rng) -> impl Iterator<Item = Duration> + use<> {
         let backoff = *self;

@@ -40,6 +40,12 @@ struct Pool {
     known: [Option<task::Id>; KNOWN],
 }
 
+impl Default for Pool {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl Pool {
     const EMPTY: Self = Self { runtime: None, idle: Vec::new(), known: [None; KNOWN] };
 
@@ -108,16 +114,16 @@ impl Armed {
         let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(30 * 24 * 3_600));
         let ((runtime, stale), pooled) = POOL.with_borrow_mut(|pool| (pool.runtime(), pool.idle.pop()));
         drop(stale);
-        let sleep = match pooled {
-            None => Box::pin(sleep_until(deadline)),
+        match pooled {
+            // A task can have entered another runtime: what is made here is of that one, whatever task asked.
+            None => Self { runtime: Handle::current().id(), deadline, sleep: Box::pin(sleep_until(deadline)) },
             Some(mut sleep) => {
                 if sleep.deadline() > deadline {
                     sleep.as_mut().reset(deadline);
                 }
-                sleep
+                Self { runtime, deadline, sleep }
             }
-        };
-        Self { runtime, deadline, sleep }
+        }
     }
 }
 
@@ -236,6 +242,32 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn a_timer_made_while_the_task_visits_another_runtime_does_not_outlive_that_one() {
+        let build = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (home, away) = (build(), build());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        home.block_on(async {
+            let guest = away.handle().clone();
+            let visit = tokio::spawn(async move {
+                wait(Duration::from_millis(1)).await; // the task is known from now on
+                let _ = POOL.take();
+                POOL.with_borrow_mut(|pool| pool.runtime().0);
+                let _away = guest.enter();
+                let mut timer = Timer::default();
+                assert!(
+                    timer
+                        .poll_after(Duration::from_secs(9), &mut Context::from_waker(std::task::Waker::noop()))
+                        .is_pending()
+                );
+            });
+            visit.await.unwrap();
+            away.shutdown_background();
+            let mut timer = Timer::default();
+            assert!(timer.poll_after(Duration::from_secs(9), &mut cx).is_pending(), "and does not panic");
+        });
     }
 
     #[test]

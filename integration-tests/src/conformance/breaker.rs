@@ -225,7 +225,7 @@ impl<B: Bed> Replica<B> {
     async fn ask(&self) -> Asked {
         let now = self.store.clock().now();
         let (answer, transition) = answered(&self.store, &self.circuit, now).await;
-        let known = [B::SOURCE, Source::Forced];
+        let known = [B::SOURCE, Source::Forced, Source::Shadow];
         assert!(known.contains(&answer.source), "the store under test must answer itself: {answer:?}");
         Asked { passed: passed(answer.admission, now), transition, source: answer.source }
     }

@@ -52,8 +52,10 @@ impl<B: Bed> Fleet<B> {
         Self { bed, key, one, two }
     }
 
-    async fn refund(&self, replica: &Replica<B>, cost: u32) {
-        replica.store.refund(&replica.bucket, cost);
+    /// Gives back permits that were taken to be used after a wait from now.
+    async fn refund(&self, replica: &Replica<B>, cost: u32, wait: Duration) {
+        let due = replica.store.clock().now().after(wait);
+        replica.store.refund(&replica.bucket, cost, due);
         self.bed.settle().await;
     }
 
@@ -224,26 +226,38 @@ pub async fn a_wait_longer_than_allowed_is_refused<B: Bed>() {
 pub async fn a_refund_is_there_for_the_next_call<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
     fleet.one.ask(10, Duration::ZERO).await;
-    fleet.refund(&fleet.one, 2).await;
+    fleet.refund(&fleet.one, 2, Duration::ZERO).await;
     assert_eq!(fleet.two.ask(2, Duration::ZERO).await.take, AT_ONCE);
     assert_eq!(fleet.two.take().await, not_before(SECOND / 10));
     // A waiter that gives up: whoever comes next waits for one permit less.
     assert_eq!(fleet.one.ask(3, SECOND).await.take, after(3 * SECOND / 10));
-    fleet.refund(&fleet.one, 3).await;
+    fleet.refund(&fleet.one, 3, 3 * SECOND / 10).await;
     assert_eq!(fleet.two.ask(1, SECOND).await.take, after(SECOND / 10));
+}
+
+pub async fn a_reservation_with_others_behind_it_lapses<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(1).burst(1)).await;
+    for wait in 0..4 {
+        assert_eq!(fleet.one.ask(1, 9 * SECOND).await.take, after(wait * SECOND));
+    }
+    // Who comes next must not overtake the two that wait behind the one that gave up, nor start together with one.
+    fleet.refund(&fleet.one, 1, SECOND).await;
+    assert_eq!(fleet.two.ask(1, 4 * SECOND - MICRO).await.take, not_before(4 * SECOND));
+    fleet.refund(&fleet.two, 1, 3 * SECOND).await;
+    assert_eq!(fleet.two.ask(1, 9 * SECOND).await.take, after(3 * SECOND), "the last in the queue comes back");
 }
 
 pub async fn a_refund_never_overfills<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
     fleet.one.ask(4, Duration::ZERO).await;
     for cost in [5, u32::MAX] {
-        fleet.refund(&fleet.two, cost).await;
+        fleet.refund(&fleet.two, cost, Duration::ZERO).await;
         assert_eq!(fleet.one.peek().await, Level { units: 10 * 100_000, price: 100_000 });
     }
     // Time and a refund together do not overfill either.
     fleet.one.ask(10, Duration::ZERO).await;
     fleet.bed.advance(SECOND - MICRO).await;
-    fleet.refund(&fleet.one, 10).await;
+    fleet.refund(&fleet.one, 10, Duration::ZERO).await;
     assert_eq!(fleet.two.permits().await, 10);
     fleet.bed.advance(SECOND).await;
     assert_eq!(fleet.two.permits().await, 10);

@@ -86,7 +86,7 @@ impl Machine {
                 bucket.available(*now, *rate);
                 return Reply::Level(bucket.level(*rate));
             }
-            Step::Refund { cost, .. } => bucket.refund(*rate, *cost),
+            Step::Refund { cost, .. } => bucket.refund(*now, *rate, *cost, due(*now, *cost)),
             Step::Retune(spec) => {
                 let old = std::mem::replace(rate, Rate::of(spec));
                 // The same rate again is no change; the store does not touch the bucket either.
@@ -152,7 +152,7 @@ impl<B: Bed> OnBed<B> {
             }
             Step::Refund { by, cost } => {
                 let Replica { store, bucket } = self.replica(*by);
-                store.refund(bucket, *cost);
+                store.refund(bucket, *cost, due(store.clock().now(), *cost));
             }
             Step::Retune(spec) => {
                 for replica in &self.replicas {
@@ -174,4 +174,10 @@ impl<B: Bed> Contestant<Step, Reply> for OnBed<B> {
     fn play<'a>(&'a mut self, step: &'a Step) -> Playing<'a, Reply> {
         Box::pin(async move { self.answer(step).await })
     }
+}
+
+/// When the permits that are given back were for: now, or up to a while ahead, so that some are the queue's last and some
+/// have others behind them.
+fn due(now: Time, cost: u32) -> Time {
+    now.after(Duration::from_millis(100) * cost.saturating_sub(1))
 }

@@ -73,7 +73,7 @@ impl Circuit {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Guards {
+pub enum GuardPlan {
     None,
     /// One at every place.
     Everywhere,
@@ -81,7 +81,7 @@ pub enum Guards {
     RefusingFrom(u32),
 }
 
-impl Guards {
+impl GuardPlan {
     pub const ALL: [Self; 4] = [Self::None, Self::Everywhere, Self::RefusingFrom(1), Self::RefusingFrom(2)];
 }
 

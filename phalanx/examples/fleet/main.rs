@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use phalanx::core::rng::Rng;
+use phalanx::base::rng::Rng;
 use phalanx::{Clock, MemoryStore};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};

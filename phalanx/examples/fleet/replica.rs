@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use phalanx::core::rng::Rng;
+use phalanx::base::rng::Rng;
 use phalanx::{Event, MemoryStore, Observer, Pipeline, Policy, ResilienceModule, What};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use phalanx::core::rng::Rng;
+use phalanx::base::rng::Rng;
 use phalanx::{Class, Classify, Kind};
 use tokio::time::sleep;
 

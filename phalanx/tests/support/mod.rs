@@ -50,6 +50,10 @@ impl Upstream {
         script[line.min(script.len() - 1)]
     }
 
+    pub async fn call_owned(self) -> Result<u32, Failure> {
+        self.call().await
+    }
+
     pub fn calls(&self) -> usize {
         self.0.0.load(Ordering::Relaxed)
     }

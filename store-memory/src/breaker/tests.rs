@@ -155,3 +155,31 @@ fn a_thousand_tasks_at_the_edge_of_the_break_get_exactly_one_probe() {
         assert_eq!(admitted.into_inner(), 1);
     }
 }
+
+#[test]
+fn a_window_that_is_changed_under_load_still_slides() {
+    let clock = Clock::manual();
+    clock.advance(3_600 * SECOND);
+    let spec = |seconds| BreakerSpec::failure_ratio(0.5).window(seconds * SECOND);
+    for _ in 0..300 {
+        let cell = BreakerCell::new(clock.clone(), &spec(1), Rng::seeded(1));
+        let now = clock.now();
+        std::thread::scope(|threads| {
+            for _ in 0..2 {
+                threads.spawn(|| {
+                    for _ in 0..200 {
+                        let Admission::Admitted(ticket) = admit(&cell, now).0.admission else { panic!("closed") };
+                        cell.record(now, ticket, Sample { outcome: Outcome::Success, latency: Duration::ZERO });
+                    }
+                });
+            }
+            threads.spawn(|| cell.retune(&spec(60)));
+        });
+        assert!(cell.inspect(now).calls <= 400);
+        assert_eq!(cell.inspect(now.after(61 * SECOND)).calls, 0, "what was counted has left the window");
+        let later = now.after(62 * SECOND);
+        let Admission::Admitted(ticket) = admit(&cell, later).0.admission else { panic!("closed") };
+        cell.record(later, ticket, Sample { outcome: Outcome::Success, latency: Duration::ZERO });
+        assert_eq!(cell.inspect(later).calls, 1, "and new calls are counted");
+    }
+}
