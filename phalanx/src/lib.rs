@@ -61,8 +61,3 @@ pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
 
 /// Everything below the front door: stages as algorithms, store traits, estimators.
 pub use phalanx_core as base;
-
-/// The code in the README, so that it is compiled.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -1,4 +1,4 @@
-//! The README against the code: the table of refusals row by row.
+//! The README against the code: the table of refusals row by row, the code blocks line by line.
 
 use phalanx::Code;
 
@@ -10,4 +10,17 @@ fn the_readmes_table_of_refusals_is_the_codes() {
     let table = readme.lines().skip_while(|line| !line.starts_with("| code | kind"));
     let rows: Vec<&str> = table.skip(2).take_while(|line| line.starts_with('|')).collect();
     assert_eq!(rows, expected);
+}
+
+#[test]
+fn the_readmes_code_is_that_of_an_example_that_compiles() {
+    let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let example = lines(include_str!("../examples/readme.rs"));
+    let blocks: Vec<&str> = include_str!("../README.md").split("```rust\n").skip(1).collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        let code = lines(block.split("```").next().unwrap_or_default());
+        let found = example.windows(code.len()).any(|window| window == code);
+        assert!(found, "not in examples/readme.rs:\n{}", code.join("\n"));
+    }
 }
