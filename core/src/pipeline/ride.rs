@@ -15,7 +15,7 @@ use super::Terms;
 use super::stages::Stages;
 use crate::breaker::{Ticket, Transition};
 use crate::clock::Time;
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::decision::{Decision, Verdict};
 use crate::error::Error;
 use crate::event::What;
@@ -23,6 +23,7 @@ use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
 use crate::rate_limit::Level;
 use crate::rejection::{Code, Rejection, Source, UNKNOWN};
+use crate::retry::nested::Mark;
 use crate::store::Store;
 
 /// Whether a call may go on.
@@ -87,6 +88,8 @@ pub(crate) struct Ride<'a, S: Store> {
     number: u32,
     pub(crate) kind: Option<Kind>,
     probe: bool,
+    /// What calls inside the present attempt left behind.
+    pub(super) mark: Mark,
     /// It tried again in vain, or would have and might not: a policy around it should not either.
     pub(crate) gave_up: bool,
     /// The last attempt's.
@@ -132,6 +135,7 @@ impl<'a, S: Store> Ride<'a, S> {
             number: 0,
             kind: None,
             probe: false,
+            mark: Mark::default(),
             gave_up: false,
             outcome: None,
             decided: false,
@@ -170,11 +174,15 @@ impl<'a, S: Store> Ride<'a, S> {
         }
     }
 
-    /// Runs the operation's own code.
+    /// Runs the operation's own code, bound to the call's context.
     #[inline]
-    pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(super) fn inside<T>(&self, work: impl FnOnce() -> T) -> T {
+        let bound = || match self.binds {
+            false => work(),
+            true => context::bind(self.context, work),
+        };
         self.running.store(true, Ordering::Relaxed);
-        let done = work();
+        let done = self.mark.during(bound);
         self.running.store(false, Ordering::Relaxed);
         done
     }

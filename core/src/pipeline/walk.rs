@@ -4,8 +4,8 @@
 //! before and once after the operation, and only if a stage wants to know.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::{self, Poll};
+use std::pin::pin;
+use std::task;
 use std::time::Duration;
 
 use super::ride::{Ride, Step};
@@ -14,13 +14,11 @@ use super::{Current, Terms};
 use crate::call::Classifier;
 use crate::classify::Class;
 use crate::clock::Time;
-use crate::context;
 use crate::error::Error;
 use crate::event::What;
 use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
 use crate::rejection::Code;
-use crate::retry::nested;
 use crate::store::Store;
 use crate::timeout::{Elapsed, Timer, poll_within};
 
@@ -105,12 +103,11 @@ where
                 ride.depart();
 
                 let (result, next) = {
-                    let (mut waited, mut gave_up_inside) = (false, None);
+                    let mut waited = false;
                     let answer = {
-                        let mut operation = pin!(ride.start(&operation, &mut gave_up_inside));
+                        let mut operation = pin!(ride.inside(&operation));
                         poll_fn(|cx| {
-                            let inside = &mut gave_up_inside;
-                            let poll = |cx: &mut task::Context<'_>| ride.poll(operation.as_mut(), cx, inside);
+                            let poll = |cx: &mut task::Context<'_>| ride.inside(|| operation.as_mut().poll(cx));
                             let polled = poll_within(&mut timer, ride.limit, cx, poll);
                             waited |= polled.is_pending();
                             polled
@@ -126,7 +123,7 @@ where
                         ride.ended = ride.read_clock();
                     }
                     ride.read(class, answer.is_err());
-                    let next = ride.next_delay(class, gave_up_inside, delay);
+                    let next = ride.next_delay(class, delay);
                     match answer {
                         // The way of nearly all calls, and worth a line of its own: the answer is moved once.
                         Ok(Ok(value)) if next.is_none() => {
@@ -180,33 +177,6 @@ impl<S: Store> Ride<'_, S> {
         !left.is_zero()
     }
 
-    /// Runs the operation's own code, bound to the call's context, with the attempt's mark of calls inside that gave up.
-    #[inline]
-    fn inside<T>(&self, gave_up: &mut Option<Kind>, work: impl FnOnce() -> T) -> T {
-        let bound = || match self.binds {
-            false => work(),
-            true => context::bind(self.context, work),
-        };
-        let (done, mark) = self.during(|| nested::poll(*gave_up, bound));
-        *gave_up = mark;
-        done
-    }
-
-    #[inline]
-    fn start<Fut>(&self, operation: impl FnOnce() -> Fut, gave_up: &mut Option<Kind>) -> Fut {
-        self.inside(gave_up, operation)
-    }
-
-    #[inline]
-    fn poll<Fut: Future>(
-        &self,
-        operation: Pin<&mut Fut>,
-        cx: &mut task::Context<'_>,
-        gave_up: &mut Option<Kind>,
-    ) -> Poll<Fut::Output> {
-        self.inside(gave_up, || operation.poll(cx))
-    }
-
     /// Reads what an attempt's end means, and tells whoever admitted it.
     #[inline]
     fn read(&mut self, class: Class, cut_off: bool) {
@@ -240,16 +210,17 @@ impl<S: Store> Ride<'_, S> {
 
     /// The wait before the next attempt; none if this one is final.
     #[inline]
-    fn next_delay(&mut self, class: Class, gave_up_inside: Option<Kind>, before: Duration) -> Option<Duration> {
+    fn next_delay(&mut self, class: Class, before: Duration) -> Option<Duration> {
         let kind = class.kind?;
         let spec = self.stages.retry.as_ref()?;
-        let inside = gave_up_inside == Some(kind) && !spec.retry_exhausted;
+        let inside = self.mark.is(kind) && !spec.retry_exhausted;
         if !spec.retry_on.contains(kind) || inside || self.attempts >= spec.max_attempts {
             self.gave_up = inside || self.attempts > 1;
             return None;
         }
         let next = self.back_off(kind, class.retry_after, before);
         self.gave_up = next.is_none();
+        self.mark.wipe();
         next
     }
 

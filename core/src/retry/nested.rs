@@ -8,23 +8,49 @@
 //! budget are the bound.)
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::kind::Kind;
 
-thread_local! {
-    static GAVE_UP: Cell<Option<Kind>> = const { Cell::new(None) };
+/// A kind as a number; 0 is none.
+const NONE: u8 = 0;
+
+const fn number(kind: Kind) -> u8 {
+    kind as u8 + 1
 }
 
-/// Runs one poll of an attempt with its mark in place; returns the mark as the poll left it.
-#[inline]
-pub(crate) fn poll<T>(mark: Option<Kind>, poll: impl FnOnce() -> T) -> (T, Option<Kind>) {
-    let outer = GAVE_UP.replace(mark);
-    let done = poll();
-    (done, GAVE_UP.replace(outer))
+thread_local! {
+    static GAVE_UP: Cell<u8> = const { Cell::new(NONE) };
+}
+
+/// What calls inside an attempt left behind. Atomic only so that a future that holds it can change threads.
+#[derive(Debug, Default)]
+pub(crate) struct Mark(AtomicU8);
+
+impl Mark {
+    /// Runs a piece of the attempt with its mark in place.
+    #[inline]
+    pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        let outer = GAVE_UP.replace(self.0.load(Ordering::Relaxed));
+        let done = work();
+        self.0.store(GAVE_UP.replace(outer), Ordering::Relaxed);
+        done
+    }
+
+    /// Whether a call inside gave up on this kind.
+    #[inline]
+    pub(crate) fn is(&self, kind: Kind) -> bool {
+        self.0.load(Ordering::Relaxed) == number(kind)
+    }
+
+    /// Before another attempt.
+    pub(crate) fn wipe(&self) {
+        self.0.store(NONE, Ordering::Relaxed);
+    }
 }
 
 /// At the end of a call: whether it gave up, and on what.
 #[inline]
 pub(crate) fn note(gave_up: Option<Kind>) {
-    GAVE_UP.set(gave_up);
+    GAVE_UP.set(gave_up.map_or(NONE, number));
 }
