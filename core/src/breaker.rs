@@ -147,7 +147,7 @@ impl Breaker {
         value: Option<Duration>,
         luck: f64,
     ) -> Option<Transition> {
-        let trip = spec.latency?;
+        let trip = spec.latency_trip()?;
         // For one window after it closed, the digest still holds what it saw before the trip.
         let stale = self.epoch > 1 && now.since(self.since) < spec.sampling_window;
         let overruled = stale || matches!(self.forced, Some(Forced::Closed | Forced::Disabled));

@@ -71,7 +71,7 @@ pub enum OnDegraded {
 /// The total time of a call, and what to make of a call that was cut off by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+#[cfg_attr(feature = "serde", serde(from = "deadline_form::Form"))]
 pub struct DeadlineSpec {
     /// The longest a call may take with everything, waiting and retries included. Default none: only the
     /// caller's own deadline counts.
@@ -109,6 +109,46 @@ impl DeadlineSpec {
     pub const fn failure_floor(mut self, floor: Duration) -> Self {
         self.failure_floor = floor;
         self
+    }
+}
+
+/// In files a deadline is its total, `"2s"`, or a table of all its fields.
+#[cfg(feature = "serde")]
+mod deadline_form {
+    use std::time::Duration;
+
+    use super::DeadlineSpec;
+
+    #[derive(serde::Deserialize)]
+    #[serde(untagged, expecting = "a deadline is its total, such as \"2s\", or a table of its fields")]
+    pub(super) enum Form {
+        Total(#[serde(with = "humantime_serde")] Duration),
+        Table(Table),
+    }
+
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(super) struct Table {
+        #[serde(default, with = "humantime_serde")]
+        total: Option<Duration>,
+        #[serde(default, with = "humantime_serde")]
+        safety_margin: Option<Duration>,
+        #[serde(default, with = "humantime_serde")]
+        failure_floor: Option<Duration>,
+    }
+
+    impl From<Form> for DeadlineSpec {
+        fn from(form: Form) -> Self {
+            let default = Self::default();
+            match form {
+                Form::Total(total) => Self::total(total),
+                Form::Table(table) => Self {
+                    total: table.total,
+                    safety_margin: table.safety_margin.unwrap_or(default.safety_margin),
+                    failure_floor: table.failure_floor.unwrap_or(default.failure_floor),
+                },
+            }
+        }
     }
 }
 

@@ -164,9 +164,10 @@ impl CircuitBreaker {
     /// Every mistake of the spec.
     pub fn with_clock(spec: &BreakerSpec, clock: Clock) -> Result<Self, ConfigError> {
         check(Policy::named("alone").breaker(spec.clone()))?;
-        if spec.latency.is_some() {
+        if spec.latency_trip().is_some() {
             let reason = "a circuit alone keeps no digest of latencies: use a policy";
-            let mistake = Mistake { path: "policies.alone.breaker.latency".to_owned(), reason: reason.to_owned() };
+            let mistake =
+                Mistake { path: "policies.alone.breaker.latency_quantile".to_owned(), reason: reason.to_owned() };
             return Err(ConfigError { mistakes: vec![mistake] });
         }
         let cell = BreakerCell::new(clock.clone(), spec, Rng::from_entropy());

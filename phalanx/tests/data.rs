@@ -39,7 +39,7 @@ fn a_policy_is_read_back_as_it_was_written() {
 #[test]
 fn durations_and_kinds_read_as_people_write_them() {
     let text = r#"{
-        "name": "vendor", "timeout": "250ms",
+        "name": "vendor", "timeout": "250ms", "deadline": "2s",
         "retry": { "max_attempts": 3, "retry_on": ["throttled"], "backoff": { "base": "100ms", "max": "2s" } },
         "breaker": { "failure_ratio": 0.5, "break_duration": "30s" }
     }"#;
@@ -47,6 +47,7 @@ fn durations_and_kinds_read_as_people_write_them() {
     let backoff = Backoff::exponential(100 * MS).max(2 * SECOND);
     let expected = Policy::named("vendor")
         .timeout(250 * MS)
+        .deadline(2 * SECOND)
         .retry(RetrySpec::attempts(3).on([Kind::Throttled]).backoff(backoff))
         .breaker(BreakerSpec::failure_ratio(0.5));
     assert_eq!(policy, expected);
@@ -54,7 +55,11 @@ fn durations_and_kinds_read_as_people_write_them() {
 
 #[test]
 fn an_unknown_key_is_an_error() {
-    for text in [r#"{"name":"p","timeuot":"1s"}"#, r#"{"name":"p","breaker":{"failure_rate":0.5}}"#] {
+    for text in [
+        r#"{"name":"p","timeuot":"1s"}"#,
+        r#"{"name":"p","breaker":{"failure_rate":0.5}}"#,
+        r#"{"name":"p","deadline":{"totl":"1s"}}"#,
+    ] {
         assert!(serde_json::from_str::<Policy>(text).is_err(), "{text}");
     }
 }

@@ -19,9 +19,16 @@ pub struct BreakerSpec {
     /// A call is slow from this long on. Default none.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     pub slow_call_threshold: Option<Duration>,
-    /// Trips when a quantile of the latency stays over a threshold. Default none.
+    /// Trips when this quantile of the latency, between 0.0 and 1.0, stays over `latency_threshold` for
+    /// `latency_duration`. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
-    pub latency: Option<LatencyTrip>,
+    pub latency_quantile: Option<f64>,
+    /// The latency that the quantile must not exceed. Default none; goes with `latency_quantile`.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    pub latency_threshold: Option<Duration>,
+    /// How long the quantile must stay over its threshold. Default 0: one look is enough.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    pub latency_duration: Duration,
     /// The sliding window of the ratios. Default 10 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub sampling_window: Duration,
@@ -52,18 +59,14 @@ pub struct BreakerSpec {
     pub count: Count,
 }
 
-/// Trips when the `quantile` of the observed latency stays over `threshold` for `lasting`.
+/// The three numbers of a latency trip, together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct LatencyTrip {
     /// Which quantile, between 0.0 and 1.0, both excluded.
     pub quantile: f64,
     /// The latency it must not exceed.
-    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub threshold: Duration,
     /// How long it must stay there before the circuit opens.
-    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lasting: Duration,
 }
 
@@ -104,7 +107,9 @@ impl Default for BreakerSpec {
             consecutive_failures: None,
             slow_call_ratio: None,
             slow_call_threshold: None,
-            latency: None,
+            latency_quantile: None,
+            latency_threshold: None,
+            latency_duration: Duration::ZERO,
             sampling_window: Duration::from_secs(10),
             min_throughput: 20,
             break_duration: Duration::from_secs(30),
@@ -159,7 +164,9 @@ impl BreakerSpec {
     /// Trips also when the quantile of the latency stays over `threshold` for `lasting`.
     #[must_use]
     pub const fn or_latency(mut self, quantile: f64, threshold: Duration, lasting: Duration) -> Self {
-        self.latency = Some(LatencyTrip { quantile, threshold, lasting });
+        self.latency_quantile = Some(quantile);
+        self.latency_threshold = Some(threshold);
+        self.latency_duration = lasting;
         self
     }
 
@@ -236,7 +243,13 @@ impl BreakerSpec {
 
     /// Whether it cares how long calls take.
     pub(crate) fn measures_latency(&self) -> bool {
-        self.slow_call_threshold.is_some() || self.latency.is_some()
+        self.slow_call_threshold.is_some() || self.latency_trip().is_some()
+    }
+
+    /// When the latency trips it, if it does.
+    pub fn latency_trip(&self) -> Option<LatencyTrip> {
+        let (quantile, threshold) = (self.latency_quantile?, self.latency_threshold?);
+        Some(LatencyTrip { quantile, threshold, lasting: self.latency_duration })
     }
 
     /// Whether a call of this latency is slow.

@@ -144,7 +144,7 @@ fn breaker(f: &mut fmt::Formatter<'_>, spec: &BreakerSpec) -> fmt::Result {
     if let (Some(ratio), Some(slow)) = (spec.slow_call_ratio, spec.slow_call_threshold) {
         conditions.push(format!("{ratio} slower than {slow:?}"));
     }
-    if let Some(trip) = spec.latency {
+    if let Some(trip) = spec.latency_trip() {
         conditions.push(format!("p{} over {:?}", trip.quantile * 100.0, trip.threshold));
     }
     let (window, least, rest) = (spec.sampling_window, spec.min_throughput, spec.break_duration);

@@ -208,7 +208,7 @@ impl<S: Store> Stages<S> {
 }
 
 fn breaker<S: Store>(store: &S, key: &StateKey, spec: &BreakerSpec) -> Circuit<S> {
-    let latency = spec.latency.map(|trip| Latency {
+    let latency = spec.latency_trip().map(|trip| Latency {
         digest: store.digest(key, spec.sampling_window),
         trip,
         look_every: (micros(spec.sampling_window) / 50).max(1),

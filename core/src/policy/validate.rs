@@ -115,10 +115,10 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
         spec.failure_ratio.is_some(),
         spec.consecutive_failures.is_some(),
         spec.slow_call_ratio.is_some(),
-        spec.latency.is_some(),
+        spec.latency_quantile.is_some(),
     ];
     if !conditions.contains(&true) {
-        let reason = "never trips: set failure_ratio, consecutive_failures, slow_call_ratio or latency";
+        let reason = "never trips: set failure_ratio, consecutive_failures, slow_call_ratio or latency_quantile";
         check.here(reason);
     }
     check.optional_share("failure_ratio", spec.failure_ratio);
@@ -131,13 +131,14 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
     if let Some(failures) = spec.consecutive_failures {
         check.count("consecutive_failures", failures.into());
     }
-    check.within("latency", spec.latency.as_ref(), |check, trip| {
-        if !(trip.quantile > 0.0 && trip.quantile < 1.0) {
-            check.say("quantile", "must lie between 0 and 1, both excluded");
-        }
-        check.duration("threshold", trip.threshold);
-        check.bounded("lasting", trip.lasting);
-    });
+    if spec.latency_quantile.is_some_and(|quantile| !(quantile > 0.0 && quantile < 1.0)) {
+        check.say("latency_quantile", "must lie between 0 and 1, both excluded");
+    }
+    check.optional_duration("latency_threshold", spec.latency_threshold);
+    check.bounded("latency_duration", spec.latency_duration);
+    if spec.latency_quantile.is_some() != spec.latency_threshold.is_some() {
+        check.say("latency_threshold", "latency_quantile and latency_threshold go together");
+    }
     check.duration("sampling_window", spec.sampling_window);
     check.count("min_throughput", spec.min_throughput.into());
     check.duration("break_duration", spec.break_duration);
