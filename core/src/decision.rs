@@ -9,6 +9,8 @@ use crate::rejection::{Code, Source};
 
 /// Whether the operation was let through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Verdict {
     /// It ran at least once.
     #[default]
@@ -19,6 +21,7 @@ pub enum Verdict {
 
 /// What was decided about a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Decision {
     /// Whether the operation was let through.
     pub verdict: Verdict,

@@ -16,6 +16,7 @@ use crate::kind::{Kind, Kinds};
 
 /// How an answer from a fallback differs from the real one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Degraded {
     /// How old the data is, if it was good once.
     pub data_age: Option<Duration>,

@@ -56,6 +56,7 @@ impl From<()> for Route<'_> {
 
 /// The identity of shared state: one policy on one route.
 #[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StateKey {
     policy: Arc<str>,
     route: Option<Arc<str>>,

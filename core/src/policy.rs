@@ -16,6 +16,8 @@ use crate::throttle::ThrottleSpec;
 
 /// The places of a pipeline, outermost first. The number is what a custom guard's order is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[repr(u16)]
 pub enum Stage {
     /// The caller's time: a call that is late already must not take anything from anybody.

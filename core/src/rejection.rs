@@ -13,6 +13,8 @@ use crate::kind::Kind;
 
 /// The reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Code {
@@ -120,6 +122,8 @@ impl fmt::Display for Code {
 
 /// Whose state a decision was made on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Source {
     /// State shared by all replicas.
     Fleet,

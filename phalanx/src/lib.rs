@@ -56,7 +56,7 @@ pub use phalanx_core::rng::Rng;
 pub use phalanx_core::throttle::ThrottleSpec;
 pub use phalanx_store_memory::MemoryStore;
 
-pub use self::alone::{CircuitBreaker, Entered, RateLimiter};
+pub use self::alone::{AdaptiveThrottle, CircuitBreaker, Entered, RateLimiter, Sent};
 pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
 
 /// Everything below the front door: stages as algorithms, store traits, estimators.

@@ -1,6 +1,7 @@
 //! Policies as data: what is written is read back, durations read like durations, and unknown keys are errors.
 
 #![cfg(feature = "serde")]
+#![allow(clippy::unwrap_used)] // a test may
 
 mod support;
 
@@ -62,4 +63,15 @@ fn an_unknown_key_is_an_error() {
     ] {
         assert!(serde_json::from_str::<Policy>(text).is_err(), "{text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_and_descriptions_are_data_too() {
+    let pipeline = module(full()).pipeline("payments", "eu").unwrap();
+    let (_, record) = pipeline.call().run_recorded(|| Upstream::always(Ok(1)).call_owned()).await;
+    let record = serde_json::to_value(record).unwrap();
+    assert_eq!((&record["verdict"], &record["remaining"]), (&"admitted".into(), &199.into()));
+    let described = serde_json::to_value(pipeline.describe()).unwrap();
+    assert_eq!(described["key"]["route"], "eu");
+    assert_eq!(described["stages"][4]["timeout"], "250ms");
 }

@@ -14,6 +14,7 @@ use crate::throttle::ThrottleSpec;
 
 /// What a pipeline does, stage by stage.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Description {
     /// The policy and route.
     pub key: StateKey,
@@ -27,6 +28,8 @@ pub struct Description {
 
 /// One stage.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum StageDescription {
     /// The caller's time.
@@ -40,7 +43,7 @@ pub enum StageDescription {
     /// How often to try again.
     Retry(RetrySpec),
     /// The longest one attempt may take.
-    Timeout(Duration),
+    Timeout(#[cfg_attr(feature = "serde", serde(with = "humantime_serde"))] Duration),
     /// A custom strategy.
     Guard {
         /// Its place.

@@ -1,0 +1,141 @@
+//! A token bucket by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_core::clock::{Clock, Time};
+use phalanx_core::policy::Policy;
+use phalanx_core::policy::validate::ConfigError;
+use phalanx_core::rate_limit::{RateLimitSpec, Take};
+use phalanx_core::rejection::{Code, Rejection};
+use phalanx_core::store::Ask;
+use phalanx_store_memory::BucketCell;
+
+use super::check;
+
+/// A token bucket by itself.
+///
+/// ```
+/// # use phalanx::{RateLimiter, RateLimitSpec};
+/// let limiter = RateLimiter::new(&RateLimitSpec::per_second(100).burst(2))?;
+/// assert!(limiter.try_acquire().is_ok() && limiter.try_acquire().is_ok());
+/// let refused = limiter.try_acquire().unwrap_err();
+/// assert!(refused.retry_after().is_some());
+/// # Ok::<(), phalanx::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimiter(Arc<Limiter>);
+
+#[derive(Debug)]
+struct Limiter {
+    clock: Clock,
+    bucket: BucketCell,
+    max_wait: Duration,
+}
+
+impl RateLimiter {
+    /// A full bucket.
+    ///
+    /// # Errors
+    /// Every mistake of the spec.
+    pub fn new(spec: &RateLimitSpec) -> Result<Self, ConfigError> {
+        Self::with_clock(spec, Clock::detect())
+    }
+
+    /// The same on a clock of your own.
+    ///
+    /// # Errors
+    /// Every mistake of the spec.
+    pub fn with_clock(spec: &RateLimitSpec, clock: Clock) -> Result<Self, ConfigError> {
+        check(Policy::named("alone").rate_limit(spec.clone()))?;
+        let bucket = BucketCell::new(clock.clone(), spec);
+        Ok(Self(Arc::new(Limiter { clock, bucket, max_wait: spec.max_wait.unwrap_or_default() })))
+    }
+
+    /// Takes one permit now.
+    ///
+    /// # Errors
+    /// `rate_limited`, with when to come back.
+    #[inline]
+    pub fn try_acquire(&self) -> Result<(), Rejection> {
+        self.try_acquire_many(1)
+    }
+
+    /// Takes several permits now, all or none.
+    ///
+    /// # Errors
+    /// `rate_limited`, with when to come back.
+    #[inline]
+    pub fn try_acquire_many(&self, cost: u32) -> Result<(), Rejection> {
+        self.take(cost, Duration::ZERO).map(drop)
+    }
+
+    /// Takes one permit, waiting for it up to the spec's `max_wait`, in fair order. Giving up gives it back.
+    ///
+    /// # Errors
+    /// `rate_limited`, if the wait would be longer.
+    pub async fn acquire(&self) -> Result<(), Rejection> {
+        let due = self.0.clock.now();
+        let wait = self.take(1, self.0.max_wait)?;
+        if !wait.is_zero() {
+            let unused = Reservation(Some((&self.0.bucket, due.after(wait))));
+            tokio::time::sleep(wait).await;
+            unused.used();
+        }
+        Ok(())
+    }
+
+    /// Gives back permits that were taken and not used.
+    pub fn refund(&self, cost: u32) {
+        self.0.bucket.refund(cost, self.0.clock.now());
+    }
+
+    /// Whole permits that could be taken now.
+    pub fn available_permits(&self) -> u64 {
+        self.0.bucket.peek(self.0.clock.now()).permits()
+    }
+
+    #[inline]
+    fn take(&self, cost: u32, max_wait: Duration) -> Result<Duration, Rejection> {
+        let now = self.0.clock.now();
+        match self.0.bucket.acquire(now, Ask { cost, max_wait }).take {
+            Take::Granted { wait } => Ok(wait),
+            Take::Refused { until } => Err(Rejection::new(Code::RateLimited).retry_in(until.until_from(now))),
+        }
+    }
+}
+
+/// A permit reserved for later; given back if the wait for it is given up.
+struct Reservation<'a>(Option<(&'a BucketCell, Time)>);
+
+impl Reservation<'_> {
+    fn used(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if let Some((bucket, due)) = self.0 {
+            bucket.refund(1, due);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limiter_waits_in_order_and_a_waiter_that_gives_up_costs_nothing() {
+        let limiter = RateLimiter::new(&RateLimitSpec::per_second(1).max_wait(5 * SECOND)).unwrap();
+        assert!(limiter.acquire().await.is_ok());
+        assert!(tokio::time::timeout(SECOND / 2, limiter.acquire()).await.is_err());
+        let start = tokio::time::Instant::now();
+        assert!(limiter.acquire().await.is_ok());
+        assert_eq!(start.elapsed(), SECOND / 2);
+        assert_eq!(limiter.available_permits(), 0);
+    }
+}
