@@ -34,7 +34,8 @@ thread_local! {
 
 struct Pool {
     runtime: Option<runtime::Id>,
-    idle: Vec<Pin<Box<Sleep>>>,
+    #[allow(clippy::vec_box)] // boxed for its holder's sake: a future that waits for nothing should stay small
+    idle: Vec<Box<Armed>>,
     /// Tasks of this runtime, each in the place that its number says. A task never changes its runtime, so knowing the
     /// task saves asking for the runtime, whose reference count all threads would fight over.
     known: [Option<task::Id>; KNOWN],
@@ -70,7 +71,7 @@ impl Pool {
 
 /// A timer that is registered when it is first polled.
 #[derive(Default)]
-pub(crate) struct Timer(Option<Armed>);
+pub(crate) struct Timer(Option<Box<Armed>>);
 
 struct Armed {
     runtime: runtime::Id,
@@ -108,7 +109,7 @@ impl Timer {
 }
 
 impl Armed {
-    fn new(limit: Duration) -> Self {
+    fn new(limit: Duration) -> Box<Self> {
         let now = Instant::now();
         // Further away than the clock can count is as good as a month.
         let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(30 * 24 * 3_600));
@@ -116,12 +117,16 @@ impl Armed {
         drop(stale);
         match pooled {
             // A task can have entered another runtime: what is made here is of that one, whatever task asked.
-            None => Self { runtime: Handle::current().id(), deadline, sleep: Box::pin(sleep_until(deadline)) },
-            Some(mut sleep) => {
-                if sleep.deadline() > deadline {
-                    sleep.as_mut().reset(deadline);
+            None => {
+                let sleep = Box::pin(sleep_until(deadline));
+                Box::new(Self { runtime: Handle::current().id(), deadline, sleep })
+            }
+            Some(mut armed) => {
+                if armed.sleep.deadline() > deadline {
+                    armed.sleep.as_mut().reset(deadline);
                 }
-                Self { runtime, deadline, sleep }
+                (armed.runtime, armed.deadline) = (runtime, deadline);
+                armed
             }
         }
     }
@@ -134,7 +139,7 @@ impl Drop for Timer {
     }
 }
 
-fn put_back(armed: Armed) {
+fn put_back(armed: Box<Armed>) {
     let mut armed = Some(armed);
     // A thread that is ending has no pool any more: the timer is dropped like any other, but not while the pool is
     // borrowed.
@@ -143,7 +148,7 @@ fn put_back(armed: Armed) {
         if pool.idle.len() < KEPT
             && let Some(armed) = armed.take_if(|armed| pool.runtime == Some(armed.runtime))
         {
-            pool.idle.push(armed.sleep);
+            pool.idle.push(armed);
         }
     });
 }
