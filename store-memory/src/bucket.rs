@@ -85,7 +85,7 @@ impl BucketCell {
     }
 
     /// Takes permits, or reserves them if they will be there soon enough.
-    #[inline]
+    #[inline(always)] // its answer is many words, and worth keeping in registers
     pub fn acquire(&self, now: Time, ask: Ask) -> Grant {
         loop {
             let (word, shape, clock) = self.look(now);
@@ -94,10 +94,10 @@ impl BucketCell {
             let refused = |until| Grant { take: Take::Refused { until }, left, source: Source::Local };
             let need = u64::from(ask.cost).saturating_mul(price);
             if need > capacity {
-                if self.is_of(word) {
-                    return refused(Time::NEVER);
+                match self.is_of(word) {
+                    true => return refused(Time::NEVER),
+                    false => continue,
                 }
-                continue;
             }
             let full_at = (word & UNITS).max(clock) + need;
             let mut wait = Duration::ZERO;
@@ -178,6 +178,7 @@ impl BucketCell {
     }
 
     /// Whether the shape is still the word's: what swaps the word need not ask, what only answers must.
+    #[cold]
     fn is_of(&self, word: u64) -> bool {
         fence(Ordering::Acquire);
         self.word.0.load(Ordering::Relaxed) & !UNITS == word & !UNITS
