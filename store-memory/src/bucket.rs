@@ -9,9 +9,9 @@
 //!
 //! Both forms say the same as long as the clock does not step back, which the clock of one process does not; a
 //! property test plays them against each other. A change of the rate, or of the base long before a product could
-//! overflow, freezes the word, so that nobody mixes the old numbers with the new.
+//! overflow, freezes the word and is counted in it, so that nobody reads a word with another's numbers.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -40,6 +40,8 @@ pub struct BucketCell {
     clock: Clock,
     /// On a cache line of its own: threads on one key hand that line to each other, and should hand over only one.
     word: Line<AtomicU64>,
+    /// How often the numbers below changed; the word carries the lower bits of it.
+    changes: AtomicU64,
     base: AtomicU64,
     gain: AtomicU64,
     price: AtomicU64,
@@ -50,6 +52,7 @@ pub struct BucketCell {
 /// The numbers that the word is to be read with.
 #[derive(Clone, Copy)]
 struct Shape {
+    changes: u64,
     base: u64,
     rate: Rate,
 }
@@ -60,6 +63,12 @@ impl Shape {
     fn clock(self, now: Time) -> Option<u64> {
         let elapsed = now.as_micros().saturating_sub(self.base);
         elapsed.checked_mul(self.rate.gain).filter(|units| *units < HORIZON)
+    }
+
+    /// Whether a word is to be read with these numbers.
+    #[inline]
+    const fn fits(self, word: u64) -> bool {
+        word >> CHANGE_SHIFT == self.changes & (u64::MAX >> CHANGE_SHIFT) && word != FROZEN
     }
 
     #[inline]
@@ -75,6 +84,7 @@ impl BucketCell {
         let rate = Rate::of(spec);
         Self {
             word: Line(AtomicU64::new(0)),
+            changes: AtomicU64::new(0),
             base: AtomicU64::new(clock.now().as_micros()),
             gain: AtomicU64::new(rate.gain),
             price: AtomicU64::new(rate.price),
@@ -88,27 +98,29 @@ impl BucketCell {
     #[inline(always)] // its answer is many words, and worth keeping in registers
     pub fn acquire(&self, now: Time, ask: Ask) -> Grant {
         loop {
-            let (word, shape, clock) = self.look(now);
+            let (shape, clock) = self.shape_at(now);
             let Rate { gain, price, capacity } = shape.rate;
-            let left = shape.level(word, clock);
-            let refused = |until| Grant { take: Take::Refused { until }, left, source: Source::Local };
             let need = u64::from(ask.cost).saturating_mul(price);
+            // The word last, and as shortly as can be before it is swapped: other threads want it too.
+            let word = self.word.0.load(Ordering::Acquire);
+            if !shape.fits(word) {
+                self.wait_for_shape();
+                continue;
+            }
+            let refused = |until| {
+                let left = shape.level(word, clock);
+                Grant { take: Take::Refused { until }, left, source: Source::Local }
+            };
             if need > capacity {
-                match self.is_of(word) {
-                    true => return refused(Time::NEVER),
-                    false => continue,
-                }
+                return refused(Time::NEVER);
             }
             let full_at = (word & UNITS).max(clock) + need;
+            let missing = full_at.saturating_sub(clock + capacity);
             let mut wait = Duration::ZERO;
-            if full_at > clock + capacity && need > 0 {
-                let missing = full_at - clock - capacity;
+            if missing > 0 && need > 0 {
                 wait = Duration::from_micros(missing.div_ceil(gain));
                 if wait > ask.max_wait {
-                    if self.is_of(word) {
-                        return refused(now.after(wait));
-                    }
-                    continue;
+                    return refused(now.after(wait));
                 }
             }
             if self.swap(word, full_at) {
@@ -136,12 +148,8 @@ impl BucketCell {
 
     /// Looks without taking.
     pub fn peek(&self, now: Time) -> Level {
-        loop {
-            let (word, shape, clock) = self.look(now);
-            if self.is_of(word) {
-                return shape.level(word, clock);
-            }
-        }
+        let (word, shape, clock) = self.look(now);
+        shape.level(word, clock)
     }
 
     /// Follows another rate from now on; the permits there are stay, as far as they fit.
@@ -159,12 +167,29 @@ impl BucketCell {
     #[inline]
     fn look(&self, now: Time) -> (u64, Shape, u64) {
         loop {
-            // The word before the numbers: if they changed in between, so did the word, and swapping it will fail.
+            let (shape, clock) = self.shape_at(now);
             let word = self.word.0.load(Ordering::Acquire);
+            if shape.fits(word) {
+                return (word, shape, clock);
+            }
+            self.wait_for_shape();
+        }
+    }
+
+    /// Until a change under way is over.
+    #[cold]
+    fn wait_for_shape(&self) {
+        drop(self.reshaping.lock());
+    }
+
+    /// The numbers, and the units that time has added.
+    #[inline]
+    fn shape_at(&self, now: Time) -> (Shape, u64) {
+        loop {
             let shape = self.shape();
             match shape.clock(now) {
-                Some(clock) if word != FROZEN => return (word, shape, clock),
-                _ => self.wait_or_move_base(now),
+                Some(clock) => return (shape, clock),
+                None => self.move_base(now),
             }
         }
     }
@@ -177,16 +202,12 @@ impl BucketCell {
         swapped.is_ok()
     }
 
-    /// Whether the shape is still the word's: what swaps the word need not ask, what only answers must.
-    #[cold]
-    fn is_of(&self, word: u64) -> bool {
-        fence(Ordering::Acquire);
-        self.word.0.load(Ordering::Relaxed) & !UNITS == word & !UNITS
-    }
-
     #[inline]
     fn shape(&self) -> Shape {
+        // The count before the numbers: if they are changing, it is of the old ones and the word will not fit.
+        let changes = self.changes.load(Ordering::Acquire);
         Shape {
+            changes,
             base: self.base.load(Ordering::Relaxed),
             rate: Rate {
                 gain: self.gain.load(Ordering::Relaxed),
@@ -197,7 +218,7 @@ impl BucketCell {
     }
 
     #[cold]
-    fn wait_or_move_base(&self, now: Time) {
+    fn move_base(&self, now: Time) {
         let reshaping = self.reshaping.lock();
         let shape = self.shape();
         if shape.clock(now).is_none() {
@@ -220,8 +241,9 @@ impl BucketCell {
         self.gain.store(new.gain, Ordering::Relaxed);
         self.price.store(new.price, Ordering::Relaxed);
         self.capacity.store(new.capacity, Ordering::Relaxed);
-        let change = (word >> CHANGE_SHIFT).wrapping_add(1) << CHANGE_SHIFT;
-        self.word.0.store(change | missing, Ordering::Release);
+        let changes = old.changes.wrapping_add(1);
+        self.changes.store(changes, Ordering::Release);
+        self.word.0.store(changes << CHANGE_SHIFT | missing, Ordering::Release);
     }
 }
 
@@ -255,7 +277,7 @@ mod tests {
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
-            6 => (0_u32..25, 0_u64..2_000_000).prop_map(|(cost, patience)| Step::Acquire { cost, patience }),
+            6 => (prop_oneof![9 => 0_u32..25, 1 => Just(u32::MAX)], 0_u64..2_000_000).prop_map(|(cost, patience)| Step::Acquire { cost, patience }),
             1 => (1_u32..5, 0_u64..5_000_000).prop_map(|(cost, ahead)| Step::Refund(cost, ahead)),
             4 => (0_u64..1_000_000).prop_map(Step::Wait),
             1 => (0_u64..100_000_000_000).prop_map(Step::Wait),
