@@ -3,9 +3,9 @@
 CARGO ?= cargo
 export RUSTFLAGS ?= -D warnings
 
-.PHONY: test setup format lint tests docs bench fleet
+.PHONY: test setup format lint tests model docs bench fleet
 
-test: setup format lint tests docs
+test: setup format lint tests model docs
 
 # What a fresh Debian machine with a Rust toolchain lacks: rustfmt and clippy, if the toolchain came without them.
 setup:
@@ -22,6 +22,12 @@ lint:
 tests:
 	$(CARGO) test --locked --all-features
 	$(CARGO) test --locked -p phalanx-core -p phalanx-store-memory --lib
+
+# The orders in which threads can meet on the lock-free parts, explored by loom with up to two preemptions (all of them,
+# without the bound, take minutes); a build of its own.
+model:
+	RUSTFLAGS="--cfg phalanx_model -D warnings" CARGO_TARGET_DIR=target/model LOOM_MAX_PREEMPTIONS=2 \
+		$(CARGO) test --locked -p phalanx-store-memory --lib models
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features

@@ -259,5 +259,5 @@ impl Entry for BreakerCell {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(phalanx_model)))]
 mod tests;

@@ -15,6 +15,7 @@ mod breaker;
 mod bucket;
 mod line;
 mod stripes;
+mod sync;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -112,7 +112,7 @@ fn thread_number() -> usize {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(phalanx_model)))]
 mod tests {
     use super::*;
 
