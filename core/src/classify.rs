@@ -126,6 +126,8 @@ mod tests {
     fn a_refused_connection_is_infrastructure_a_missing_file_is_not() {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         assert_eq!(refused.classify(), Kind::Infrastructure.into());
+        let garbled = io::Error::from(io::ErrorKind::InvalidData); // as a TLS handshake that fails reports itself
+        assert_eq!(garbled.classify(), Kind::Infrastructure.into());
         let missing = io::Error::from(io::ErrorKind::NotFound);
         assert_eq!(missing.classify(), Kind::NotFound.into());
     }

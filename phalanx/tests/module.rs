@@ -39,6 +39,18 @@ async fn a_name_is_looked_up_by_itself_then_as_default_then_as_the_unknown_rule_
     assert_eq!(lenient.run("anything", (), ok).await, Ok(1));
 }
 
+#[tokio::test]
+async fn names_that_come_from_callers_are_bounded_in_length_and_in_number() {
+    let module = builder(Policy::named("p")).unknown(Unknown::Passthrough).max_routes(8).build().unwrap();
+    assert_eq!(code(module.run("x".repeat(129).as_str(), (), ok).await), Code::UnknownPolicy);
+    for i in 0..5_000 {
+        assert_eq!(module.run(&format!("caller {i}"), (), ok).await, Ok(1));
+    }
+    assert!(module.pipelines().len() <= 8);
+    let too_long = Policy::named("x".repeat(129));
+    assert_eq!(too_long.mistakes().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_policies_are_built_in_and_can_be_overridden() {
     let module = module(Policy::named("transient").timeout(SECOND));

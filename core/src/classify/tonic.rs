@@ -40,6 +40,7 @@ mod tests {
     fn an_unavailable_server_may_say_when_to_come_back() {
         let mut status = Status::unavailable("warming up");
         assert_eq!(status.classify(), Kind::Infrastructure.into());
+        assert_eq!(Status::internal("reset").classify(), Kind::Infrastructure.into(), "as a 500 is");
         let wait = "250".parse().unwrap();
         status.metadata_mut().insert("grpc-retry-pushback-ms", wait);
         assert_eq!(status.classify().retry_after, Some(Duration::from_millis(250)));
