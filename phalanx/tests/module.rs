@@ -1,4 +1,4 @@
-//! The module: names, routes, wiring mistakes, changes at run time, guards, and the record of a decision.
+//! The module: names, routes, wiring mistakes, changes at run time, and the record of a decision.
 
 #![allow(clippy::unwrap_used)] // a test's own guard may unwrap
 
@@ -232,13 +232,6 @@ async fn a_name_is_changed_only_if_it_is_there_and_added_only_if_it_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_changed_from_data_keeps_its_guards() {
-    let module = module(Policy::named("p").guard(Closed(50)));
-    module.retune(Policy::named("p").timeout(SECOND)).unwrap();
-    assert_eq!(code(module.run("p", (), ok).await), Code::GuardRefused);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_operators_word_is_told_and_a_policy_without_a_circuit_says_that_it_has_none() {
     let log = Log::default();
     let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(0.5));
@@ -246,103 +239,6 @@ async fn an_operators_word_is_told_and_a_policy_without_a_circuit_says_that_it_h
     assert!(module.pipeline("p", ()).unwrap().force(Some(Forced::Open)).await);
     assert!(!module.pipeline("bare", ()).unwrap().force(Some(Forced::Open)).await);
     assert_eq!(log.lines(), ["Forced(Some(Open))"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_guard_learns_of_a_deadline_kill_for_what_it_is() {
-    let story = Arc::new(Mutex::new(Vec::new()));
-    let module = module(Policy::named("p").deadline(SECOND).guard(Witness(50, "guard", story.clone())));
-    assert_eq!(code(module.run("p", (), hang).await), Code::DeadlineExceeded);
-    assert_eq!(*story.lock().unwrap(), ["guard? 0", "guard: 0 Failure"]);
-}
-
-/// Writes down when it is asked and told.
-struct Witness(u16, &'static str, Arc<Mutex<Vec<String>>>);
-
-impl Guard for Witness {
-    fn name(&self) -> &str {
-        self.1
-    }
-
-    fn order(&self) -> u16 {
-        self.0
-    }
-
-    fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection> {
-        self.2.lock().unwrap().push(format!("{}? {}", self.1, call.attempt));
-        Ok(())
-    }
-
-    fn settle(&self, call: &CallInfo<'_>, outcome: Outcome) {
-        self.2.lock().unwrap().push(format!("{}: {} {outcome:?}", self.1, call.attempt));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn custom_guards_stand_where_their_number_says_and_are_settled_inside_out() {
-    let story = Arc::new(Mutex::new(Vec::new()));
-    let witness = |order, name| Witness(order, name, story.clone());
-    // Written inside out, on purpose: the order is fixed.
-    let policy = Policy::named("p")
-        .guard(witness(650, "attempt"))
-        .retry(RetrySpec::attempts(2).backoff(Backoff::constant(MS)))
-        .guard(witness(450, "inner"))
-        .breaker(BreakerSpec::failure_ratio(0.5))
-        .guard(witness(250, "middle"))
-        .rate_limit(RateLimitSpec::per_second(9))
-        .guard(witness(50, "outer"));
-    let module = module(policy);
-    let upstream = Upstream::playing([Err(BROKEN), Ok(1)]);
-    assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1));
-    let expected = [
-        "outer? 0",
-        "middle? 0",
-        "inner? 0",
-        "attempt? 1",
-        "attempt: 1 Failure",
-        "attempt? 2",
-        "attempt: 2 Success",
-        "inner: 0 Success",
-        "middle: 0 Success",
-        "outer: 0 Success",
-    ];
-    assert_eq!(*story.lock().unwrap(), expected);
-    let described: Vec<_> = module.pipelines()[0].describe().stages.iter().map(|s| s.name().to_owned()).collect();
-    assert_eq!(described, ["outer", "rate_limit", "middle", "breaker", "inner", "retry", "attempt"]);
-}
-
-struct Closed(u16);
-
-impl Guard for Closed {
-    fn name(&self) -> &str {
-        "closed"
-    }
-
-    fn order(&self) -> u16 {
-        self.0
-    }
-
-    fn admit(&self, _: &CallInfo<'_>) -> Result<(), Rejection> {
-        Err(Rejection::new(Code::GuardRefused).retry_in(SECOND))
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_guards_refusal_gives_back_what_the_stages_outside_it_gave() {
-    for order in [50, 250, 450, 650] {
-        let policy = Policy::named("p")
-            .rate_limit(RateLimitSpec::per_second(5))
-            .breaker(BreakerSpec::failure_ratio(0.5))
-            .guard(Closed(order));
-        let pipeline = module(policy).pipeline("p", ()).unwrap();
-        let refused = *pipeline.run(ok).await.unwrap_err().rejection().unwrap();
-        assert_eq!(
-            (refused.code(), refused.retry_after(), refused.policy()),
-            (Code::GuardRefused, Some(SECOND), Some("p"))
-        );
-        assert_eq!(pipeline.available_permits().await, Some(5), "guard at {order}");
-        assert_eq!(pipeline.circuit().await.unwrap().calls, 0);
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,168 @@
+//! What a policy does when its store answers from a twin: `on_degraded`, stage by stage.
+//!
+//! The store here is the in-memory one with every answer marked as the twin's, which is all that a pipeline sees of an
+//! outage.
+
+#![allow(clippy::expect_used)] // a panic is how a test says no, in its helpers too
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::clock::{Clock, Time};
+use phalanx_core::engine::{Engine, EngineSpec};
+use phalanx_core::error::Error;
+use phalanx_core::key::StateKey;
+use phalanx_core::kind::Kind;
+use phalanx_core::pipeline::Pipeline;
+use phalanx_core::policy::{OnDegraded, Policy};
+use phalanx_core::rate_limit::{Level, RateLimitSpec};
+use phalanx_core::rejection::{Code, Source};
+use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
+use phalanx_core::table::Worth;
+use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
+
+#[derive(Clone)]
+struct Twin(MemoryStore);
+
+fn marked(answer: Answer) -> Answer {
+    Answer { source: Source::Degraded, ..answer }
+}
+
+impl Store for Twin {
+    fn clock(&self) -> &Clock {
+        self.0.clock()
+    }
+}
+
+impl RateLimitStore for Twin {
+    type Bucket = BucketCell;
+
+    fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<BucketCell> {
+        self.0.bucket(key, spec)
+    }
+
+    fn acquire_now(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Option<Grant> {
+        Some(Grant { source: Source::Degraded, ..self.0.acquire_now(bucket, now, ask)? })
+    }
+
+    async fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Grant {
+        self.0.acquire(bucket, now, ask).await
+    }
+
+    fn refund(&self, bucket: &BucketCell, cost: u32, due: Time) {
+        self.0.refund(bucket, cost, due);
+    }
+
+    async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {
+        self.0.peek(bucket, now).await
+    }
+}
+
+impl BreakerStore for Twin {
+    type Breaker = BreakerCell;
+
+    fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<BreakerCell> {
+        self.0.breaker(key, spec)
+    }
+
+    fn admit_now(&self, breaker: &BreakerCell, now: Time) -> Option<Answer> {
+        self.0.admit_now(breaker, now).map(marked)
+    }
+
+    async fn admit(&self, breaker: &BreakerCell, now: Time) -> (Answer, Option<Transition>) {
+        let (answer, change) = self.0.admit(breaker, now).await;
+        (marked(answer), change)
+    }
+
+    fn record(&self, breaker: &BreakerCell, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        self.0.record(breaker, now, ticket, sample)
+    }
+
+    fn worth(&self, breaker: &BreakerCell) -> Worth {
+        self.0.worth(breaker)
+    }
+
+    fn observe_quantile(&self, breaker: &BreakerCell, now: Time, value: Option<Duration>) -> Option<Transition> {
+        self.0.observe_quantile(breaker, now, value)
+    }
+
+    async fn force(&self, breaker: &BreakerCell, forced: Option<Forced>) {
+        self.0.force(breaker, forced).await;
+    }
+
+    async fn reset(&self, breaker: &BreakerCell, now: Time) -> Option<Transition> {
+        self.0.reset(breaker, now).await
+    }
+
+    async fn inspect(&self, breaker: &BreakerCell, now: Time) -> BreakerView {
+        self.0.inspect(breaker, now).await
+    }
+}
+
+impl LatencyDigestStore for Twin {
+    type Digest = DigestCell;
+
+    fn digest(&self, key: &StateKey, window: Duration) -> Arc<DigestCell> {
+        self.0.digest(key, window)
+    }
+
+    fn observe(&self, digest: &DigestCell, now: Time, latency: Duration) {
+        self.0.observe(digest, now, latency);
+    }
+
+    fn quantile(&self, digest: &DigestCell, now: Time, quantile: f64) -> Option<Duration> {
+        self.0.quantile(digest, now, quantile)
+    }
+}
+
+fn pipeline(policy: Policy, on_degraded: OnDegraded) -> Pipeline<Twin> {
+    let spec = EngineSpec { policies: vec![policy.on_degraded(on_degraded)], ..EngineSpec::default() };
+    let engine = Engine::new(Twin(MemoryStore::new(Clock::manual())), spec);
+    engine.and_then(|engine| Ok(engine.pipeline("p", ()).expect("it is there"))).expect("it is in order")
+}
+
+fn limited() -> Policy {
+    Policy::named("p").rate_limit(RateLimitSpec::per_second(2))
+}
+
+fn guarded() -> Policy {
+    Policy::named("p").breaker(BreakerSpec::consecutive_failures(1))
+}
+
+/// The codes of so many failing calls; none where the operation ran. All of them are told to be the twin's word.
+async fn codes(pipeline: &Pipeline<Twin>, calls: usize) -> Vec<Option<Code>> {
+    let mut codes = Vec::new();
+    for _ in 0..calls {
+        let (answer, record) = pipeline.call().run_recorded(|| async { Err::<(), _>(Kind::Infrastructure) }).await;
+        assert_eq!(record.source, Source::Degraded);
+        codes.push(answer.err().as_ref().and_then(Error::rejection).map(|rejection| rejection.code()));
+    }
+    codes
+}
+
+#[tokio::test]
+async fn local_decides_on_the_twins_word() {
+    let limit = pipeline(limited(), OnDegraded::Local);
+    assert_eq!(codes(&limit, 3).await, [None, None, Some(Code::RateLimited)]);
+    let circuit = pipeline(guarded(), OnDegraded::Local);
+    assert_eq!(codes(&circuit, 2).await, [None, Some(Code::CircuitOpen)]);
+}
+
+#[tokio::test]
+async fn open_lets_every_call_through() {
+    for policy in [limited(), guarded()] {
+        let pipeline = pipeline(policy, OnDegraded::Open);
+        assert_eq!(codes(&pipeline, 5).await, [None; 5]);
+    }
+}
+
+#[tokio::test]
+async fn closed_refuses_every_call_and_takes_nothing() {
+    let limit = pipeline(limited(), OnDegraded::Closed);
+    assert_eq!(codes(&limit, 5).await, [Some(Code::StoreUnavailable); 5]);
+    assert_eq!(limit.available_permits().await, Some(2));
+    let circuit = pipeline(guarded(), OnDegraded::Closed);
+    assert_eq!(codes(&circuit, 5).await, [Some(Code::StoreUnavailable); 5]);
+    assert_eq!(circuit.circuit().await.map(|view| (view.calls, view.probes)), Some((0, 0)));
+}

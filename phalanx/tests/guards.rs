@@ -1,0 +1,118 @@
+//! Custom guards: where they stand, when they are asked, and what they learn.
+
+#![allow(clippy::unwrap_used)] // a test's own guard may unwrap
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use phalanx::*;
+use support::*;
+
+async fn ok() -> Result<u32, Failure> {
+    Ok(1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_learns_of_a_deadline_kill_for_what_it_is() {
+    let story = Arc::new(Mutex::new(Vec::new()));
+    let module = module(Policy::named("p").deadline(SECOND).guard(Witness(50, "guard", story.clone())));
+    assert_eq!(code(module.run("p", (), hang).await), Code::DeadlineExceeded);
+    assert_eq!(*story.lock().unwrap(), ["guard? 0", "guard: 0 Failure"]);
+}
+
+/// Writes down when it is asked and told.
+struct Witness(u16, &'static str, Arc<Mutex<Vec<String>>>);
+
+impl Guard for Witness {
+    fn name(&self) -> &str {
+        self.1
+    }
+
+    fn order(&self) -> u16 {
+        self.0
+    }
+
+    fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection> {
+        self.2.lock().unwrap().push(format!("{}? {}", self.1, call.attempt));
+        Ok(())
+    }
+
+    fn settle(&self, call: &CallInfo<'_>, outcome: Outcome) {
+        self.2.lock().unwrap().push(format!("{}: {} {outcome:?}", self.1, call.attempt));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn custom_guards_stand_where_their_number_says_and_are_settled_inside_out() {
+    let story = Arc::new(Mutex::new(Vec::new()));
+    let witness = |order, name| Witness(order, name, story.clone());
+    // Written inside out, on purpose: the order is fixed.
+    let policy = Policy::named("p")
+        .guard(witness(650, "attempt"))
+        .retry(RetrySpec::attempts(2).backoff(Backoff::constant(MS)))
+        .guard(witness(450, "inner"))
+        .breaker(BreakerSpec::failure_ratio(0.5))
+        .guard(witness(250, "middle"))
+        .rate_limit(RateLimitSpec::per_second(9))
+        .guard(witness(50, "outer"));
+    let module = module(policy);
+    let upstream = Upstream::playing([Err(BROKEN), Ok(1)]);
+    assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1));
+    let expected = [
+        "outer? 0",
+        "middle? 0",
+        "inner? 0",
+        "attempt? 1",
+        "attempt: 1 Failure",
+        "attempt? 2",
+        "attempt: 2 Success",
+        "inner: 0 Success",
+        "middle: 0 Success",
+        "outer: 0 Success",
+    ];
+    assert_eq!(*story.lock().unwrap(), expected);
+    let described: Vec<_> = module.pipelines()[0].describe().stages.iter().map(|s| s.name().to_owned()).collect();
+    assert_eq!(described, ["outer", "rate_limit", "middle", "breaker", "inner", "retry", "attempt"]);
+}
+
+struct Closed(u16);
+
+impl Guard for Closed {
+    fn name(&self) -> &str {
+        "closed"
+    }
+
+    fn order(&self) -> u16 {
+        self.0
+    }
+
+    fn admit(&self, _: &CallInfo<'_>) -> Result<(), Rejection> {
+        Err(Rejection::new(Code::GuardRefused).retry_in(SECOND))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guards_refusal_gives_back_what_the_stages_outside_it_gave() {
+    for order in [50, 250, 450, 650] {
+        let policy = Policy::named("p")
+            .rate_limit(RateLimitSpec::per_second(5))
+            .breaker(BreakerSpec::failure_ratio(0.5))
+            .guard(Closed(order));
+        let pipeline = module(policy).pipeline("p", ()).unwrap();
+        let refused = *pipeline.run(ok).await.unwrap_err().rejection().unwrap();
+        assert_eq!(
+            (refused.code(), refused.retry_after(), refused.policy()),
+            (Code::GuardRefused, Some(SECOND), Some("p"))
+        );
+        assert_eq!(pipeline.available_permits().await, Some(5), "guard at {order}");
+        assert_eq!(pipeline.circuit().await.unwrap().calls, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_changed_from_data_keeps_its_guards() {
+    let module = module(Policy::named("p").guard(Closed(50)));
+    module.retune(Policy::named("p").timeout(SECOND)).unwrap();
+    assert_eq!(code(module.run("p", (), ok).await), Code::GuardRefused);
+}
