@@ -22,6 +22,13 @@ pub trait Classifier<T, E> {
     fn class(&self, result: &Result<T, E>) -> Class;
 }
 
+impl<T, E, C: Classifier<T, E>> Classifier<T, E> for &C {
+    #[inline]
+    fn class(&self, result: &Result<T, E>) -> Class {
+        (**self).class(result)
+    }
+}
+
 /// An `Ok` is a success, an `Err` is what it says it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByError;
@@ -267,8 +274,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
             ride.finish(kind, &decision);
             (result, kind, gave_up, decision)
         };
-        let classifier = |result: &Result<T, E>| self.classifier.class(result);
-        let walked = walk(stages, &self.terms, By(classifier), operation, end).await;
+        let walked = walk(stages, &self.terms, &self.classifier, operation, end).await;
         let (result, kind, gave_up, mut decision) = walked;
 
         // 5 answer: the fallback's word is the last, whoever refused.
