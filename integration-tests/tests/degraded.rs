@@ -119,7 +119,7 @@ impl LatencyDigestStore for Twin {
 fn pipeline(policy: Policy, on_degraded: OnDegraded) -> Pipeline<Twin> {
     let spec = EngineSpec { policies: vec![policy.on_degraded(on_degraded)], ..EngineSpec::default() };
     let engine = Engine::new(Twin(MemoryStore::new(Clock::manual())), spec);
-    engine.and_then(|engine| Ok(engine.pipeline("p", ()).expect("it is there"))).expect("it is in order")
+    engine.expect("it is in order").pipeline("p", ()).expect("it is there")
 }
 
 fn limited() -> Policy {
