@@ -2,12 +2,21 @@
 
 CARGO ?= cargo
 export RUSTFLAGS ?= -D warnings
+# Said aloud, because left alone Cargo decides it for each selection of tests anew, and builds half the tree twice.
+export CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG ?= 0
 
-.PHONY: test setup format lint tests model docs bench fleet
+# Tests that need a Redis start one with redis-server, unless told to use another: `REDIS_URL=… make test`, or
+# `PHALANX_TEST_REDIS=container make test`.
+ifndef REDIS_URL
+export PHALANX_TEST_REDIS ?= spawn
+endif
 
-test: setup format lint tests model docs
+.PHONY: test setup format lint check-lua tests container-tests redis-image model docs bench fleet
 
-# What a fresh Debian machine with a Rust toolchain lacks: rustfmt and clippy, if the toolchain came without them.
+test: setup format lint check-lua tests model docs
+
+# What a fresh Debian machine with a Rust toolchain lacks: rustfmt and clippy, if the toolchain came without them, a
+# linker, redis-server and luacheck.
 setup:
 	@scripts/setup
 
@@ -17,11 +26,27 @@ format:
 lint:
 	$(CARGO) clippy --locked --workspace --exclude phalanx-bench --all-targets --all-features
 
+check-lua:
+	@if command -v luacheck >/dev/null; then cd lua && luacheck -q scripts; \
+	else echo "check-lua: skipped, luacheck is not installed"; fi
+
 # Unit, property, conformance and behaviour tests, the examples' own run, and the code in the documentation; once with
 # all features and once with none, because features are additive and must stay so.
 tests:
 	$(CARGO) test --locked --all-features
 	$(CARGO) test --locked -p phalanx-core -p phalanx-store-memory --lib
+
+# Test binaries that need no more than a Redis, whoever runs it. They run once more on one in a container; features as in
+# `tests`, so that nothing is built twice.
+CONTAINER_TESTS ?= servers
+
+container-tests: redis-image
+	PHALANX_TEST_REDIS=container PHALANX_TEST_REDIS_IMAGE=phalanx-test-redis:local \
+		$(CARGO) test --locked --all-features $(CONTAINER_TESTS:%=--test %)
+
+# An image made from the redis-server installed here: Docker need not reach a registry.
+redis-image:
+	@scripts/redis-image
 
 # The orders in which threads can meet on the lock-free parts, explored by loom with up to two preemptions (all of them,
 # without the bound, take minutes); a build of its own.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p phalanx-bench -- local [--json] [--seconds N] [--only TEXT]
+//! cargo run --release -p phalanx-bench -- fleet [--json] [--seconds N] [--only TEXT]
 //! ```
 //!
 //! ```text
@@ -12,10 +13,12 @@
 //!   contender.rs  one implementation that can be asked for n calls, and how it is driven
 //!   measure.rs    rounds, interleaved and in alternating order; medians
 //!   report.rs     a table, or one JSON object a line
+//!   fleet/        the same questions over a Redis of its own: see fleet.rs
 //! ```
 
 mod cases;
 mod contender;
+mod fleet;
 mod local;
 mod measure;
 mod operation;
@@ -40,10 +43,17 @@ struct Arguments {
 enum Command {
     /// One process, no network: nanoseconds a call, ours and each peer's, and their ratio.
     Local(local::Arguments),
+    /// Over a Redis of its own on loopback: exact limits, shared circuits, trips and hangs.
+    Fleet(fleet::Arguments),
+    /// What `fleet` starts itself as; not for people.
+    #[command(hide = true, subcommand)]
+    FleetChild(fleet::Child),
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     match Arguments::parse().command {
         Command::Local(arguments) => local::run(&arguments),
+        Command::Fleet(arguments) => fleet::run(&arguments),
+        Command::FleetChild(child) => fleet::run_child(&child),
     }
 }

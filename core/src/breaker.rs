@@ -20,7 +20,9 @@
 //! * in half-open at most `half_open_max_calls` calls hold a **lease**; a lease that was given back, or ran out,
 //!   frees its place, so a lost trial call cannot wedge the circuit;
 //! * only bad news trips: successes are counted, they never open a circuit. (So stores may count them in batches.)
+//! * a clock that steps back (a server's can) prolongs a break by at most one more; see `anchor`.
 
+mod anchor;
 mod ramp;
 mod spec;
 mod words;
@@ -34,6 +36,9 @@ use crate::estimate::ring::Ring;
 use crate::kind::Outcome;
 use crate::rejection::Code;
 
+/// Trips in close succession that are told apart. A break has long reached its longest by then.
+const MAX_ESCALATION: u32 = 1_000;
+
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     id: u64,
@@ -43,6 +48,8 @@ struct Lease {
 /// The machine of one circuit.
 #[derive(Clone, Debug)]
 pub struct Breaker {
+    /// The latest moment at which something changed.
+    at: Time,
     phase: Phase,
     forced: Option<Forced>,
     epoch: u64,
@@ -67,6 +74,7 @@ impl Breaker {
     /// A closed circuit that has seen nothing.
     pub fn new(now: Time, spec: &BreakerSpec) -> Self {
         Self {
+            at: now,
             phase: Phase::Closed,
             forced: None,
             epoch: 1,
@@ -85,6 +93,7 @@ impl Breaker {
 
     /// Asks for a call to pass. A change of phase (the break is over) is told beside the answer.
     pub fn admit(&mut self, now: Time, spec: &BreakerSpec) -> (Admission, Option<Transition>) {
+        let now = self.anchor(now, spec);
         let ticket = Ticket { epoch: self.epoch, lease: None };
         match self.forced {
             Some(Forced::Open) => {
@@ -95,9 +104,8 @@ impl Breaker {
         }
         let transition = self.end_break(now);
         let admission = match self.phase {
-            Phase::Closed if self.ramp.admits(now, self.since, spec) => Admission::Admitted(ticket),
+            Phase::Closed => self.pass(now, spec, ticket),
             Phase::HalfOpen => self.lease(now, spec),
-            Phase::Closed => refused(Code::ProbeQuota),
             Phase::Open => Admission::Refused { code: Code::CircuitOpen, until: self.until },
         };
         let admission = match admission {
@@ -117,6 +125,7 @@ impl Breaker {
         sample: Sample,
         luck: f64,
     ) -> Option<Transition> {
+        let now = self.anchor(now, spec);
         if self.forced == Some(Forced::Disabled) || ticket.epoch != self.epoch {
             return None;
         }
@@ -128,11 +137,13 @@ impl Breaker {
     }
 
     /// Records successes of the present epoch that were counted elsewhere, in the slice they fell into.
-    pub fn record_successes(&mut self, epoch: u64, slice: u64, count: u64) {
+    pub fn record_successes(&mut self, now: Time, spec: &BreakerSpec, epoch: u64, slice: u64, count: u64) {
+        let now = self.anchor(now, spec);
         let counted = self.phase == Phase::Closed && self.forced != Some(Forced::Disabled);
         if count == 0 || epoch != self.epoch || !counted {
             return;
         }
+        self.at = now;
         self.streak = 0;
         if let Some(seen) = self.window.slice(slice) {
             seen.calls += count;
@@ -148,14 +159,20 @@ impl Breaker {
         luck: f64,
     ) -> Option<Transition> {
         let trip = spec.latency_trip()?;
+        let now = self.anchor(now, spec);
         // For one window after it closed, the digest still holds what it saw before the trip.
         let stale = self.epoch > 1 && now.since(self.since) < spec.sampling_window;
         let overruled = stale || matches!(self.forced, Some(Forced::Closed | Forced::Disabled));
         if overruled || self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
-            self.slow_since = None;
+            if self.slow_since.take().is_some() {
+                self.at = now;
+            }
             return None;
         }
-        let since = *self.slow_since.get_or_insert(now);
+        let since = *self.slow_since.get_or_insert_with(|| {
+            self.at = now;
+            now
+        });
         (now.since(since) >= trip.lasting).then(|| self.open(now, spec, luck)).flatten()
     }
 
@@ -166,6 +183,7 @@ impl Breaker {
 
     /// Back to a closed circuit that has seen nothing. Tickets that are out no longer count; an operator's word stays.
     pub fn reset(&mut self, now: Time, spec: &BreakerSpec) -> Option<Transition> {
+        let now = self.anchor(now, spec);
         let was = self.phase;
         let transition = self.enter(now, spec, Phase::Closed, None);
         self.escalation = 0;
@@ -173,8 +191,13 @@ impl Breaker {
         (was != Phase::Closed).then_some(transition)
     }
 
-    /// Takes over another spec. The phase stays; counts over a window of another length mean nothing and go.
+    /// Takes over another spec. The phase stays; counts over a window of another length mean nothing and go, and neither
+    /// a break nor a lease lasts longer than one by the new spec can.
     pub fn retune(&mut self, old: &BreakerSpec, new: &BreakerSpec) {
+        self.until = self.until.min(self.since.after(longest_break(new)));
+        for lease in &mut self.leases {
+            lease.expires = lease.expires.min(self.at.after(new.lease()));
+        }
         if old.sampling_window != new.sampling_window {
             self.window.clear(new.sampling_window);
         }
@@ -182,7 +205,7 @@ impl Breaker {
 
     /// What can be seen from outside. Changes nothing but which slices are current.
     pub fn inspect(&mut self, now: Time) -> BreakerView {
-        let seen = self.window.sum(now);
+        let (seen, left, now) = self.seen_from(now);
         BreakerView {
             phase: self.phase,
             forced: self.forced,
@@ -192,9 +215,14 @@ impl Breaker {
             slow: seen.slow,
             streak: self.streak,
             probes: self.leases.iter().filter(|lease| lease.expires > now).count() as u32,
-            break_left: (self.phase == Phase::Open).then(|| self.until.since(now)),
+            break_left: (self.phase == Phase::Open).then_some(left),
             ramping: !self.ramp.is_over(),
         }
+    }
+
+    /// How often the next break is lengthened.
+    pub const fn escalation(&self) -> u32 {
+        self.escalation
     }
 
     /// Where it stands.
@@ -234,6 +262,7 @@ impl Breaker {
         }
         let failed = sample.outcome == Outcome::Failure;
         let slow = spec.is_slow(sample.latency);
+        self.at = now;
         let seen = self.window.at(now);
         seen.calls += 1;
         seen.failures += u64::from(failed);
@@ -262,6 +291,7 @@ impl Breaker {
         // A lease that ran out and was given to somebody else is no longer ours to settle.
         let place = self.leases.iter().position(|held| held.id == lease)?;
         self.leases.swap_remove(place);
+        self.at = now;
         let too_slow = spec.slow_call_ratio.is_some() && spec.is_slow(sample.latency);
         match sample.outcome {
             Outcome::Neutral | Outcome::Cancelled => None,
@@ -274,14 +304,26 @@ impl Breaker {
     }
 
     fn lease(&mut self, now: Time, spec: &BreakerSpec) -> Admission {
-        self.leases.retain(|lease| lease.expires > now);
-        if self.leases.len() >= spec.half_open_max_calls as usize {
+        let live = |lease: &Lease| lease.expires > now;
+        if self.leases.iter().filter(|lease| live(lease)).count() >= spec.half_open_max_calls as usize {
             return refused(Code::ProbeQuota);
         }
+        // Forgotten only when somebody takes their place: until then a late answer still counts.
+        self.leases.retain(live);
+        self.at = now;
         let id = self.next_lease;
         self.next_lease += 1;
         self.leases.push(Lease { id, expires: now.after(spec.lease()) });
         Admission::Admitted(Ticket { epoch: self.epoch, lease: Some(id) })
+    }
+
+    fn pass(&mut self, now: Time, spec: &BreakerSpec, ticket: Ticket) -> Admission {
+        if self.ramp.is_over() {
+            return Admission::Admitted(ticket);
+        }
+        self.at = now;
+        let passes = self.ramp.admits(now, self.since, spec);
+        if passes { Admission::Admitted(ticket) } else { refused(Code::ProbeQuota) }
     }
 
     fn end_break(&mut self, now: Time) -> Option<Transition> {
@@ -294,7 +336,7 @@ impl Breaker {
         let escalation = if held { 0 } else { self.escalation };
         let break_for = break_duration(spec, escalation, luck);
         let transition = self.enter(now, spec, Phase::Open, Some(break_for));
-        self.escalation = escalation + 1;
+        self.escalation = (escalation + 1).min(MAX_ESCALATION);
         self.until = now.after(break_for);
         Some(transition)
     }
@@ -311,6 +353,7 @@ impl Breaker {
     fn begin(&mut self, now: Time, phase: Phase) -> Transition {
         let from = std::mem::replace(&mut self.phase, phase);
         self.epoch += 1;
+        self.at = now;
         self.since = now;
         self.streak = 0;
         self.slow_since = None;
@@ -337,6 +380,12 @@ fn break_duration(spec: &BreakerSpec, escalation: u32, luck: f64) -> Duration {
         }
     }
     Duration::from_micros((length * (1.0 + spec.break_jitter * luck)) as u64)
+}
+
+/// The longest break that a spec can make.
+fn longest_break(spec: &BreakerSpec) -> Duration {
+    let longest = spec.max_break_duration.max(spec.break_duration).as_micros() as f64;
+    Duration::from_micros((longest * (1.0 + spec.break_jitter)) as u64)
 }
 
 #[cfg(test)]

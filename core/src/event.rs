@@ -22,8 +22,8 @@ pub const PANICS_FORGIVEN: u32 = 3;
 /// Something that happened to a call, a circuit or a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// The policy and route it happened on.
-    pub key: &'a StateKey,
+    /// The policy and route it happened on; none for what concerns the store as a whole.
+    pub key: Option<&'a StateKey>,
     /// What happened.
     pub what: What<'a>,
 }
@@ -80,6 +80,30 @@ pub enum What<'a> {
     },
     /// So many routes are in use at a time that new ones share one state.
     RoutesExhausted,
+    /// The shared store does not answer: from here on decisions are this process' own. One per outage.
+    StoreDegraded {
+        /// What was seen: `timeout`, `connection`, or the server's own word (`READONLY`, `OOM`, …).
+        reason: &'a str,
+    },
+    /// The shared store answers again and decides again. One per outage.
+    StoreRecovered {
+        /// How long it was away.
+        outage: Duration,
+        /// How many calls were decided in its place.
+        decided_locally: u64,
+    },
+    /// The shared store lost what it held: a restart without data, a flush, an eviction. Circuits that somebody still
+    /// knows to be open are put back; buckets start full.
+    StateLost,
+    /// What the shared store held for this key made no sense and was replaced: an empty bucket, a closed circuit.
+    StateRepaired,
+    /// Another replica holds this key under other numbers: a rollout, or a mistake.
+    ConfigMismatch,
+    /// The number of replicas that are alive.
+    Replicas {
+        /// How many, this one included.
+        live: u32,
+    },
 }
 
 /// Somebody who wants to know.
@@ -116,8 +140,17 @@ impl Observers {
         self.0.is_some()
     }
 
-    /// Tells all.
+    /// Tells all of something that happened on one policy and route.
     pub fn tell(&self, key: &StateKey, what: What<'_>) {
+        self.tell_event(Some(key), what);
+    }
+
+    /// Tells all of something that concerns the whole store.
+    pub fn tell_all(&self, what: What<'_>) {
+        self.tell_event(None, what);
+    }
+
+    fn tell_event(&self, key: Option<&StateKey>, what: What<'_>) {
         if let Some(listeners) = &self.0 {
             let event = Event { key, what };
             listeners.iter().for_each(|listener| listener.tell(&event));

@@ -85,6 +85,11 @@ impl StateKey {
         self.route.as_deref()
     }
 
+    /// Whether it is the place shared by all routes of the policy that found none of their own.
+    pub const fn is_overflow(&self) -> bool {
+        self.overflow
+    }
+
     /// The same key without owning it: what a lookup by two names compares with.
     pub(crate) fn borrowed(&self) -> BorrowedKey<'_> {
         BorrowedKey { policy: &self.policy, route: self.route.as_deref(), overflow: self.overflow }

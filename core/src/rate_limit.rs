@@ -2,7 +2,7 @@
 //!
 //! The rate `permits / per` is reduced to lowest terms: every microsecond adds `gain` units, one permit costs `price`
 //! units, the bucket holds at most `capacity`. No division on the way in, no rounding anywhere, so nothing drifts and
-//! the same arithmetic in Lua's doubles gives the same answers (all numbers stay below 2^53).
+//! the same arithmetic in Lua's doubles gives the same answers (no number leaves ±2^53).
 //!
 //! A caller that may wait takes its permit at once and sleeps until it would have been there: the level goes below
 //! zero, which is the queue. Order is therefore fair by construction. Who gives up gives back, unless others wait behind.
@@ -17,8 +17,8 @@ use crate::clock::{Time, micros};
 /// How far a clock may step back before the bucket takes the new reading for the truth.
 pub const MAX_BACKSTEP: Duration = Duration::from_secs(1);
 
-/// The largest number of units: what a double still counts exactly.
-pub(crate) const MAX_UNITS: u64 = 1 << 53;
+/// The largest number of units a bucket holds or owes: the distance between the two is still exact in a double.
+pub const MAX_UNITS: u64 = 1 << 52;
 
 /// How many calls may start, and how fast.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +98,22 @@ impl Rate {
     const fn time_for(self, units: u64) -> Duration {
         Duration::from_micros(units.div_ceil(self.gain))
     }
+
+    /// Half of the time that one permit takes: how far apart two moments may lie and still mean the same permit. A moment
+    /// that was translated from one clock to another is off by some microseconds.
+    pub const fn slack(self) -> Duration {
+        Duration::from_micros(self.price / self.gain.saturating_mul(2))
+    }
+
+    /// What `level` units of this rate are by the `new` one. Whole permits stay exactly, as far as they fit; of the
+    /// fraction something is lost and nothing minted. In doubles and in this order, as the Lua port does it.
+    pub fn convert(self, level: i64, new: Self) -> i64 {
+        let (level, old_price, price) = (level as f64, self.price as f64, new.price as f64);
+        let whole = (level / old_price).floor();
+        let part = level - whole * old_price;
+        let level = whole * price + ((part / old_price * price).floor() - 1.0).max(0.0);
+        level.min(new.capacity as f64).max(-(MAX_UNITS as f64)) as i64
+    }
 }
 
 const fn greatest_common_divisor(a: u64, b: u64) -> u64 {
@@ -163,7 +179,7 @@ impl Bucket {
             return Take::Granted { wait: Duration::ZERO };
         }
         let wait = rate.time_for(level.unsigned_abs());
-        if wait <= max_wait {
+        if wait <= max_wait && level.unsigned_abs() <= MAX_UNITS {
             self.level = level;
             return Take::Granted { wait };
         }
@@ -171,11 +187,12 @@ impl Bucket {
     }
 
     /// Gives permits back that were taken for `due` and not used. A reservation in the middle of the queue lapses instead:
-    /// who waits behind it keeps his time, and giving it to a newcomer would let him overtake and start two at once.
+    /// who waits behind it keeps his time, and giving it to a newcomer would let him overtake and start two at once. It
+    /// is the last of the queue if the queue ends less than [`Rate::slack`] after `due`.
     pub fn refund(&mut self, now: Time, rate: Rate, cost: u32, due: Time) {
         self.refill(now, rate);
         let queue = u64::try_from(-self.level).unwrap_or(0);
-        if queue > 0 && due < self.at.after(rate.time_for(queue)) {
+        if queue > 0 && due.after(rate.slack()) < self.at.after(rate.time_for(queue)) {
             return;
         }
         let units = u64::from(cost).saturating_mul(rate.price).min(MAX_UNITS);
@@ -202,10 +219,7 @@ impl Bucket {
     /// Keeps the permits there are when the rate changes; what no longer fits is lost.
     pub fn retune(&mut self, now: Time, old: Rate, new: Rate) {
         self.refill(now, old);
-        // Rounded down: a fraction of a unit is lost, never minted.
-        let level = (i128::from(self.level) * i128::from(new.price)).div_euclid(i128::from(old.price));
-        let floor = -(MAX_UNITS as i128);
-        self.level = level.clamp(floor, i128::from(new.capacity)) as i64;
+        self.level = old.convert(self.level, new);
     }
 
     #[inline]
@@ -224,148 +238,4 @@ impl Bucket {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const NOW: Take = Take::Granted { wait: Duration::ZERO };
-
-    fn at(micros: u64) -> Time {
-        Time::from_micros(micros)
-    }
-
-    fn take(bucket: &mut Bucket, now: Time, rate: Rate) -> bool {
-        bucket.take(now, rate, 1, Duration::ZERO) == NOW
-    }
-
-    #[test]
-    fn it_starts_full_and_then_gives_the_rate() {
-        let rate = Rate::of(&RateLimitSpec::per_second(100).burst(3));
-        let mut bucket = Bucket::full(at(0), rate);
-        assert_eq!((0..9).filter(|_| take(&mut bucket, at(0), rate)).count(), 3);
-        assert!(!take(&mut bucket, at(9_999), rate));
-        assert!(take(&mut bucket, at(10_000), rate));
-    }
-
-    #[test]
-    fn a_refusal_says_when_to_come_back_and_is_right() {
-        let rate = Rate::of(&RateLimitSpec::new(3, Duration::from_secs(1)).burst(1));
-        let mut bucket = Bucket::full(at(0), rate);
-        assert!(take(&mut bucket, at(0), rate));
-        let refused = bucket.take(at(0), rate, 1, Duration::ZERO);
-        assert_eq!(refused, Take::Refused { until: at(333_334) });
-        assert!(!take(&mut bucket, at(333_333), rate));
-        assert!(take(&mut bucket, at(333_334), rate));
-    }
-
-    #[test]
-    fn a_third_of_a_permit_is_never_lost() {
-        // 3 a second does not divide a second into whole microseconds; after an hour it must still be exact.
-        let rate = Rate::of(&RateLimitSpec::per_second(3).burst(2));
-        let mut bucket = Bucket::full(at(0), rate);
-        let looks = (0..=3_600_000_000_u64).step_by(1_000);
-        let taken = looks.filter(|t| take(&mut bucket, at(*t), rate)).count();
-        assert_eq!(taken, 2 + 3 * 3_600);
-    }
-
-    #[test]
-    fn waiting_calls_are_served_in_order_one_gap_apart() {
-        let rate = Rate::of(&RateLimitSpec::per_second(10).burst(1));
-        let mut bucket = Bucket::full(at(0), rate);
-        let patience = Duration::from_millis(250);
-        let waits = [(); 4].map(|()| bucket.take(at(0), rate, 1, patience));
-        let after = |millis| Take::Granted { wait: Duration::from_millis(millis) };
-        let refused = Take::Refused { until: at(300_000) };
-        assert_eq!(waits, [after(0), after(100), after(200), refused]);
-    }
-
-    #[test]
-    fn a_cost_above_the_burst_is_refused_for_good() {
-        let rate = Rate::of(&RateLimitSpec::per_second(10));
-        let never = Bucket::full(at(0), rate).take(at(0), rate, 11, Duration::from_secs(60));
-        assert_eq!(never, Take::Refused { until: Time::NEVER });
-    }
-
-    #[test]
-    fn a_call_that_costs_nothing_passes_even_behind_waiters() {
-        let rate = Rate::of(&RateLimitSpec::per_second(10).burst(1));
-        let mut bucket = Bucket::full(at(0), rate);
-        for _ in 0..3 {
-            bucket.take(at(0), rate, 1, Duration::from_secs(1));
-        }
-        assert_eq!(bucket.take(at(0), rate, 0, Duration::ZERO), NOW);
-    }
-
-    #[test]
-    fn a_reservation_lapses_if_others_wait_behind_it_and_comes_back_if_not() {
-        let rate = Rate::of(&RateLimitSpec::per_second(1).burst(1));
-        let mut bucket = Bucket::full(at(0), rate);
-        let patience = Duration::from_secs(9);
-        let due = [0, 1, 2, 3].map(|second| at(second * 1_000_000));
-        for _ in 0..4 {
-            bucket.take(at(0), rate, 1, patience);
-        }
-        let next = |bucket: &mut Bucket| bucket.clone().take(at(0), rate, 1, patience);
-        bucket.refund(at(0), rate, 1, due[1]);
-        assert_eq!(next(&mut bucket), Take::Granted { wait: Duration::from_secs(4) });
-        bucket.refund(at(0), rate, 1, due[3]);
-        assert_eq!(next(&mut bucket), Take::Granted { wait: Duration::from_secs(3) });
-    }
-
-    #[test]
-    fn a_refund_never_overfills() {
-        let rate = Rate::of(&RateLimitSpec::per_second(10));
-        let mut bucket = Bucket::full(at(0), rate);
-        bucket.refund(at(0), rate, u32::MAX, at(0));
-        assert_eq!(bucket.available(at(0), rate), 10);
-    }
-
-    #[test]
-    fn a_changed_rate_keeps_the_permits_that_fit() {
-        let (old, new) = (RateLimitSpec::per_second(100), RateLimitSpec::per_minute(30));
-        let (old, new) = (Rate::of(&old), Rate::of(&new));
-        let mut bucket = Bucket::full(at(0), old);
-        bucket.retune(at(0), old, new);
-        assert_eq!(bucket.available(at(0), new), 30);
-        assert!(take(&mut bucket, at(0), new));
-        bucket.retune(at(0), new, old);
-        assert_eq!(bucket.available(at(0), old), 29);
-    }
-
-    #[test]
-    fn a_small_step_back_freezes_the_refill_and_a_large_one_restarts_it() {
-        let rate = Rate::of(&RateLimitSpec::per_second(10).burst(1));
-        let mut bucket = Bucket::full(at(5_000_000), rate);
-        assert!(take(&mut bucket, at(5_000_000), rate));
-        assert!(!take(&mut bucket, at(4_500_000), rate), "nothing minted");
-        assert!(take(&mut bucket, at(5_100_000), rate), "the old anchor holds");
-        assert!(!take(&mut bucket, at(1_000_000), rate), "nothing minted");
-        assert!(take(&mut bucket, at(1_100_000), rate), "anchored anew");
-    }
-
-    proptest! {
-        /// FAULTS I-1 and I-2: whatever the clock does, no more is admitted than burst + rate × the distance it
-        /// moved forward; and a quiet bucket is full again.
-        #[test]
-        fn never_more_than_burst_plus_rate_times_time(
-            permits in 1_u64..2_000, per in 1_u64..5_000_000, burst in 1_u64..500,
-            steps in proptest::collection::vec((-3_000_000_i64..3_000_000, 1_u32..4), 1..300),
-        ) {
-            let spec = RateLimitSpec::new(permits, Duration::from_micros(per)).burst(burst);
-            let rate = Rate::of(&spec);
-            let mut now = 10_000_000_000_u64;
-            let mut bucket = Bucket::full(at(now), rate);
-            let (mut forward, mut admitted) = (0_u128, 0_u128);
-            for (step, cost) in steps {
-                now = now.saturating_add_signed(step);
-                forward += u128::from(step.max(0) as u64);
-                if bucket.take(at(now), rate, cost, Duration::ZERO) == NOW {
-                    admitted += u128::from(cost);
-                }
-                prop_assert!(admitted * u128::from(per) <= u128::from(burst * per) + u128::from(permits) * forward);
-            }
-            let quiet = rate.time_for(2 * rate.capacity) + MAX_BACKSTEP;
-            prop_assert!(bucket.is_full(at(now).after(quiet), rate));
-        }
-    }
-}
+mod tests;

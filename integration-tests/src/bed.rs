@@ -4,6 +4,9 @@
 //! clock starts at [`ORIGIN`] and moves by [`Bed::advance`] only; after [`Bed::settle`] every replica knows what any
 //! replica was told before. Nothing here sleeps.
 
+mod lua;
+mod redis;
+
 use std::future::{Future, ready};
 use std::time::Duration;
 
@@ -11,6 +14,9 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::Store;
 use phalanx_store_memory::MemoryStore;
+
+pub use self::lua::LuaBed;
+pub use self::redis::RedisBed;
 
 /// What every new bed's clock shows: the same everywhere, because windows are cut into slices from the clock's zero,
 /// and as large and crooked as a server's, because arithmetic that is only right near zero is wrong.

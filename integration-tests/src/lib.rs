@@ -16,3 +16,5 @@ pub mod answer;
 pub mod bed;
 pub mod conformance;
 pub mod differential;
+pub mod lua_server;
+pub mod server;

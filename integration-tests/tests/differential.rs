@@ -1,7 +1,8 @@
 //! Whatever happens to a bucket or a circuit, every store answers as the bare machine of core does, to the
 //! microsecond.
 //!
-//! A new store takes part by one line in [`buckets`] and one in [`circuits`].
+//! A new store takes part by one line in [`buckets`] and one in [`circuits`]. The stores of this process play many long
+//! histories; a real Redis, where each step is a few round trips, plays some.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
 
@@ -11,7 +12,7 @@ use std::time::Duration;
 use phalanx_core::breaker::{BreakerSpec, Forced, Sample};
 use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::RateLimitSpec;
-use phalanx_integration_tests::bed::MemoryBed;
+use phalanx_integration_tests::bed::{LuaBed, MemoryBed, RedisBed};
 use phalanx_integration_tests::differential::{Contestant, breaker, compare, rate_limit};
 use proptest::collection::vec;
 use proptest::option;
@@ -24,18 +25,24 @@ const SECOND: Duration = Duration::from_secs(1);
 type Buckets = Vec<Box<dyn Contestant<rate_limit::Step, rate_limit::Reply>>>;
 type Circuits = Vec<Box<dyn Contestant<breaker::Step, breaker::Reply>>>;
 
-/// Every store that keeps buckets.
+/// Every store that keeps buckets in this process.
 async fn buckets(spec: &RateLimitSpec) -> Buckets {
-    vec![Box::new(rate_limit::OnBed::<MemoryBed>::new(spec, REPLICAS).await)]
+    vec![
+        Box::new(rate_limit::OnBed::<MemoryBed>::new(spec, REPLICAS).await),
+        Box::new(rate_limit::OnBed::<LuaBed>::new(spec, REPLICAS).await),
+    ]
 }
 
-/// Every store that keeps circuits.
+/// Every store that keeps circuits in this process.
 async fn circuits(spec: &BreakerSpec) -> Circuits {
-    vec![Box::new(breaker::OnBed::<MemoryBed>::new(spec, REPLICAS).await)]
+    vec![
+        Box::new(breaker::OnBed::<MemoryBed>::new(spec, REPLICAS).await),
+        Box::new(breaker::OnBed::<LuaBed>::new(spec, REPLICAS).await),
+    ]
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 /// Short steps hit the edges, long ones cross windows, breaks and leases; whole seconds meet their ends exactly.
@@ -123,6 +130,8 @@ fn circuit_steps() -> impl Strategy<Value = Vec<breaker::Step>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     #[test]
     fn every_bucket_answers_as_the_machine_does(spec in rates(), mut steps in bucket_steps()) {
         steps.push(rate_limit::Step::Peek { by: 1 });
@@ -137,6 +146,30 @@ proptest! {
         steps.push(breaker::Step::Inspect { by: 1 });
         let verdict = run(async {
             compare(&mut breaker::Machine::new(&spec), &mut circuits(&spec).await, &steps).await
+        });
+        prop_assert_eq!(verdict, Ok(()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn every_bucket_in_redis_answers_as_the_machine_does(spec in rates(), mut steps in bucket_steps()) {
+        steps.push(rate_limit::Step::Peek { by: 1 });
+        let verdict = run(async {
+            let mut there: Buckets = vec![Box::new(rate_limit::OnBed::<RedisBed>::new(&spec, REPLICAS).await)];
+            compare(&mut rate_limit::Machine::new(&spec), &mut there, &steps).await
+        });
+        prop_assert_eq!(verdict, Ok(()));
+    }
+
+    #[test]
+    fn every_circuit_in_redis_answers_as_the_machine_does(spec in trips(), mut steps in circuit_steps()) {
+        steps.push(breaker::Step::Inspect { by: 1 });
+        let verdict = run(async {
+            let mut there: Circuits = vec![Box::new(breaker::OnBed::<RedisBed>::new(&spec, REPLICAS).await)];
+            compare(&mut breaker::Machine::new(&spec), &mut there, &steps).await
         });
         prop_assert_eq!(verdict, Ok(()));
     }

@@ -29,6 +29,9 @@
 //! deadline → rate limit → breaker or throttle → retry → attempt time-out → the operation; a fallback answers last.
 
 mod alone;
+mod backend;
+#[cfg(feature = "redis")]
+mod fleet;
 mod module;
 mod statuses;
 
@@ -55,8 +58,13 @@ pub use phalanx_core::retry::backoff::{Backoff, Curve, Jitter};
 pub use phalanx_core::rng::Rng;
 pub use phalanx_core::throttle::ThrottleSpec;
 pub use phalanx_store_memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use phalanx_store_redis::{DegradedShare, RedisOptions, Source as RedisSource, StoreMode};
 
 pub use self::alone::{AdaptiveThrottle, CircuitBreaker, Entered, RateLimiter, Sent};
+pub use self::backend::Backend;
+#[cfg(feature = "redis")]
+pub use self::fleet::Scope;
 pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
 
 /// Everything below the front door: stages as algorithms, store traits, estimators.

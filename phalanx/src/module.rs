@@ -15,18 +15,19 @@ use phalanx_core::rejection::{Code, Rejection};
 use phalanx_core::rng::Rng;
 use phalanx_store_memory::MemoryStore;
 
+use crate::backend::Backend;
 use crate::statuses::Statuses;
 
 /// One policy on one route, resolved: what a hot caller keeps. Cheap to clone; clones share all state.
-pub type Pipeline = phalanx_core::pipeline::Pipeline<MemoryStore>;
+pub type Pipeline = phalanx_core::pipeline::Pipeline<Backend>;
 
 /// One call with terms of its own.
-pub type Call<'a> = phalanx_core::call::Call<'a, MemoryStore>;
+pub type Call<'a> = phalanx_core::call::Call<'a, Backend>;
 
 /// All policies of a service. Cheap to clone; clones are the same module.
 #[derive(Clone, Debug)]
 pub struct ResilienceModule {
-    engine: Engine<MemoryStore>,
+    pub(crate) engine: Engine<Backend>,
     statuses: Arc<Statuses>,
 }
 
@@ -34,10 +35,14 @@ pub struct ResilienceModule {
 #[derive(Debug, Default)]
 #[must_use = "nothing is checked or made before `build`"]
 pub struct ModuleBuilder {
-    spec: EngineSpec,
+    pub(crate) spec: EngineSpec,
     statuses: Statuses,
     clock: Option<Clock>,
     store: Option<MemoryStore>,
+    #[cfg(feature = "redis")]
+    pub(crate) fleet: Option<crate::fleet::Shared>,
+    #[cfg(feature = "redis")]
+    pub(crate) on_degraded: phalanx_core::policy::OnDegraded,
 }
 
 impl ResilienceModule {
@@ -186,12 +191,32 @@ impl ModuleBuilder {
     /// # Errors
     /// Every mistake of every policy, each with its path.
     pub fn build(self) -> Result<ResilienceModule, ConfigError> {
+        self.with_choices().make()
+    }
+
+    /// Without a fleet there is nothing to choose.
+    #[cfg(not(feature = "redis"))]
+    fn with_choices(self) -> Self {
+        self
+    }
+
+    fn make(self) -> Result<ResilienceModule, ConfigError> {
         let mut mistakes = self.statuses.mistakes();
-        let store = self.store.unwrap_or_else(|| {
+        let memory = self.store.unwrap_or_else(|| {
             let clock = self.clock.unwrap_or_default();
             let rng = self.spec.seed.map_or_else(Rng::from_entropy, Rng::seeded);
             MemoryStore::seeded(clock, self.spec.max_routes.max(1), rng)
         });
+        #[cfg(feature = "redis")]
+        let store = match self.fleet {
+            None => Backend::memory(memory),
+            Some(fleet) => fleet.over(memory, &self.spec).unwrap_or_else(|(memory, error)| {
+                mistakes.extend(error.mistakes);
+                Backend::memory(memory)
+            }),
+        };
+        #[cfg(not(feature = "redis"))]
+        let store = Backend::memory(memory);
         match Engine::new(store, self.spec) {
             Ok(engine) if mistakes.is_empty() => Ok(ResilienceModule { engine, statuses: Arc::new(self.statuses) }),
             Ok(_) => Err(ConfigError { mistakes }),

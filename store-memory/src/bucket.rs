@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use phalanx_core::clock::{Clock, Time};
-use phalanx_core::rate_limit::{Level, Rate, RateLimitSpec, Take};
+use phalanx_core::rate_limit::{Level, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{Ask, Grant};
 use phalanx_core::table::{Entry, Worth};
@@ -117,7 +117,7 @@ impl BucketCell {
             let mut wait = Duration::ZERO;
             if missing > 0 && need > 0 {
                 wait = Duration::from_micros(missing.div_ceil(gain));
-                if wait > ask.max_wait {
+                if wait > ask.max_wait || missing > MAX_UNITS {
                     return refused(now.after(wait));
                 }
             }
@@ -134,7 +134,8 @@ impl BucketCell {
         loop {
             let (word, shape, clock) = self.look(now);
             let queue = (word & UNITS).saturating_sub(clock + shape.rate.capacity);
-            if queue > 0 && due < now.after(Duration::from_micros(queue.div_ceil(shape.rate.gain))) {
+            let end = now.after(Duration::from_micros(queue.div_ceil(shape.rate.gain)));
+            if queue > 0 && due.after(shape.rate.slack()) < end {
                 return;
             }
             let units = u64::from(cost).saturating_mul(shape.rate.price);
@@ -232,10 +233,8 @@ impl BucketCell {
         let old = self.shape();
         // Beyond the horizon every bucket is full: its capacity, and what it can owe, are far smaller.
         let missing = old.clock(now).map_or(0, |clock| (word & UNITS).saturating_sub(clock));
-        let level = i128::from(old.rate.capacity) - i128::from(missing);
-        // Rounded down, as the machine does: a fraction of a unit is lost, never minted.
-        let level = (level * i128::from(new.price)).div_euclid(i128::from(old.rate.price));
-        let missing = (i128::from(new.capacity) - level).clamp(0, i128::from(HORIZON)) as u64;
+        let level = old.rate.convert(old.rate.capacity as i64 - missing as i64, new);
+        let missing = (new.capacity as i64 - level).unsigned_abs();
         self.base.store(now.as_micros(), Ordering::Release);
         self.gain.store(new.gain, Ordering::Release);
         self.price.store(new.price, Ordering::Release);

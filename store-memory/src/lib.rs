@@ -13,6 +13,7 @@
 
 mod breaker;
 mod bucket;
+mod front;
 mod line;
 mod stripes;
 mod sync;
@@ -31,6 +32,7 @@ use phalanx_core::table::{Entry, Table, Worth};
 
 pub use self::breaker::BreakerCell;
 pub use self::bucket::BucketCell;
+pub use self::front::{Counted, Front, Shown, Successes};
 
 /// Keys a store holds of each kind unless told otherwise.
 pub const DEFAULT_CAPACITY: usize = 10_000;

@@ -236,7 +236,7 @@ impl BreakerSpec {
     }
 
     /// The lease of a trial call.
-    pub(crate) fn lease(&self) -> Duration {
+    pub fn lease(&self) -> Duration {
         let unbounded = self.break_duration.max(Duration::from_secs(30));
         self.probe_lease.unwrap_or(unbounded)
     }

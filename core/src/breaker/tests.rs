@@ -1,5 +1,6 @@
 //! The machine's promises, one by one.
 
+mod clocks;
 mod histories;
 
 use super::*;
@@ -368,9 +369,9 @@ fn successes_counted_elsewhere_fall_into_their_slice_and_end_a_streak() {
     let mut rig = Rig::new(BreakerSpec::consecutive_failures(2));
     rig.call(Outcome::Failure);
     let slice = rig.now.as_micros() / 1_000_000;
-    rig.breaker.record_successes(1, slice, 5);
+    rig.breaker.record_successes(rig.now, &rig.spec, 1, slice, 5);
     assert_eq!(rig.call(Outcome::Failure), None, "not two in a row");
-    rig.breaker.record_successes(1, slice - 20, 5);
-    rig.breaker.record_successes(7, slice, 5);
+    rig.breaker.record_successes(rig.now, &rig.spec, 1, slice - 20, 5);
+    rig.breaker.record_successes(rig.now, &rig.spec, 7, slice, 5);
     assert_eq!(rig.breaker.inspect(rig.now).calls, 7, "too old and wrong epoch: not counted");
 }

@@ -22,7 +22,8 @@ pub const RELATIVE_ERROR: f64 = 0.02;
 pub const BINS: usize = 552;
 
 const LONGEST: Duration = Duration::from_secs(3_600);
-const SLICES: u64 = 5;
+/// Slices in a window.
+pub const SLICES: u64 = 5;
 /// The slices of the window and a clean one that the next moment may need.
 const SLOTS: u64 = SLICES + 1;
 
@@ -41,7 +42,7 @@ impl Digest {
     pub fn new(window: Duration) -> Self {
         let empty = || (0..BINS).map(|_| AtomicU32::new(0)).collect();
         Self {
-            mapping: Config::new(RELATIVE_ERROR, BINS as u32, 1.0),
+            mapping: mapping(),
             slice_micros: AtomicU64::new(slice_micros(window)),
             newest: AtomicU64::new(0),
             turning: Mutex::new(()),
@@ -63,34 +64,29 @@ impl Digest {
     /// The `quantile` (0.0 to 1.0) of what the window saw; none before there are 1/(1−q) samples, below which it
     /// would only be the largest of them.
     pub fn quantile(&self, now: Time, quantile: f64) -> Option<Duration> {
-        let newest = self.turn_to(now);
         let mut bins = [0_u64; BINS];
-        for slice in newest.saturating_sub(SLICES - 1)..=newest {
-            for (sum, bin) in bins.iter_mut().zip(self.slot(slice)) {
+        for (_, slot) in self.slices(now) {
+            for (sum, bin) in bins.iter_mut().zip(slot) {
                 *sum += u64::from(bin.load(Ordering::Relaxed));
             }
         }
-        let count: u64 = bins.iter().sum();
-        if (count as f64) * (1.0 - quantile) < 1.0 - 1e-9 {
-            return None;
-        }
-        let rank = (quantile * (count - 1) as f64) as u64;
-        let mut below = 0;
-        let bin = bins.iter().position(|bin| {
-            below += bin;
-            below > rank
-        })?;
-        let value = self.mapping.value(i32::try_from(bin).ok()?);
-        Some(Duration::from_nanos((value * 1_000.0) as u64))
+        quantile_of(&bins, quantile)
+    }
+
+    /// What each slice of the window holds, oldest first: the slice's number and its bins.
+    pub fn slices(&self, now: Time) -> impl Iterator<Item = (u64, &[AtomicU32])> {
+        let newest = self.turn_to(now);
+        (newest.saturating_sub(SLICES - 1)..=newest).map(|slice| (slice, self.slot(slice)))
+    }
+
+    /// The length of a slice, in microseconds.
+    pub fn slice_micros(&self) -> u64 {
+        self.slice_micros.load(Ordering::Relaxed)
     }
 
     /// How many latencies the window saw.
     pub fn count(&self, now: Time) -> u64 {
-        let newest = self.turn_to(now);
-        (newest.saturating_sub(SLICES - 1)..=newest)
-            .flat_map(|slice| self.slot(slice))
-            .map(|bin| u64::from(bin.load(Ordering::Relaxed)))
-            .sum()
+        self.slices(now).flat_map(|(_, slot)| slot).map(|bin| u64::from(bin.load(Ordering::Relaxed))).sum()
     }
 
     /// From now on over another window; what was seen over the old one is forgotten.
@@ -134,7 +130,28 @@ impl Digest {
     }
 }
 
-fn slice_micros(window: Duration) -> u64 {
+/// The quantile of a sum of digests, bin by bin; none before there are 1/(1−q) samples.
+pub fn quantile_of(bins: &[u64; BINS], quantile: f64) -> Option<Duration> {
+    let count: u64 = bins.iter().sum();
+    if (count as f64) * (1.0 - quantile) < 1.0 - 1e-9 {
+        return None;
+    }
+    let rank = (quantile * (count - 1) as f64) as u64;
+    let mut below = 0;
+    let bin = bins.iter().position(|bin| {
+        below += bin;
+        below > rank
+    })?;
+    let value = mapping().value(i32::try_from(bin).ok()?);
+    Some(Duration::from_nanos((value * 1_000.0) as u64))
+}
+
+fn mapping() -> Config {
+    Config::new(RELATIVE_ERROR, BINS as u32, 1.0)
+}
+
+/// The length of one slice of a window, at least a microsecond.
+pub fn slice_micros(window: Duration) -> u64 {
     (micros(window) / SLICES).max(1)
 }
 

@@ -58,8 +58,17 @@ where
             if let Some(limit) = &stages.rate_limit {
                 let mut step = ride.takes_now(limit);
                 if step == Step::Ask {
-                    let grant = stages.store.acquire(&limit.bucket, ride.now, ride.ask(limit)).await;
-                    step = ride.takes(&grant);
+                    let ask = ride.ask(limit);
+                    let within = ride.time_left();
+                    let mut asking = pin!(stages.store.acquire(&limit.bucket, ride.now, ask));
+                    let poll =
+                        |cx: &mut task::Context<'_>| poll_within(&mut timer, within, cx, |cx| asking.as_mut().poll(cx));
+                    let grant = poll_fn(poll).await;
+                    timer.disarm();
+                    step = match grant {
+                        Ok(grant) => ride.takes(&grant),
+                        Err(Elapsed) => ride.is_late(),
+                    };
                 }
                 if let Step::Wait(wait) = step {
                     timer.wait(wait).await;
@@ -81,9 +90,20 @@ where
                 let admitted = {
                     let mut step = ride.passes_now();
                     if let (Step::Ask, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
-                        let (answer, change) = stages.store.admit(breaker, ride.now).await;
-                        ride.tell_change(change);
-                        step = ride.passes(&answer);
+                        let within = ride.time_left();
+                        let mut asking = pin!(stages.store.admit(breaker, ride.now));
+                        let poll = |cx: &mut task::Context<'_>| {
+                            poll_within(&mut timer, within, cx, |cx| asking.as_mut().poll(cx))
+                        };
+                        let answer = poll_fn(poll).await;
+                        timer.disarm();
+                        step = match answer {
+                            Ok((answer, change)) => {
+                                ride.tell_change(change);
+                                ride.passes(&answer)
+                            }
+                            Err(Elapsed) => ride.is_late(),
+                        };
                     }
                     step == Step::Go && ride.may_attempt()
                 };
@@ -175,6 +195,13 @@ impl<S: Store> Ride<'_, S> {
             self.refuse(Stage::Deadline, Code::DeadlineExceeded);
         }
         !left.is_zero()
+    }
+
+    /// The caller's time ran out while a store was being asked.
+    #[cold]
+    fn is_late(&mut self) -> Step {
+        self.refuse(Stage::Deadline, Code::DeadlineExceeded);
+        Step::Stop
     }
 
     /// Reads what an attempt's end means, and tells whoever admitted it.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::{BreakerView, Phase, Pipeline};
+use phalanx::{BreakerView, Phase};
 
 use crate::ledger::Ledger;
 use crate::paint::{Ink, Line};
@@ -18,36 +18,34 @@ const MOMENTS: usize = 9;
 pub(crate) struct Board {
     screen: Screen,
     ledger: Arc<Ledger>,
-    pipelines: Vec<Pipeline>,
 }
 
 impl Board {
-    pub(crate) fn open(ledger: Arc<Ledger>, pipelines: Vec<Pipeline>) -> io::Result<Self> {
-        Ok(Self { screen: Screen::open()?, ledger, pipelines })
+    pub(crate) fn open(ledger: Arc<Ledger>) -> io::Result<Self> {
+        Ok(Self { screen: Screen::open()?, ledger })
     }
 
     /// Draws the present moment.
-    pub(crate) async fn draw(&mut self) -> io::Result<()> {
-        let mut views = Vec::with_capacity(self.pipelines.len());
-        for pipeline in &self.pipelines {
-            views.extend(pipeline.circuit().await);
-        }
+    pub(crate) fn draw(&mut self) -> io::Result<()> {
         let (width, height) = self.screen.size()?;
-        let lines = self.lines(&views, width, height);
+        let lines = self.lines(width, height);
         self.screen.draw(&lines)
     }
 
-    fn lines(&self, views: &[BreakerView], width: usize, height: usize) -> Vec<Line> {
+    fn lines(&self, width: usize, height: usize) -> Vec<Line> {
         let story = self.ledger.story();
         let now = story.now().min(story.length());
-        let phases: Vec<Phase> = views.iter().map(|view| view.phase).collect();
         let pages = self.ledger.read();
 
-        let mut lines = vec![self.title(now), Line::new()];
-        lines.extend(table::lines(&pages.tallies, &phases, story.act_at(now), now, width));
+        let first = pages.standings.iter().flatten().next();
+        let mut lines = vec![self.title(now, pages.tallies.len()), Line::new()];
+        lines.extend(table::lines(&pages.tallies, &pages.standings, story.act_at(now), now, width));
         lines.push(Line::new());
         lines.extend(pages.timeline.lines(&pages.moments, now, width));
-        lines.push(self.circuit(views.first()));
+        if first.is_some_and(|standing| standing.fleet.is_some()) {
+            lines.push(timeline::alone(&pages.timeline, &pages.evidence, now, width));
+        }
+        lines.push(self.circuit(first.map(|standing| &standing.circuit)));
         lines.push(Line::new());
         let room = height.saturating_sub(lines.len() + 1).min(MOMENTS);
         let first = pages.moments.len().saturating_sub(room);
@@ -58,9 +56,8 @@ impl Board {
         lines
     }
 
-    fn title(&self, now: Duration) -> Line {
+    fn title(&self, now: Duration, replicas: usize) -> Line {
         let limit = self.ledger.policy().rate_limit.as_ref().map_or(0, |limit| limit.permits);
-        let replicas = self.pipelines.len();
         let (now, length) = (now.as_secs_f64(), self.ledger.story().length().as_secs());
         Line::new()
             .with(Ink::Bold, "  phalanx fleet")

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Code, Decision, Kind, Outcome, Phase, Policy, Transition};
+use phalanx::{BreakerSpec, Code, Outcome, Policy, Transition};
 
+use crate::evidence::Evidence;
 use crate::moment::{Moment, Turn};
 use crate::policy::DEMAND;
+use crate::report::{Call, Report, Standing};
 use crate::story::{Act, Story};
 use crate::tally::Tally;
 use crate::timeline::Timeline;
@@ -26,6 +28,9 @@ pub(crate) struct Pages {
     pub(crate) tallies: Vec<Tally>,
     pub(crate) moments: Vec<Moment>,
     pub(crate) timeline: Timeline,
+    pub(crate) evidence: Evidence,
+    /// How each replica last said that things stand.
+    pub(crate) standings: Vec<Option<Standing>>,
     /// When each replica was first told that the circuit is open.
     pub(crate) told: Vec<Option<Duration>>,
     /// Refused by the circuit while the upstream was dead.
@@ -36,7 +41,6 @@ pub(crate) struct Pages {
     pub(crate) into_the_dark: u64,
     /// Attempts inside the breaker's window: when, and whether it failed.
     window: VecDeque<(Duration, bool)>,
-    phase: Phase,
     act: Option<Act>,
 }
 
@@ -46,12 +50,13 @@ impl Ledger {
             tallies: vec![Tally::default(); replicas],
             moments: Vec::new(),
             timeline: Timeline::new(story, DEMAND * replicas as f64),
+            evidence: Evidence::new(replicas),
+            standings: vec![None; replicas],
             told: vec![None; replicas],
             spared: 0,
             vain_probes: 0,
             into_the_dark: 0,
             window: VecDeque::new(),
-            phase: Phase::Closed,
             act: None,
         };
         let window = policy.breaker.as_ref().map_or(Duration::ZERO, |breaker| breaker.sampling_window * 9 / 10);
@@ -77,55 +82,107 @@ impl Ledger {
         pages
     }
 
-    /// An attempt starts at the upstream. The first of a call that the circuit let through on trial is a probe.
-    pub(crate) fn reached(&self, replica: usize, first: bool) {
+    /// An attempt starts at the upstream, maybe the first of its call.
+    pub(crate) fn reached(&self, first: bool) {
         let (now, mut pages) = (self.story.now(), self.read());
-        let dead = self.story.act_at(now) == Act::Failing;
-        let probe = first && pages.phase == Phase::HalfOpen;
-        pages.tallies[replica].probes += u64::from(probe);
-        pages.vain_probes += u64::from(probe && dead);
-        pages.into_the_dark += u64::from(dead);
+        pages.into_the_dark += u64::from(self.story.act_at(now) == Act::Failing);
         pages.timeline.reached(now);
+        if first {
+            pages.evidence.admitted.push(now);
+        }
     }
 
-    /// An attempt failed and another follows.
-    pub(crate) fn retried(&self, replica: usize) {
-        let (now, mut pages) = (self.story.now(), self.read());
-        pages.tallies[replica].retries += 1;
-        pages.attempted(now, true);
+    /// Something was done to the fleet.
+    pub(crate) fn turned(&self, what: Turn) {
+        let (at, mut pages) = (self.story.now(), self.read());
+        if let Turn::Fault(fault) = what {
+            pages.evidence.faults.push((at, fault));
+        }
+        pages.moments.push(Moment { at, what });
     }
 
-    /// An attempt failed and no other follows, because too many did already.
-    pub(crate) fn withheld(&self, replica: usize) {
-        self.read().tallies[replica].withheld += 1;
+    /// A replica's process has ended before its time.
+    pub(crate) fn gone(&self, replica: usize) {
+        let (at, mut pages) = (self.story.now(), self.read());
+        pages.evidence.gone[replica] = Some(at);
+        pages.standings[replica] = None;
+    }
+
+    /// A replica tells something that happened at this time of the story.
+    pub(crate) fn note(&self, replica: usize, at: Duration, report: Report) {
+        let mut pages = self.read();
+        let turn = match report {
+            Report::Finished(call) => return self.finished(&mut pages, replica, at, call),
+            Report::Retried => {
+                pages.tallies[replica].retries += 1;
+                return pages.attempted(at, true);
+            }
+            Report::Withheld => {
+                pages.tallies[replica].withheld += 1;
+                return;
+            }
+            Report::Probed { from, to } => return self.probed(&mut pages, replica, from, to),
+            Report::Changed { change, alone } => return self.changed(&mut pages, replica, at, change, alone),
+            Report::Stands(standing) => {
+                pages.standings[replica] = Some(standing);
+                return;
+            }
+            Report::Degraded(reason) => {
+                pages.evidence.left_alone(replica, at);
+                Turn::Alone { replica, reason }
+            }
+            Report::Recovered { outage, decided } => {
+                pages.evidence.back(replica, at, decided);
+                Turn::Back { replica, outage, decided }
+            }
+            Report::Lost => {
+                pages.evidence.losses[replica] += 1;
+                Turn::Lost { replica }
+            }
+            Report::Ended => return,
+        };
+        pages.moments.push(Moment { at, what: turn });
     }
 
     /// A call is over.
-    pub(crate) fn finished(&self, replica: usize, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision) {
-        let (now, mut pages) = (self.story.now(), self.read());
-        pages.tallies[replica].add(now, outcome, kind, decision);
-        match (decision.reason, outcome) {
-            (Some(Code::CircuitOpen | Code::ProbeQuota), _) => {
-                pages.spared += u64::from(self.story.act_at(now) == Act::Failing);
-                pages.told[replica].get_or_insert(now);
-                pages.timeline.refused(now);
-            }
-            (_, None) => pages.timeline.refused(now),
-            (_, Some(outcome)) => pages.attempted(now, outcome == Outcome::Failure),
+    fn finished(&self, pages: &mut Pages, replica: usize, at: Duration, call: Call) {
+        pages.tallies[replica].add(at, &call);
+        if call.outcome.is_none() {
+            pages.evidence.slowest_refusal = pages.evidence.slowest_refusal.max(call.elapsed);
         }
-        pages.forget_before(now.saturating_sub(self.window));
+        match (call.reason, call.outcome) {
+            (Some(Code::CircuitOpen | Code::ProbeQuota), _) => {
+                pages.spared += u64::from(self.story.act_at(at) == Act::Failing);
+                pages.told[replica].get_or_insert(at);
+                pages.timeline.refused(at);
+            }
+            (_, None) => pages.timeline.refused(at),
+            (_, Some(outcome)) => pages.attempted(at, outcome == Outcome::Failure),
+        }
+        pages.forget_before(at.saturating_sub(self.window));
     }
 
-    /// A replica changed the circuit's phase.
-    pub(crate) fn changed(&self, replica: usize, change: Transition) {
-        let (now, mut pages) = (self.story.now(), self.read());
-        pages.forget_before(now.saturating_sub(self.window));
+    /// The circuit let a call through on trial.
+    fn probed(&self, pages: &mut Pages, replica: usize, from: Duration, to: Duration) {
+        pages.tallies[replica].probes += 1;
+        pages.vain_probes += u64::from(self.story.act_at(from) == Act::Failing);
+        pages.evidence.probed(replica, from, to);
+    }
+
+    /// The circuit changed its phase. All replicas of a fleet tell of it; the first who does, did it.
+    fn changed(&self, pages: &mut Pages, replica: usize, at: Duration, change: Transition, alone: bool) {
+        let first = alone || pages.evidence.heard(replica, at, &change);
+        if !first {
+            return;
+        }
+        pages.forget_before(at.saturating_sub(self.window));
         let failed = pages.window.iter().filter(|(_, failed)| *failed).count();
         // The attempt that tipped the scales is told of later than what it caused.
         let failing = (failed + 1) as f64 / (pages.window.len() + 1) as f64;
-        pages.window.clear();
-        pages.phase = change.to;
-        pages.moments.push(Moment { at: now, what: Turn::Circuit { replica, change, failing } });
+        if !alone {
+            pages.window.clear();
+        }
+        pages.moments.push(Moment { at, what: Turn::Circuit { replica, change, failing, alone } });
     }
 }
 

@@ -71,12 +71,7 @@ impl Lines {
         if failed > 0 {
             write!(out, "  failed {failed}")?;
         }
-        for code in fleet.by_code.keys() {
-            let count = fleet.count(*code) - self.before.count(*code);
-            if count > 0 {
-                write!(out, "  {code} {count}")?;
-            }
-        }
+        fleet.write_codes_since(&self.before, out)?;
         self.before = fleet;
         writeln!(out)
     }

@@ -9,6 +9,11 @@ use phalanx::{Backoff, BreakerSpec, BudgetSpec, Policy, RateLimitSpec, RetrySpec
 
 use crate::story::Story;
 
+/// Trial calls at a time and how many must succeed: over one store in memory, and over Redis, where it is to be seen
+/// that there is one at a time in all processes together.
+pub(crate) const TWO_PROBES: (u32, u32) = (2, 6);
+pub(crate) const ONE_PROBE: (u32, u32) = (1, 3);
+
 /// The policy's name, and the route it is applied to.
 pub(crate) const NAME: &str = "payments";
 pub(crate) const ROUTE: &str = "stripe";
@@ -20,7 +25,7 @@ const LIMIT_PER_REPLICA: u64 = 50;
 const TIMEOUT: Duration = Duration::from_millis(250);
 const SLOW: Duration = Duration::from_millis(150);
 
-pub(crate) fn of(story: &Story, replicas: usize) -> Policy {
+pub(crate) fn of(story: &Story, replicas: usize, probes: (u32, u32)) -> Policy {
     let limit = LIMIT_PER_REPLICA * replicas as u64;
     let window = story.share(1, 16).clamp(Duration::from_millis(400), Duration::from_secs(2));
     let breaker = BreakerSpec::failure_ratio(0.5)
@@ -28,7 +33,7 @@ pub(crate) fn of(story: &Story, replicas: usize) -> Policy {
         .window(window)
         .min_throughput(15)
         .break_for(story.share(2, 25))
-        .probes(2, 6)
+        .probes(probes.0, probes.1)
         .ramp(story.share(1, 16), 4)
         // An open circuit ends retries that are under way too: once it is open, nothing but probes gets through.
         .count_attempts();

@@ -1,57 +1,39 @@
-//! One replica: a module of its own over the fleet's store, and the traffic it has to serve.
+//! The traffic of one replica: customers who come when they come, each one call through its pipeline.
 
-use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use phalanx::Pipeline;
 use phalanx::base::rng::Rng;
-use phalanx::{Event, MemoryStore, Observer, Pipeline, Policy, ResilienceModule, What};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
-use crate::ledger::Ledger;
-use crate::policy::{DEMAND, NAME, ROUTE};
-use crate::upstream::Upstream;
+use crate::policy::DEMAND;
+use crate::report::Report;
+use crate::story::Story;
+use crate::upstream::BadGateway;
 
-/// A process of the fleet, played by a task.
-pub(crate) struct Replica {
-    number: usize,
-    pipeline: Pipeline,
-    ledger: Arc<Ledger>,
-    rng: Rng,
+/// Where a replica tells what happened.
+pub(crate) type Tell = Arc<dyn Fn(Report) + Send + Sync>;
+
+/// Who serves customers, whether a task or a process.
+pub(crate) struct Replica<U> {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) upstream: Arc<U>,
+    pub(crate) tell: Tell,
+    pub(crate) rng: Rng,
 }
 
-/// Writes what the module tells into the ledger, under the replica's number.
-struct Scribe {
-    number: usize,
-    ledger: Arc<Ledger>,
+/// What a replica calls.
+pub(crate) trait Dependency: Send + Sync + 'static {
+    /// One attempt; `first` of its call or not.
+    fn answer(&self, first: bool) -> impl Future<Output = Result<(), BadGateway>> + Send;
 }
 
-impl Replica {
-    pub(crate) fn new(
-        number: usize,
-        store: MemoryStore,
-        policy: Policy,
-        ledger: Arc<Ledger>,
-        rng: Rng,
-    ) -> Result<Self, Box<dyn Error>> {
-        let module = ResilienceModule::in_store(store)
-            .policy(policy)
-            .observer(Scribe { number, ledger: ledger.clone() })
-            .seed(rng.next())
-            .build()?;
-        let pipeline = module.pipeline(NAME, ROUTE)?;
-        Ok(Self { number, pipeline, ledger, rng })
-    }
-
-    pub(crate) fn pipeline(&self) -> Pipeline {
-        self.pipeline.clone()
-    }
-
+impl<U: Dependency> Replica<U> {
     /// Calls the upstream until the story is over, then waits for the answers that are still due.
-    pub(crate) async fn run(self, upstream: Arc<Upstream>) -> Result<(), JoinError> {
-        let story = self.ledger.story();
+    pub(crate) async fn run(self, story: Story) -> Result<(), JoinError> {
         let mut due = story.began();
         let mut calls = JoinSet::new();
         loop {
@@ -61,7 +43,7 @@ impl Replica {
             if story.is_over() {
                 break;
             }
-            calls.spawn(call(self.number, self.pipeline.clone(), self.ledger.clone(), upstream.clone()));
+            calls.spawn(call(self.pipeline.clone(), self.upstream.clone(), self.tell.clone(), story));
             while let Some(done) = calls.try_join_next() {
                 done?;
             }
@@ -79,24 +61,30 @@ impl Replica {
     }
 }
 
-async fn call(number: usize, pipeline: Pipeline, ledger: Arc<Ledger>, upstream: Arc<Upstream>) {
-    let first = AtomicBool::new(true);
+async fn call<U: Dependency>(pipeline: Pipeline, upstream: Arc<U>, tell: Tell, story: Story) {
+    let (first, span) = (AtomicBool::new(true), Mutex::new(Span::default()));
     let attempt = || async {
-        ledger.reached(number, first.swap(false, Ordering::Relaxed));
-        upstream.answer().await
+        *locked(&span) = Span { from: story.now(), to: None };
+        let answer = upstream.answer(first.swap(false, Ordering::Relaxed)).await;
+        locked(&span).to = Some(story.now());
+        answer
     };
-    // What came of it arrives in the ledger by way of the observer, as it would in production.
-    let _ = pipeline.run(attempt).await;
+    // What came of it is told by the observer, as it would be in production. When a probe was at the upstream is more
+    // than an observer needs to know.
+    let (_, record) = pipeline.call().run_recorded(attempt).await;
+    if record.probe {
+        let Span { from, to } = *locked(&span);
+        tell(Report::Probed { from, to: to.unwrap_or_else(|| story.now()) });
+    }
 }
 
-impl Observer for Scribe {
-    fn on_event(&self, event: &Event<'_>) {
-        match event.what {
-            What::Finished { outcome, kind, decision } => self.ledger.finished(self.number, outcome, kind, decision),
-            What::Retry { .. } => self.ledger.retried(self.number),
-            What::RetryBudgetExhausted => self.ledger.withheld(self.number),
-            What::Transition(change) => self.ledger.changed(self.number, change),
-            _ => {}
-        }
-    }
+/// When the last attempt was at the upstream; no end if it was cut off.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    from: Duration,
+    to: Option<Duration>,
+}
+
+fn locked(span: &Mutex<Span>) -> MutexGuard<'_, Span> {
+    span.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -48,12 +48,25 @@ impl Act {
 pub(crate) struct Story {
     began: Instant,
     length: Duration,
+    /// Told again and again.
+    endless: bool,
 }
 
 impl Story {
     /// Begins now.
     pub(crate) fn begin(length: Duration) -> Self {
-        Self { began: Instant::now(), length }
+        Self { began: Instant::now(), length, endless: false }
+    }
+
+    /// Began so long ago, in another process.
+    pub(crate) fn begun(ago: Duration, length: Duration) -> Self {
+        let now = Instant::now();
+        Self { began: now.checked_sub(ago).unwrap_or(now), length, endless: false }
+    }
+
+    /// Begins now and begins again whenever it is over.
+    pub(crate) fn endless(length: Duration) -> Self {
+        Self { endless: true, ..Self::begin(length) }
     }
 
     pub(crate) const fn length(&self) -> Duration {
@@ -70,11 +83,12 @@ impl Story {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.now() >= self.length
+        !self.endless && self.now() >= self.length
     }
 
     /// The act that is played at a moment; the last one goes on for ever.
     pub(crate) fn act_at(&self, at: Duration) -> Act {
+        let at = if self.endless { Duration::from_secs_f64(at.as_secs_f64() % self.length.as_secs_f64()) } else { at };
         Act::ALL.into_iter().find(|act| at < self.end_of(*act)).unwrap_or(Act::Recovered)
     }
 

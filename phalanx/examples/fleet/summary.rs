@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use phalanx::{Code, Phase};
 
+use crate::args::Show;
 use crate::ledger::{Ledger, Pages};
 use crate::moment::{Moment, Turn};
 use crate::paint::{Ink, Line};
+use crate::promises;
 use crate::story::{Act, Story};
 use crate::table::millis;
 use crate::tally::Tally;
@@ -19,21 +21,30 @@ const WIDTH: usize = 400;
 struct Course {
     /// When it first opened, and by whose hand.
     opened: Option<(Duration, usize)>,
+    /// Whether that was by itself, without the fleet.
+    alone: bool,
     /// When it last closed after that, and stayed so.
     closed: Option<Duration>,
 }
 
-pub(crate) fn print(out: &mut impl Write, ledger: &Ledger, seed: u64, colour: bool) -> io::Result<()> {
+/// Prints it, with the promises if the fleet is one of processes. Whether they were kept.
+pub(crate) fn print(out: &mut impl Write, ledger: &Ledger, show: &Show, colour: bool) -> io::Result<bool> {
     let (story, pages) = (ledger.story(), ledger.read());
-    let mut lines = vec![Line::new(), title(&pages, &story, seed), Line::new()];
+    let mut lines = vec![Line::new(), title(&pages, &story, show.scale.seed), Line::new()];
     lines.extend(figures(&Tally::sum(&pages.tallies)));
     lines.push(Line::new());
     let course = Course::of(&pages.moments);
     let ramp = ledger.breaker().ramp.map(|ramp| ramp.over).unwrap_or_default();
     lines.extend(course.sentences(&pages, &story, ramp));
     lines.push(Line::new());
+    let mut kept = true;
+    if show.is_of_processes() {
+        let (promises, all_kept) = promises::judge(ledger, &pages);
+        (kept, lines) = (all_kept, lines.into_iter().chain(promises).chain([Line::new()]).collect());
+    }
     lines.push(course.point(&pages));
-    lines.iter().try_for_each(|line| writeln!(out, "{}", line.render(WIDTH, colour)))
+    lines.iter().try_for_each(|line| writeln!(out, "{}", line.render(WIDTH, colour)))?;
+    Ok(kept)
 }
 
 fn title(pages: &Pages, story: &Story, seed: u64) -> Line {
@@ -80,11 +91,12 @@ impl Course {
         let opening = moments.iter().find(|moment| moment.phase() == Some(Phase::Open));
         let opened = opening.and_then(|moment| match moment.what {
             Turn::Circuit { replica, .. } => Some((moment.at, replica)),
-            Turn::Upstream(_) => None,
+            _ => None,
         });
+        let alone = opening.is_some_and(|moment| matches!(moment.what, Turn::Circuit { alone: true, .. }));
         let last = moments.iter().rev().find(|moment| moment.phase().is_some());
         let closing = last.filter(|moment| opened.is_some() && moment.phase() == Some(Phase::Closed));
-        Self { opened, closed: closing.map(|moment| moment.at) }
+        Self { opened, alone, closed: closing.map(|moment| moment.at) }
     }
 
     fn sentences(&self, pages: &Pages, story: &Story, ramp: Duration) -> Vec<Line> {
@@ -128,11 +140,13 @@ impl Course {
     /// One sentence to take home.
     fn point(&self, pages: &Pages) -> Line {
         let told = self.opened.and_then(|(opened, _)| {
-            let last = pages.told.iter().copied().collect::<Option<Vec<_>>>()?.into_iter().max()?;
+            let told = pages.evidence.survivors().map(|replica| pages.told[replica]);
+            let last = told.collect::<Option<Vec<_>>>()?.into_iter().max()?;
             Some(last.saturating_sub(opened))
         });
-        let replicas = pages.tallies.len();
+        let replicas = pages.evidence.survivors().count();
         let text = match told {
+            Some(_) if self.alone => "Without Redis each replica had to find out for itself.".into(),
             Some(within) if replicas > 1 => {
                 let within = millis(within.max(Duration::from_millis(1)));
                 format!("One replica tripped and all {replicas} stopped, each at its next call, within {within}.")

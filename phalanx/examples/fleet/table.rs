@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use phalanx::{Code, Phase};
+use phalanx::Code;
 
 use crate::paint::{Ink, Line};
+use crate::report::Standing;
 use crate::story::Act;
 use crate::tally::Tally;
 
@@ -35,11 +36,17 @@ impl Column {
     }
 }
 
-/// The table of this moment. `phases` is where the circuit stands as each replica sees it.
-pub(crate) fn lines(tallies: &[Tally], phases: &[Phase], act: Act, now: Duration, width: usize) -> Vec<Line> {
+/// The table of this moment. `standings` is how things stand as each replica sees them.
+pub(crate) fn lines(
+    tallies: &[Tally],
+    standings: &[Option<Standing>],
+    act: Act,
+    now: Duration,
+    width: usize,
+) -> Vec<Line> {
     let mut rows: Vec<Tally> = tallies.to_vec();
     rows.push(Tally::sum(tallies));
-    let mut columns = columns(&rows, phases, act, now);
+    let mut columns = columns(&rows, standings, act, now);
     let gap = loop {
         let text: usize = columns.iter().map(Column::width).sum();
         let gaps = columns.len() + 1;
@@ -64,7 +71,7 @@ pub(crate) fn lines(tallies: &[Tally], phases: &[Phase], act: Act, now: Duration
     heads.into_iter().chain(body).collect()
 }
 
-fn columns(rows: &[Tally], phases: &[Phase], act: Act, now: Duration) -> Vec<Column> {
+fn columns(rows: &[Tally], standings: &[Option<Standing>], act: Act, now: Duration) -> Vec<Column> {
     let fleet = rows.len() - 1;
     let ink = |place: usize, usual: Ink| if place == fleet && usual == Ink::Plain { Ink::Bold } else { usual };
     let each = |cell: &dyn Fn(usize, &Tally) -> Cell| -> Vec<Cell> {
@@ -77,12 +84,17 @@ fn columns(rows: &[Tally], phases: &[Phase], act: Act, now: Duration) -> Vec<Col
         let name = if place == fleet { "fleet".to_owned() } else { (place + 1).to_string() };
         (Ink::Plain, name)
     };
-    let agreed = phases.first().copied().filter(|first| phases.iter().all(|phase| phase == first));
-    let circuit = |place: usize, _: &Tally| match phases.get(place) {
-        Some(phase) => (Ink::of_phase(*phase), phase.name().to_owned()),
-        None => {
-            agreed.map_or((Ink::Plain, "split".to_owned()), |phase| (Ink::of_phase(phase), phase.name().to_owned()))
-        }
+    let mut phases = standings.iter().flatten().map(|standing| standing.circuit.phase);
+    let agreed = phases.next().filter(|first| phases.all(|phase| phase == *first));
+    let circuit = |place: usize, _: &Tally| {
+        let phase = standings.get(place).map_or(agreed, |standing| standing.map(|standing| standing.circuit.phase));
+        let nobody = if place == fleet { "split" } else { "gone" };
+        phase.map_or((Ink::Plain, nobody.to_owned()), |phase| (Ink::of_phase(phase), phase.name().to_owned()))
+    };
+    let store = |place: usize, _: &Tally| match standings.get(place).copied().flatten().and_then(|one| one.fleet) {
+        Some(fleet) if fleet.alone => (Ink::Red, "alone".to_owned()),
+        Some(fleet) => (Ink::Green, format!("1 of {}", fleet.live)),
+        None => (Ink::Dim, "-".to_owned()),
     };
     let p95 = |_: usize, tally: &Tally| match tally.p95(now) {
         Some(latency) if latency >= Duration::from_millis(100) => (Ink::Yellow, millis(latency)),
@@ -104,6 +116,9 @@ fn columns(rows: &[Tally], phases: &[Phase], act: Act, now: Duration) -> Vec<Col
         columns.push(Column::new(worth, upper, lower, each(&|_, tally| number(tally.count(code)))));
     }
     columns.push(Column::new(7, "", "circuit", each(&circuit)).at_least(9));
+    if standings.iter().flatten().any(|standing| standing.fleet.is_some()) {
+        columns.push(Column::new(8, "", "redis", each(&store)).at_least(6));
+    }
     columns.push(Column::new(1, "", "p95", each(&p95)).at_least(6));
     columns
 }

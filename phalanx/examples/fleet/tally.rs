@@ -1,9 +1,12 @@
 //! The figures of one replica, or of all together.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Write};
 use std::time::Duration;
 
-use phalanx::{Code, Decision, Kind, Outcome, Verdict};
+use phalanx::{Code, Outcome};
+
+use crate::report::Call;
 
 /// The stretch over which rates and latencies are taken.
 const RECENTLY: Duration = Duration::from_secs(1);
@@ -27,19 +30,18 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn add(&mut self, at: Duration, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision) {
-        if outcome == Some(Outcome::Cancelled) {
+    pub(crate) fn add(&mut self, at: Duration, call: &Call) {
+        if call.outcome == Some(Outcome::Cancelled) {
             return; // the example was stopped with Ctrl-C; the upstream has nothing to do with it
         }
         self.calls += 1;
-        self.admitted += u64::from(decision.verdict == Verdict::Admitted);
-        let answered = kind.is_none();
-        match decision.reason {
+        self.admitted += u64::from(call.admitted);
+        match call.reason {
             Some(code) => *self.by_code.entry(code).or_default() += 1,
-            None if answered => self.answered += 1,
+            None if call.answered => self.answered += 1,
             None => self.failed += 1,
         }
-        self.recent.push_back((at, answered.then_some(decision.elapsed)));
+        self.recent.push_back((at, call.answered.then_some(call.elapsed)));
         while self.recent.front().is_some_and(|(then, _)| *then + RECENTLY < at) {
             self.recent.pop_front();
         }
@@ -66,6 +68,17 @@ impl Tally {
 
     pub(crate) fn count(&self, code: Code) -> u64 {
         self.by_code.get(&code).copied().unwrap_or(0)
+    }
+
+    /// The reasons of calls that were refused or cut off since then.
+    pub(crate) fn write_codes_since(&self, before: &Self, out: &mut impl Write) -> io::Result<()> {
+        for code in self.by_code.keys() {
+            let count = self.count(*code) - before.count(*code);
+            if count > 0 {
+                write!(out, "  {code} {count}")?;
+            }
+        }
+        Ok(())
     }
 
     /// Calls a second, lately.

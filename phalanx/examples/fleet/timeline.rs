@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use phalanx::Phase;
 
+use crate::evidence::Evidence;
 use crate::moment::Moment;
 use crate::paint::{Ink, Line};
 use crate::story::{Act, Story};
@@ -54,8 +55,7 @@ impl Timeline {
 
     /// The strip, drawn up to `now`.
     pub(crate) fn lines(&self, moments: &[Moment], now: Duration, width: usize) -> Vec<Line> {
-        let columns = width.saturating_sub(LABEL + 3).clamp(1, WIDEST);
-        let strip = Strip { timeline: self, columns, now };
+        let strip = Strip { timeline: self, columns: columns(width), now };
         vec![
             strip.bar(),
             strip.names(),
@@ -64,6 +64,20 @@ impl Timeline {
             strip.row("refused", |column| (Ink::Yellow, strip.height(column, |slot| slot.refused))),
         ]
     }
+}
+
+/// How many of the fleet's processes had to decide alone, under the strip.
+pub(crate) fn alone(timeline: &Timeline, evidence: &Evidence, now: Duration, width: usize) -> Line {
+    let strip = Strip { timeline, columns: columns(width), now };
+    strip.row("redis", |column| {
+        let (alone, all) = (evidence.alone_at(strip.time(column)), evidence.outages.len().max(1));
+        let ink = if alone == 0 { Ink::Green } else { Ink::Red };
+        (ink, BARS[(alone * (BARS.len() - 1)).div_ceil(all).max(1)])
+    })
+}
+
+fn columns(width: usize) -> usize {
+    width.saturating_sub(LABEL + 3).clamp(1, WIDEST)
 }
 
 fn label(text: &str) -> Line {

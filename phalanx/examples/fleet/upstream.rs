@@ -7,6 +7,7 @@ use phalanx::base::rng::Rng;
 use phalanx::{Class, Classify, Kind};
 use tokio::time::sleep;
 
+use crate::replica::Dependency;
 use crate::story::{Act, Story};
 
 /// What a dead upstream says.
@@ -40,7 +41,7 @@ impl Upstream {
     }
 
     /// One request.
-    pub(crate) async fn answer(&self) -> Result<(), BadGateway> {
+    pub(crate) async fn serve(&self) -> Result<(), BadGateway> {
         let millis = |low, high| self.rng.between(Duration::from_millis(low), Duration::from_millis(high));
         let latency = match (self.story.act(), self.rng.unit()) {
             (Act::Healthy | Act::Recovered, _) => millis(8, 30),
@@ -54,5 +55,12 @@ impl Upstream {
         sleep(latency).await;
         // Whoever waits when it dies loses the connection.
         if self.story.act() == Act::Failing { Err(BadGateway) } else { Ok(()) }
+    }
+}
+
+/// Called in one's own process.
+impl Dependency for Upstream {
+    async fn answer(&self, _: bool) -> Result<(), BadGateway> {
+        self.serve().await
     }
 }

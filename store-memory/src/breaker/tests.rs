@@ -1,8 +1,11 @@
 //! The shared circuit against the bare machine, and against threads.
 
 use super::*;
+use phalanx_core::breaker::Admission;
+use phalanx_core::kind::Outcome;
 use phalanx_core::rng::Rng;
 use proptest::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,0 +1,110 @@
+//! The `fleet` command: the same questions when the state lies in Redis, on a server that the command starts itself.
+//!
+//! ```text
+//!   contest.rs    contenders take turns, round by round, on one runtime of two workers; medians
+//!     ├─ callers.rs    n callers in a closed loop: calls a second, and latencies
+//!     ├─ exact.rs      an exact rate limit: ours, naive.rs, limitador.rs
+//!     └─ guarded.rs    breaker and digest, shared and in memory; the whole stack
+//!   commands.rs   what Redis is asked per 1,000 calls
+//!   trips.rs      a trip here, a refusal in another process
+//!   hang.rs       what a stopped Redis costs a caller
+//!   server.rs     the Redis; figures.rs  how results are told
+//! ```
+
+mod callers;
+mod commands;
+mod contest;
+mod exact;
+mod figures;
+mod guarded;
+mod hang;
+#[cfg(feature = "limitador")]
+mod limitador;
+mod naive;
+mod policies;
+mod server;
+mod trips;
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use tokio::runtime::{Builder, Runtime};
+
+use self::figures::Row;
+use self::server::Server;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object a line instead of a table.
+    #[arg(long)]
+    json: bool,
+
+    /// How long contenders are measured side by side, in seconds, all cases together. What has no peer (commands, trips,
+    /// hangs) takes half a minute more.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+
+    /// Measure only the cases whose name contains this text.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Child {
+    /// Becomes a redis-server that ends with its parent.
+    Serve { port: u16 },
+    /// The other replica of `trip_p99`.
+    Watch { url: String },
+}
+
+/// Case names that no contest has.
+const ALONE: &[(&[&str], Measure)] =
+    &[(commands::CASES, commands::measure), (trips::CASES, trips::measure), (hang::CASES, hang::measure)];
+
+type Measure = fn(&Runtime) -> Result<Vec<Row>, Box<dyn Error>>;
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let runtime = two_workers()?;
+    let wanted = |case: &str| case.contains(&arguments.only);
+    let mut rows = contests(&runtime, Duration::from_secs(arguments.seconds), &wanted)?;
+    for (cases, measure) in ALONE {
+        if cases.iter().any(|case| wanted(case)) {
+            rows.extend(measure(&runtime)?.into_iter().filter(|row| wanted(row.case())));
+        }
+    }
+    if rows.is_empty() {
+        return Err(format!("no case is named like {:?}", arguments.only).into());
+    }
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        figures::json(&rows, &mut out)?;
+    } else {
+        figures::table(&rows, &mut out)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn run_child(child: &Child) -> Result<(), Box<dyn Error>> {
+    match child {
+        Child::Serve { port } => server::become_redis(*port),
+        Child::Watch { url } => trips::watch(url),
+    }
+}
+
+/// Every case in which contenders meet, in one run on one server.
+fn contests(runtime: &Runtime, budget: Duration, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Row>, Box<dyn Error>> {
+    let server = Server::start()?;
+    let mut cases = exact::cases(runtime, &server, wanted)?;
+    cases.extend(guarded::cases(runtime, &server, wanted)?);
+    if cases.is_empty() {
+        return Ok(Vec::new());
+    }
+    contest::run(runtime, cases, budget)
+}
+
+/// What every contender runs on.
+fn two_workers() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build()
+}

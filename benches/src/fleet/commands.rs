@@ -1,0 +1,106 @@
+//! What Redis is asked per 1,000 guarded calls: breaker and digest, no limit, at a rate as of a busy service.
+//!
+//! Redis' own count of commands, with those that scripts call: more than what goes over the wire.
+
+// The point of this program is to read real time; `phalanx_core::Clock` is what is being measured.
+#![allow(clippy::disallowed_methods)]
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use redis::Client;
+use tokio::runtime::Runtime;
+use tokio::time::sleep;
+
+use super::figures::{Bar, Row};
+use super::policies::{self, NAME, Through};
+use super::server::Server;
+use crate::contender::Caller;
+
+pub(crate) const CASES: &[&str] = &["commands_per_1000", "commands_per_1000_8routes"];
+
+/// Calls a second: above what the bar is about, below what one task can do.
+const RATE: f64 = 70_000.0;
+const WARM_UP: Duration = Duration::from_millis(700);
+const SPAN: Duration = Duration::from_secs(4);
+
+pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
+    let one = with_routes(runtime, 1)?;
+    let eight = with_routes(runtime, 8)?;
+    Ok(vec![one.row(CASES[0]).bar(Bar::AtMost(5.0)), eight.row(CASES[1])])
+}
+
+struct Counted {
+    calls: u64,
+    commands: u64,
+    scripts: u64,
+    took: Duration,
+}
+
+impl Counted {
+    fn row(&self, case: &str) -> Row {
+        let per_1000 = |count: u64| count as f64 * 1_000.0 / self.calls as f64;
+        Row::value(case, per_1000(self.commands), "commands")
+            .beside("scripts", per_1000(self.scripts))
+            .beside("calls_per_s", self.calls as f64 / self.took.as_secs_f64())
+    }
+}
+
+fn with_routes(runtime: &Runtime, routes: usize) -> Result<Counted, Box<dyn Error>> {
+    let server = Server::start()?;
+    let module = policies::module(&server, "commands", policies::guarded())?;
+    let route = |number: usize| module.pipeline(NAME, &format!("route-{number}")).map(Through);
+    let mut throughs = (0..routes).map(route).collect::<Result<Vec<_>, _>>()?;
+    let client = server.client()?;
+    // On a worker, as a service's calls are: `block_on` would make them on this thread.
+    let counted = runtime.spawn(async move {
+        calls_at_the_rate(&mut throughs, WARM_UP).await?;
+        let (before, start) = (Asked::of(&client)?, Instant::now());
+        let calls = calls_at_the_rate(&mut throughs, SPAN).await?;
+        let (after, took) = (Asked::of(&client)?, start.elapsed());
+        // The INFO that looked before is counted by the one that looks after.
+        let commands = after.commands.saturating_sub(before.commands + 1);
+        Ok::<_, String>(Counted { calls, commands, scripts: after.scripts - before.scripts, took })
+    });
+    let counted = runtime.block_on(counted)??;
+    drop(module);
+    Ok(counted)
+}
+
+/// Makes calls for `span`, catching up every millisecond with what is due.
+async fn calls_at_the_rate(throughs: &mut [Through], span: Duration) -> Result<u64, String> {
+    let (start, routes) = (Instant::now(), throughs.len());
+    let mut made = 0;
+    while start.elapsed() < span {
+        let due = (start.elapsed().as_secs_f64() * RATE) as u64;
+        for _ in made..due {
+            if !throughs[made as usize % routes].call().await {
+                return Err("commands_per_1000: a call was refused".to_owned());
+            }
+            made += 1;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    Ok(made)
+}
+
+/// What a server was asked so far.
+struct Asked {
+    commands: u64,
+    scripts: u64,
+}
+
+impl Asked {
+    fn of(client: &Client) -> Result<Self, String> {
+        let info = client.get_connection().and_then(|mut connection| {
+            redis::cmd("INFO").arg("stats").arg("commandstats").query::<String>(&mut connection)
+        });
+        let info = info.map_err(|error| error.to_string())?;
+        let number = |head: &str| {
+            let rest = info.lines().find_map(|line| line.strip_prefix(head));
+            rest.and_then(|rest| rest.split([',', '\r']).next()?.trim().parse().ok()).unwrap_or(0)
+        };
+        let scripts = number("cmdstat_evalsha:calls=") + number("cmdstat_eval:calls=");
+        Ok(Self { commands: number("total_commands_processed:"), scripts })
+    }
+}

@@ -1,0 +1,105 @@
+//! A clock that steps back, a store that lost the circuit, a spec that changes under a break.
+
+use super::*;
+
+impl Rig {
+    fn back(&mut self, by: Duration) {
+        self.now = Time::from_micros(self.now.as_micros() - by.as_micros() as u64);
+    }
+
+    fn break_left(&mut self) -> Duration {
+        self.breaker.inspect(self.now).break_left.expect("open")
+    }
+}
+
+#[test]
+fn a_small_step_back_is_a_standstill() {
+    let mut rig = Rig::new(ratio());
+    rig.trip();
+    rig.wait(29 * SECOND);
+    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    let mut rig = Rig::new(ratio().probe_lease(SECOND));
+    rig.trip();
+    rig.wait(30 * SECOND);
+    let probe = rig.admit().unwrap();
+    rig.back(SECOND);
+    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.end(probe, Outcome::Success).unwrap().to, Phase::Closed);
+    assert_eq!(rig.breaker.at().since(rig.now), SECOND, "it closed at the moment it had reached");
+}
+
+#[test]
+fn a_large_step_back_moves_the_break_along_with_the_clock() {
+    let mut rig = Rig::new(ratio());
+    rig.wait(3_600 * SECOND);
+    rig.trip();
+    rig.back(3_600 * SECOND);
+    assert_eq!(rig.break_left(), 30 * SECOND, "a look moves nothing and sees the same");
+    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    rig.wait(30 * SECOND - Duration::from_micros(1));
+    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    rig.wait(Duration::from_micros(1));
+    assert!(rig.admit().is_ok());
+}
+
+#[test]
+fn a_large_step_back_moves_leases_and_forgets_the_window() {
+    let mut rig = Rig::new(ratio().probe_lease(2 * SECOND));
+    rig.trip();
+    rig.wait(30 * SECOND);
+    rig.admit().unwrap();
+    rig.back(60 * SECOND);
+    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    rig.wait(2 * SECOND);
+    assert!(rig.admit().is_ok(), "the lease ran out");
+
+    let mut rig = Rig::new(ratio());
+    for _ in 0..9 {
+        rig.call(Outcome::Failure);
+    }
+    rig.back(60 * SECOND);
+    assert_eq!(rig.call(Outcome::Failure), None);
+    assert_eq!(rig.breaker.inspect(rig.now).failures, 1);
+}
+
+#[test]
+fn a_shorter_break_also_cuts_the_one_that_is_running() {
+    let mut rig = Rig::new(ratio());
+    rig.trip();
+    let shorter = ratio().break_for(4 * SECOND).escalate(2.0, 8 * SECOND).jitter(0.5);
+    rig.breaker.retune(&rig.spec, &shorter);
+    assert_eq!(rig.break_left(), 12 * SECOND);
+    rig.breaker.retune(&shorter, &ratio());
+    assert_eq!(rig.break_left(), 12 * SECOND, "and none is prolonged");
+}
+
+#[test]
+fn a_restored_circuit_goes_on_where_it_was_known_to_stand() {
+    let (spec, now) = (ratio().escalate(2.0, 60 * SECOND), Time::from_micros(1_000_000_000));
+    let restore = |phase, left| Breaker::restore(now, &spec, 7, phase, left, 2, Some(Forced::MetricsOnly));
+    let mut open = restore(Phase::Open, 5 * SECOND);
+    assert_eq!((open.phase(), open.epoch(), open.escalation()), (Phase::Open, 7, 2));
+    assert_eq!(open.forced(), Some(Forced::MetricsOnly));
+    assert_eq!(open.inspect(now).break_left, Some(5 * SECOND));
+    let mut absurd = restore(Phase::Open, Duration::MAX);
+    assert_eq!(absurd.inspect(now).break_left, Some(60 * SECOND));
+    let mut half_open = restore(Phase::HalfOpen, 5 * SECOND);
+    assert_eq!((half_open.phase(), half_open.inspect(now).break_left), (Phase::Open, Some(Duration::ZERO)));
+    assert_eq!(restore(Phase::Closed, 5 * SECOND).phase(), Phase::Closed);
+}
+
+#[test]
+fn a_refusal_forgets_no_lease() {
+    let mut rig = Rig::new(ratio().probes(2, 1).probe_lease(2 * SECOND));
+    rig.trip();
+    rig.wait(30 * SECOND);
+    let early = rig.admit().unwrap();
+    rig.wait(SECOND);
+    rig.admit().unwrap();
+    rig.wait(SECOND);
+    let fewer = ratio().probes(1, 1).probe_lease(2 * SECOND);
+    rig.breaker.retune(&rig.spec, &fewer);
+    rig.spec = fewer;
+    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.end(early, Outcome::Success).unwrap().to, Phase::Closed, "nobody took its place");
+}

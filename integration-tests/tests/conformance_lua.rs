@@ -1,0 +1,6 @@
+//! The Redis store keeps what the store traits promise, over the scripts run in this process.
+
+use phalanx_integration_tests::bed::LuaBed;
+use phalanx_integration_tests::conformance_suite;
+
+conformance_suite!(LuaBed);

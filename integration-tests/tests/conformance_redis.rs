@@ -1,0 +1,6 @@
+//! The Redis store keeps what the store traits promise, over a real Redis.
+
+use phalanx_integration_tests::bed::RedisBed;
+use phalanx_integration_tests::conformance_suite;
+
+conformance_suite!(RedisBed);

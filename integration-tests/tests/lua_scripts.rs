@@ -1,0 +1,23 @@
+//! The shipped Lua scripts, run in this process on a moved clock, against the bare machines of core.
+//!
+//! Random operations and random walks of the clock (forward, a little back, far back, leaps) must give equal answers to
+//! the microsecond; any bytes under a key must heal; what is refused or only read must write nothing.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+
+#[path = "lua_scripts/breaker.rs"]
+mod breaker;
+#[path = "lua_scripts/breaker_start.rs"]
+mod breaker_start;
+#[path = "lua_scripts/circuit.rs"]
+mod circuit;
+#[path = "lua_scripts/digest.rs"]
+mod digest;
+#[path = "lua_scripts/fleet.rs"]
+mod fleet;
+#[path = "lua_scripts/kit.rs"]
+mod kit;
+#[path = "lua_scripts/rate_limit.rs"]
+mod rate_limit;
+#[path = "lua_scripts/rate_limit_start.rs"]
+mod rate_limit_start;

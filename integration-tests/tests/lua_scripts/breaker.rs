@@ -1,0 +1,309 @@
+//! The circuit's scripts say what the machine says.
+
+use std::time::Duration;
+
+use phalanx_core::breaker::{Admission, Breaker, BreakerSpec, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::clock::Time;
+use phalanx_core::estimate::ring::slice_micros;
+use phalanx_core::kind::Outcome;
+use phalanx_core::rate_limit::MAX_BACKSTEP;
+use phalanx_integration_tests::lua_server::Server;
+use proptest::prelude::*;
+
+use crate::circuit::*;
+use crate::kit::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Admit(u64),
+    /// Of each run: how many epochs ago, kind, count, age.
+    Sync(Vec<(u64, u8, u64, u64)>),
+    /// Of each end: which of the tickets that are out, kind.
+    Settle(Vec<(prop::sample::Index, u8)>),
+    Force(Option<Forced>),
+    Reset,
+    Retune(usize),
+    Claim(u64, usize, u64, u32, Option<Forced>),
+    Luck(f64),
+    Clock(i64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let forced = prop::sample::select(FORCED.to_vec());
+    let age = prop_oneof![2 => Just(0_u64), 2 => 0_u64..4_000_000, 1 => 0_u64..20_000_000];
+    let successes = (Just(0_u8), 0_u64..4, age);
+    // Bad news one at a time: what a run of them does is the next test's.
+    let others = (1_u8..6, Just(1_u64), Just(0_u64));
+    let epochs_ago = prop_oneof![9 => Just(0_u64), 1 => 1_u64..4];
+    let run = (epochs_ago, prop_oneof![1 => successes, 3 => others]);
+    let run = run.prop_map(|(ago, (kind, count, age))| (ago, kind, count, age));
+    let end = (any::<prop::sample::Index>(), prop::sample::select(vec![0_u8, 0, 0, 1, 2, 3, 6]));
+    let step = prop_oneof![
+        8 => (1_u64..5).prop_map(Step::Admit),
+        6 => prop::collection::vec(run, 0..5).prop_map(Step::Sync),
+        5 => prop::collection::vec(end, 1..4).prop_map(Step::Settle),
+        1 => prop_oneof![Just(None), forced.clone()].prop_map(Step::Force),
+        1 => Just(Step::Reset),
+        1 => (0..specs().len()).prop_map(Step::Retune),
+        1 => (0_u64..3, 0_usize..3, 0_u64..40_000_000, 0_u32..2_000, forced)
+            .prop_map(|(ahead, phase, left, escalation, forced)| Step::Claim(ahead, phase, left, escalation, forced)),
+        1 => prop::sample::select(vec![0.0, 0.123_456_789, 0.999_999]).prop_map(Step::Luck),
+        10 => clock_step().prop_map(Step::Clock),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+/// The machine, as a store would keep it: not at all before anything happened.
+struct Model {
+    kept: Option<Breaker>,
+    tickets: Vec<Ticket>,
+}
+
+impl Model {
+    /// The machine that answers, and the flags.
+    fn load(&self, now: Time, circuit: &Circuit) -> (Breaker, i64) {
+        let Claim { epoch, phase, left, escalation, forced } = circuit.claim;
+        match &self.kept {
+            Some(kept) if kept.epoch() >= epoch => (kept.clone(), 0),
+            None if epoch == 0 => (Breaker::new(now, &circuit.spec), 0),
+            _ => (Breaker::restore(now, &circuit.spec, epoch, phase, left, escalation, forced), 4),
+        }
+    }
+}
+
+fn sample(kind: u8) -> Sample {
+    let outcome = match kind {
+        0 | 1 => Outcome::Success,
+        2 | 3 => Outcome::Failure,
+        _ => Outcome::Neutral,
+    };
+    Sample { outcome, latency: if kind % 2 == 1 { SLOW } else { Duration::ZERO } }
+}
+
+fn tell(breaker: &mut Breaker, now: Time, circuit: &Circuit, run: (u64, u8, u64, u64)) -> Option<Transition> {
+    let (spec, (epoch, kind, count, age)) = (&circuit.spec, run);
+    match kind {
+        0 => {
+            let back = breaker.at().since(now);
+            let present = if back > MAX_BACKSTEP { now } else { now.max(breaker.at()) };
+            let slice = present.as_micros().saturating_sub(age) / slice_micros(spec.sampling_window);
+            breaker.record_successes(now, spec, epoch, slice, count);
+            None
+        }
+        1..4 => breaker.record(now, spec, Ticket { epoch, lease: None }, sample(kind), circuit.luck),
+        4 => breaker.observe_quantile(now, spec, None, circuit.luck),
+        _ => breaker.observe_quantile(now, spec, Some(2 * SLOW), circuit.luck),
+    }
+}
+
+/// Every script follows a clock that stepped back, also one that tells the machine nothing: so does this, for a machine.
+fn anchor(breaker: &mut Breaker, now: Time, spec: &BreakerSpec) {
+    let nothing = Ticket { epoch: 0, lease: None };
+    assert_eq!(breaker.record(now, spec, nothing, sample(6), 0.0), None);
+}
+
+/// What is outwardly true of a machine, as the scripts put it.
+fn state(breaker: &Breaker, now: Time, flags: i64, transitions: &[Transition]) -> State {
+    let view = breaker.clone().inspect(now);
+    State {
+        now: now.as_micros() as i64,
+        phase: phase_number(view.phase),
+        epoch: view.epoch as i64,
+        left: micros(view.break_left.unwrap_or_default()) as i64,
+        forced: forced_number(view.forced),
+        ramping: i64::from(view.ramping),
+        escalation: i64::from(breaker.escalation()),
+        flags,
+        transitions: transitions.iter().map(transition_numbers).collect(),
+    }
+}
+
+fn admitted(admission: Admission) -> Admitted {
+    match admission {
+        Admission::Admitted(ticket) => Ok(ticket),
+        Admission::Refused { code, .. } => Err(code),
+    }
+}
+
+/// Plays a step on both.
+fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) -> Result<(), TestCaseError> {
+    let now = now(server);
+    let (mut breaker, flags) = model.load(now, circuit);
+    let loaded = format!("{breaker:?}");
+    let before = (breaker.phase(), breaker.epoch(), breaker.forced());
+    if matches!(step, Step::Sync(_) | Step::Settle(_) | Step::Force(_)) {
+        anchor(&mut breaker, now, &circuit.spec);
+    }
+    let raw_before = raw(server);
+    let mut transitions = Vec::new();
+    let mut keep = flags > 0;
+    let told = match step {
+        Step::Admit(n) => {
+            let mut expected = Vec::new();
+            for _ in 0..*n {
+                let (admission, transition) = breaker.admit(now, &circuit.spec);
+                expected.push(admitted(admission));
+                transitions.extend(transition);
+            }
+            let (told, mut answers) = circuit.admit(server, *n);
+            if breaker.forced() == Some(Forced::MetricsOnly) {
+                // The client turns refusals into admissions, by the ticket that decides nothing.
+                for (answer, expected) in answers.iter_mut().zip(&expected) {
+                    *answer = answer.or(*expected);
+                }
+            }
+            prop_assert_eq!(&answers, &expected);
+            model.tickets.extend(answers.into_iter().flatten());
+            told
+        }
+        Step::Sync(runs) => {
+            let epoch = breaker.epoch();
+            let absolute = |run: &(u64, u8, u64, u64)| (epoch.saturating_sub(run.0), run.1, run.2, run.3);
+            let runs: Vec<_> = runs.iter().map(absolute).collect();
+            transitions.extend(runs.iter().filter_map(|run| tell(&mut breaker, now, circuit, *run)));
+            circuit.sync(server, &runs)
+        }
+        Step::Settle(ends) => {
+            let mut all = Vec::new();
+            for (index, kind) in ends {
+                let leased: Vec<_> = model.tickets.iter().filter(|ticket| ticket.lease.is_some()).copied().collect();
+                let made_up = Ticket { epoch: breaker.epoch(), lease: Some(77) };
+                let ticket = if leased.is_empty() { made_up } else { leased[index.index(leased.len())] };
+                all.push((ticket.epoch, ticket.lease.unwrap(), *kind));
+                transitions.extend(breaker.record(now, &circuit.spec, ticket, sample(*kind), circuit.luck));
+            }
+            circuit.settle(server, &all)
+        }
+        Step::Force(forced) => {
+            breaker.force(*forced);
+            keep = true;
+            circuit.force(server, *forced)
+        }
+        Step::Reset => {
+            transitions.extend(breaker.reset(now, &circuit.spec));
+            circuit.reset(server)
+        }
+        Step::Retune(number) => return retune(server, model, circuit, *number),
+        Step::Claim(ahead, phase, left, escalation, forced) => {
+            let phase = [Phase::Closed, Phase::Open, Phase::HalfOpen][*phase];
+            let (left, forced) = (Duration::from_micros(*left), *forced);
+            circuit.claim = Claim { epoch: breaker.epoch() + ahead, phase, left, escalation: *escalation, forced };
+            return Ok(());
+        }
+        Step::Luck(luck) => {
+            circuit.luck = *luck;
+            return Ok(());
+        }
+        Step::Clock(by) => {
+            walk(server, *by);
+            return Ok(());
+        }
+    };
+    prop_assert_eq!(&told, &state(&breaker, now, flags, &transitions));
+    keep |= format!("{breaker:?}") != loaded;
+    if keep {
+        prop_assert!(raw(server).1.is_some(), "kept, with a TTL");
+        let news = flags == 4 || before != (breaker.phase(), breaker.epoch(), breaker.forced());
+        let message = published(&told, transitions.last());
+        prop_assert_eq!(server.published(), Vec::from_iter(news.then_some((b"ph1:news".to_vec(), message))));
+        model.kept = Some(breaker);
+    } else {
+        // News that changes nothing (successes too old to count, a quantile that rose and fell) may be written all the
+        // same; who only asks writes nothing.
+        let written = raw(server) != raw_before;
+        prop_assert!(!written || matches!(step, Step::Sync(_)), "nothing changed, nothing is written");
+        if written {
+            model.kept = Some(breaker);
+        }
+        prop_assert!(server.published().is_empty());
+    }
+    looks(server, model, circuit, now)
+}
+
+fn published(told: &State, last: Option<&Transition>) -> Vec<u8> {
+    let State { now, phase, epoch, left, forced, ramping, escalation, .. } = told;
+    let last = last.map_or(vec![0, 0, 0, -1, 0, 0, 0], transition_numbers);
+    let [from, _, _, break_for, calls, failures, slow] = last[..] else { unreachable!() };
+    let text = format!(
+        "id7 {now} {phase} {epoch} {left} {forced} {ramping} {escalation} {from} {break_for} {calls} {failures} {slow}"
+    );
+    text.into_bytes()
+}
+
+/// Takes over another spec, as a client does: by a sync that tells nothing.
+fn retune(server: &Server, model: &mut Model, circuit: &mut Circuit, number: usize) -> Result<(), TestCaseError> {
+    let now = now(server);
+    let old = circuit.fingerprint;
+    circuit.claim = NO_CLAIM;
+    circuit.spec = specs()[number].clone();
+    circuit.fingerprint = number;
+    let told = circuit.sync(server, &[]);
+    if let Some(kept) = &mut model.kept {
+        kept.retune(&specs()[old], &circuit.spec);
+        anchor(kept, now, &circuit.spec);
+        prop_assert_eq!(told, state(kept, now, if old == number { 0 } else { 2 }, &[]));
+    }
+    Ok(())
+}
+
+/// A look sees what the machine shows, and leaves no trace.
+fn looks(server: &Server, model: &Model, circuit: &Circuit, now: Time) -> Result<(), TestCaseError> {
+    let before = raw(server);
+    let (told, tail) = circuit.inspect(server);
+    let (mut breaker, flags) = model.load(now, circuit);
+    prop_assert_eq!(told, state(&breaker, now, flags, &[]));
+    let view = breaker.inspect(now);
+    let [calls, failures, slow] = [view.calls, view.failures, view.slow].map(|count| count as i64);
+    prop_assert_eq!(tail, vec![calls, failures, slow, i64::from(view.streak), i64::from(view.probes)]);
+    prop_assert!(view.probes <= specs().iter().map(|spec| spec.half_open_max_calls).max().unwrap());
+    prop_assert_eq!(raw(server), before);
+    prop_assert!(server.published().is_empty());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_circuit_in_lua_says_what_the_machine_says_whatever_the_clock_does(number in 0_usize..4, steps in steps()) {
+        let server = fresh_server();
+        let mut circuit = Circuit::new(number);
+        let mut model = Model { kept: None, tickets: Vec::new() };
+        for step in &steps {
+            // A key that nobody wrote for long ran out; replicas that remember bring it back by their claims.
+            if server.get(KEY).is_none() {
+                model.kept = None;
+            }
+            play(server, &mut model, &mut circuit, step)?;
+        }
+    }
+
+    /// Within a run of failures the ratios only grow: checked at its end, it trips where the calls one by one do.
+    #[test]
+    fn a_run_of_failures_trips_if_its_calls_one_by_one_do(
+        number in 0_usize..4, runs in prop::collection::vec((0_u8..4, 1_u64..6), 1..6),
+    ) {
+        let (together, alone) = (Server::new(), Server::new());
+        let circuit = Circuit::new(number);
+        for (kind, count) in runs {
+            // Slow successes push the share of failures down: only the end of such a run counts.
+            let count = if kind == 1 { 1 } else { count };
+            let told = circuit.sync(&together, &[(1, kind, count, 0)]);
+            let each = (0..count).map(|_| circuit.sync(&alone, &[(1, kind, 1, 0)])).last().unwrap();
+            prop_assert_eq!((told.phase, told.epoch, told.left), (each.phase, each.epoch, each.left));
+        }
+    }
+}
+
+/// Bad news that was told late counts in the slice it fell into, or, if that is gone, only for the streak.
+#[test]
+fn late_failures_fall_into_their_slice_and_never_lose_the_streak() {
+    let server = Server::new();
+    let mut circuit = Circuit::new(0);
+    circuit.spec = BreakerSpec { min_throughput: 1_000, ..circuit.spec };
+    let window = micros(circuit.spec.sampling_window);
+    circuit.sync(&server, &[(1, 2, 3, window / 2), (1, 3, 2, 2 * window), (1, 2, 1, 0)]);
+    assert_eq!(circuit.inspect(&server).1, [4, 4, 0, 6, 0]);
+    server.clock().advance(circuit.spec.sampling_window.mul_f64(0.6));
+    assert_eq!(circuit.inspect(&server).1, [1, 1, 0, 6, 0]);
+}

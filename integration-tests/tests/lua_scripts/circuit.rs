@@ -1,0 +1,199 @@
+//! A circuit behind the scripts: what is sent, and what the answers mean.
+
+use std::time::Duration;
+
+use phalanx_core::breaker::{BreakerSpec, Forced, Phase, Ticket, Transition};
+use phalanx_core::rejection::Code;
+use phalanx_integration_tests::lua_server::Server;
+use phalanx_lua::{BREAKER_ADMIT, BREAKER_FORCE, BREAKER_INSPECT, BREAKER_RESET, BREAKER_SETTLE, BREAKER_SYNC, Script};
+
+use crate::args;
+use crate::kit::*;
+
+/// Slow is from here on, by every spec of these tests.
+pub const SLOW: Duration = Duration::from_millis(100);
+
+/// Every trip condition, several ways back, and windows of several lengths.
+pub fn specs() -> Vec<BreakerSpec> {
+    let ratio = BreakerSpec { slow_call_threshold: Some(SLOW), ..BreakerSpec::failure_ratio(0.5).min_throughput(4) };
+    let jumpy = ratio.clone().break_for(3 * SECOND).escalate(1.7, 20 * SECOND).jitter(0.3);
+    vec![
+        jumpy.clone().probes(2, 2).probe_lease(2 * SECOND).ramp(5 * SECOND, 3),
+        jumpy.clone().window(3 * SECOND).or_slow_call_ratio(0.6, SLOW).probes(3, 1),
+        jumpy.or_consecutive_failures(2).or_latency(0.9, SLOW, 2 * SECOND).probe_lease(SECOND),
+        ratio.break_for(SECOND).window(Duration::from_micros(7)).escalate(3.0, SECOND),
+    ]
+}
+
+pub fn spec_text(spec: &BreakerSpec, fingerprint: usize) -> String {
+    let ratio = |ratio: Option<f64>| ratio.unwrap_or(-1.0);
+    let lasting = spec.latency_trip().map_or(-1, |trip| micros(trip.lasting) as i64);
+    let ramp = spec.ramp.map_or((0, 1), |ramp| (micros(ramp.over), ramp.steps));
+    let lease = spec.probe_lease.unwrap_or(spec.break_duration.max(30 * SECOND));
+    format!(
+        "{} {} {} {lasting} {} {} {} {} {} {} {} {} {} {} {} {fingerprint}",
+        ratio(spec.failure_ratio),
+        spec.consecutive_failures.unwrap_or(0),
+        ratio(spec.slow_call_ratio),
+        micros(spec.sampling_window),
+        spec.min_throughput,
+        micros(spec.break_duration),
+        spec.break_multiplier,
+        micros(spec.max_break_duration),
+        spec.break_jitter,
+        spec.half_open_max_calls,
+        spec.success_threshold,
+        micros(lease),
+        ramp.0,
+        ramp.1,
+    )
+}
+
+pub const fn phase_number(phase: Phase) -> i64 {
+    match phase {
+        Phase::Closed => 1,
+        Phase::Open => 2,
+        Phase::HalfOpen => 3,
+    }
+}
+
+pub const fn forced_number(forced: Option<Forced>) -> i64 {
+    match forced {
+        None => 0,
+        Some(Forced::Open) => 1,
+        Some(Forced::Closed) => 2,
+        Some(Forced::Disabled) => 3,
+        Some(Forced::MetricsOnly) => 4,
+    }
+}
+
+pub const FORCED: [Option<Forced>; 5] =
+    [None, Some(Forced::Open), Some(Forced::Closed), Some(Forced::Disabled), Some(Forced::MetricsOnly)];
+
+/// What a replica last knew.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    pub epoch: u64,
+    pub phase: Phase,
+    pub left: Duration,
+    pub escalation: u32,
+    pub forced: Option<Forced>,
+}
+
+pub const NO_CLAIM: Claim = Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, escalation: 0, forced: None };
+
+/// The common answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    pub now: i64,
+    pub phase: i64,
+    pub epoch: i64,
+    pub left: i64,
+    pub forced: i64,
+    pub ramping: i64,
+    pub escalation: i64,
+    pub flags: i64,
+    pub transitions: Vec<Vec<i64>>,
+}
+
+pub fn transition_numbers(transition: &Transition) -> Vec<i64> {
+    let seen = transition.seen;
+    let break_for = transition.break_for.map_or(-1, |break_for| micros(break_for) as i64);
+    let (from, to) = (phase_number(transition.from), phase_number(transition.to));
+    vec![from, to, transition.epoch as i64, break_for, seen.calls as i64, seen.failures as i64, seen.slow as i64]
+}
+
+/// The answer to one call of an admit.
+pub type Admitted = Result<Ticket, Code>;
+
+/// A circuit as one replica asks for it.
+#[derive(Clone, Debug)]
+pub struct Circuit {
+    pub spec: BreakerSpec,
+    pub fingerprint: usize,
+    pub claim: Claim,
+    pub luck: f64,
+}
+
+impl Circuit {
+    pub fn new(number: usize) -> Self {
+        Self { spec: specs()[number].clone(), fingerprint: number, claim: NO_CLAIM, luck: 0.5 }
+    }
+
+    fn ask(&self, server: &Server, script: &Script, more: &[Vec<u8>]) -> (State, Vec<i64>) {
+        let claim = self.claim;
+        let forced = forced_number(claim.forced);
+        let claim =
+            args![claim.epoch, phase_number(claim.phase), micros(claim.left), claim.escalation, forced].join(&b' ');
+        let mut args = args![spec_text(&self.spec, self.fingerprint)];
+        args.push(claim);
+        args.extend(args!["ph1:news", "id7", self.luck]);
+        args.extend_from_slice(more);
+        let reply = run(server, script, &args).ints();
+        let (head, rest) = reply.split_at(9);
+        let (transitions, tail) = rest.split_at(7 * head[8] as usize);
+        let state = State {
+            now: head[0],
+            phase: head[1],
+            epoch: head[2],
+            left: head[3],
+            forced: head[4],
+            ramping: head[5],
+            escalation: head[6],
+            flags: head[7],
+            transitions: transitions.chunks(7).map(<[i64]>::to_vec).collect(),
+        };
+        (state, tail.to_vec())
+    }
+
+    /// Asks for `n` calls, and says what that means for each of them, as a client does.
+    pub fn admit(&self, server: &Server, n: u64) -> (State, Vec<Admitted>) {
+        let (state, tail) = self.ask(server, &BREAKER_ADMIT, &args![n, 42]);
+        let (a, b) = (tail[1] as u64, tail[2] as u64);
+        let ticket = |lease| Ticket { epoch: state.epoch as u64, lease };
+        let steps = self.spec.ramp.map_or(0, |ramp| u64::from(ramp.steps));
+        let passed = |asked: u64| asked * (a + 1) / (steps + 1);
+        let answers = (0..n).map(|i| match tail[0] {
+            0 => Ok(ticket(None)),
+            1 => Err([Code::CircuitOpen, Code::ProbeQuota, Code::ForcedOpen][a as usize - 1]),
+            2 if i < b => Ok(ticket(Some(a + i))),
+            3 if passed(b + i + 1) > passed(b + i) => Ok(ticket(None)),
+            _ => Err(Code::ProbeQuota),
+        });
+        let answers = answers.collect();
+        (state, answers)
+    }
+
+    /// Tells runs of (epoch, kind, count, age).
+    pub fn sync(&self, server: &Server, runs: &[(u64, u8, u64, u64)]) -> State {
+        let mut args = args![runs.len()];
+        args.extend(runs.iter().flat_map(|(epoch, kind, count, age)| args![epoch, kind, count, age]));
+        self.ask(server, &BREAKER_SYNC, &args).0
+    }
+
+    /// Tells ends of (epoch, lease, kind).
+    pub fn settle(&self, server: &Server, ends: &[(u64, u64, u8)]) -> State {
+        let mut args = args![ends.len()];
+        args.extend(ends.iter().flat_map(|(epoch, lease, kind)| args![epoch, lease, kind]));
+        self.ask(server, &BREAKER_SETTLE, &args).0
+    }
+
+    pub fn force(&self, server: &Server, forced: Option<Forced>) -> State {
+        self.ask(server, &BREAKER_FORCE, &args![forced_number(forced)]).0
+    }
+
+    pub fn reset(&self, server: &Server) -> State {
+        self.ask(server, &BREAKER_RESET, &[]).0
+    }
+
+    /// The state, and calls, failures, slow ones, failures in a row, probes.
+    pub fn inspect(&self, server: &Server) -> (State, Vec<i64>) {
+        self.ask(server, &BREAKER_INSPECT, &[])
+    }
+
+    /// The longest that this spec keeps anybody out: a break, or a lease.
+    pub fn longest(&self) -> Duration {
+        let longest = self.spec.max_break_duration.max(self.spec.break_duration);
+        longest.mul_f64(1.0 + self.spec.break_jitter).max(self.spec.lease())
+    }
+}

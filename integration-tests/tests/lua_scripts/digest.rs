@@ -1,0 +1,166 @@
+//! The fleet's latencies: packed counters that slide with the server's clock.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use phalanx_core::estimate::digest::{BINS, Digest, quantile_of};
+use phalanx_integration_tests::lua_server::{Server, Stored};
+use phalanx_lua::{DIGEST_FLUSH, DIGEST_READ};
+use proptest::prelude::*;
+
+use crate::args;
+use crate::kit::*;
+
+const WINDOW: Duration = Duration::from_secs(10);
+const SLICE: u64 = 2_000_000;
+
+/// One flush of runs: the age of each, and its bins. Answers the flags.
+fn flush(server: &Server, slice_len: u64, runs: &[(u64, Vec<(u64, u64)>)]) -> i64 {
+    let mut args = args![slice_len, runs.len()];
+    for (age, bins) in runs {
+        args.extend(args![age, bins.len()]);
+        args.extend(bins.iter().flat_map(|(bin, count)| args![bin, count]));
+    }
+    run(server, &DIGEST_FLUSH, &args).ints()[1]
+}
+
+/// What is inside the window: by slice, the bins that are not zero. And the flags.
+fn read(server: &Server, slice_len: u64) -> (BTreeMap<u64, BTreeMap<u64, u64>>, i64) {
+    let before = raw(server);
+    let reply = run(server, &DIGEST_READ, &args![slice_len]);
+    assert_eq!(raw(server), before, "a look writes nothing");
+    let parts = reply.parts();
+    let slots = parts[3..].chunks(2).map(|slot| {
+        let bytes = slot[1].bytes();
+        assert_eq!(bytes.len(), 4 * BINS);
+        let counts = bytes.chunks(4).map(|bin| bin.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
+        let bins = (0..).zip(counts).filter(|(_, count)| *count > 0).collect();
+        (slot[0].int() as u64, bins)
+    });
+    (slots.collect(), parts[2].int())
+}
+
+fn total(server: &Server) -> u64 {
+    read(server, SLICE).0.values().flat_map(BTreeMap::values).sum()
+}
+
+fn sums(server: &Server) -> [u64; BINS] {
+    let mut sums = [0; BINS];
+    for (bin, count) in read(server, SLICE).0.values().flatten() {
+        sums[*bin as usize] += count;
+    }
+    sums
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(50))]
+
+    /// A replica's own digest, flushed as a replica does, and one that saw everything itself.
+    #[test]
+    fn a_shared_digest_holds_what_one_that_saw_everything_holds(
+        steps in prop::collection::vec((0_u64..3_000_000, prop::collection::vec(1_u64..3_600_000_000, 0..6)), 1..40),
+    ) {
+        let server = fresh_server();
+        let (all, scratch) = (Digest::new(WINDOW), || Digest::new(WINDOW));
+        for (step, latencies) in steps {
+            server.clock().advance(Duration::from_micros(step));
+            let (now, own) = (now(server), scratch());
+            for latency in latencies {
+                all.observe(now, Duration::from_micros(latency));
+                own.observe(now, Duration::from_micros(latency));
+            }
+            let runs: Vec<_> = own.slices(now).map(|(slice, bins)| {
+                let age = now.as_micros() - (slice * SLICE).max(1).min(now.as_micros());
+                let bins = (0..).zip(bins).map(|(bin, count)| (bin, u64::from(count.load(Ordering::Relaxed))));
+                (age, bins.filter(|(_, count)| *count > 0).collect::<Vec<_>>())
+            }).collect();
+            prop_assert_eq!(flush(server, SLICE, &runs), 0);
+            prop_assert_eq!(total(server), all.count(now));
+            for quantile in [0.5, 0.9, 0.99] {
+                prop_assert_eq!(quantile_of(&sums(server), quantile), all.quantile(now, quantile));
+            }
+        }
+    }
+
+    /// Late runs and any walk of the clock: a count is never seen twice, and never in another slice than its own.
+    #[test]
+    fn late_runs_fall_into_their_slices(
+        steps in prop::collection::vec((clock_step(), prop::collection::vec((0_u64..14_000_000, 0_u64..560), 1..4)), 1..40),
+    ) {
+        let server = fresh_server();
+        let mut told: BTreeMap<u64, u64> = BTreeMap::new();
+        for (by, runs) in steps {
+            walk(server, by);
+            let now = now(server).as_micros();
+            if server.get(KEY).is_none() {
+                told.clear();
+            }
+            // The newest slice lies ahead: nothing of it is shown, and what comes next starts over.
+            let newest = |told: &BTreeMap<u64, u64>| told.keys().max().copied().unwrap_or(0);
+            let ahead = newest(&told) * SLICE > now + 1_000_000;
+            let present = if ahead { now / SLICE } else { newest(&told).max(now / SLICE) };
+            let counts = |(age, bin): &&(u64, u64)| (now - age) / SLICE + 5 > present && *bin < BINS as u64;
+            let counted: Vec<_> = runs.iter().filter(counts).map(|(age, _)| (now - age) / SLICE).collect();
+            if ahead && !counted.is_empty() {
+                told.clear();
+            }
+            for slice in &counted {
+                // The slice that lay in its slot before is gone.
+                told.retain(|other, _| other % 5 != slice % 5 || other == slice);
+                *told.entry(*slice).or_default() += 3;
+            }
+            let runs: Vec<_> = runs.into_iter().map(|(age, bin)| (age, vec![(bin, 3)])).collect();
+            prop_assert_eq!(flush(server, SLICE, &runs), 0);
+            let shown = read(server, SLICE).0.into_iter().map(|(slice, bins)| (slice, bins.values().sum()));
+            let inside = |slice: u64| slice + 5 > present && (!ahead || !counted.is_empty());
+            let inside = told.iter().filter(|(slice, _)| inside(**slice)).map(|(slice, count)| (*slice, *count));
+            prop_assert_eq!(shown.collect::<BTreeMap<u64, u64>>(), inside.collect());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_an_empty_digest_and_heal(bytes in foreign(6)) {
+        let server = fresh_server();
+        server.put(KEY, bytes);
+        let (slots, flags) = read(server, SLICE);
+        prop_assert!(slots.is_empty());
+        prop_assert_eq!(flush(server, SLICE, &[(0, vec![(7, 1)])]), flags);
+        prop_assert_eq!((total(server), read(server, SLICE).1), (1, 0));
+        prop_assert_eq!(raw(server).1, Some(14_000));
+    }
+}
+
+#[test]
+fn counters_stay_at_their_most_and_unknown_bins_are_left_out() {
+    let server = Server::new();
+    let most = u64::from(u32::MAX);
+    flush(&server, SLICE, &[(0, vec![(551, most), (551, 7), (3, u64::MAX), (552, 1), (4_000_000, 1), (5, 0)])]);
+    let slots = read(&server, SLICE).0;
+    assert_eq!(slots.into_values().collect::<Vec<_>>(), [BTreeMap::from([(3, most), (551, most)])]);
+    assert!(server.get(KEY).unwrap().len() <= 128 + 5 * 4 * BINS);
+}
+
+#[test]
+fn another_length_of_slice_starts_over_and_a_header_can_be_read() {
+    let server = Server::new();
+    flush(&server, SLICE, &[(0, vec![(7, 1)])]);
+    let text = server.get(KEY).unwrap();
+    assert!(text.starts_with(b"ph1 0000000002000000"));
+    assert_eq!(text[100..128], [b' '; 28]);
+    assert_eq!(read(&server, 2 * SLICE), (BTreeMap::new(), 2));
+    assert_eq!(flush(&server, 2 * SLICE, &[(0, vec![(7, 1)])]), 2);
+    assert_eq!(read(&server, 2 * SLICE).0.len(), 1);
+    server.put(KEY, Stored::Text(text[..127].to_vec()));
+    assert_eq!(read(&server, SLICE).1, 1);
+}
+
+#[test]
+fn a_flush_of_nothing_writes_nothing_and_a_full_one_fits() {
+    let server = Server::new();
+    flush(&server, SLICE, &[(0, vec![]), (60_000_000, vec![(1, 1)])]);
+    assert!(server.keys().is_empty());
+    let all: Vec<_> = (0..BINS as u64).map(|bin| (bin, bin + 1)).collect();
+    flush(&server, SLICE, &[(0, all.clone()), (SLICE, all.clone()), (2 * SLICE, all)]);
+    assert_eq!(total(&server), 3 * 552 * 553 / 2);
+}

@@ -1,0 +1,236 @@
+//! The bucket's scripts say what the machine says.
+
+use std::time::Duration;
+
+use phalanx_core::clock::Time;
+use phalanx_core::rate_limit::{Bucket, MAX_BACKSTEP, Rate, RateLimitSpec, Take};
+use phalanx_integration_tests::lua_server::Server;
+use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
+use proptest::prelude::*;
+
+use crate::args;
+use crate::kit::*;
+
+/// Rates from one a day to a billion a second, also such that do not divide.
+pub fn rates() -> Vec<Rate> {
+    let day = Duration::from_secs(86_400);
+    let specs = [
+        RateLimitSpec::per_second(10).burst(3),
+        RateLimitSpec::per_second(100),
+        RateLimitSpec::new(7, Duration::from_micros(3_000_017)).burst(5),
+        RateLimitSpec::new(1, day),
+        RateLimitSpec::new(3, 7 * day).burst(10_000),
+        RateLimitSpec::per_second(1_000_000_000),
+        RateLimitSpec::per_second(999_999_937).burst(3),
+    ];
+    specs.iter().map(Rate::of).collect()
+}
+
+pub fn rate_args(rate: Rate) -> Vec<Vec<u8>> {
+    args![rate.gain, rate.price, rate.capacity]
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    count: u64,
+    cost: u32,
+    max_wait: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Acquire(usize, Vec<Group>),
+    Refund(usize, Vec<(u32, i64)>),
+    Peek(usize),
+    Retune(usize, usize),
+    Clock(i64),
+}
+
+fn group() -> impl Strategy<Value = Group> {
+    let cost = prop_oneof![8 => 0_u32..4, 1 => 0_u32..200, 1 => Just(u32::MAX)];
+    let max_wait = prop_oneof![3 => Just(0), 3 => 0_u64..2_000_000, 1 => 0_u64..1 << 40, 1 => Just(u64::MAX)];
+    (0_u64..5, cost, max_wait).prop_map(|(count, cost, max_wait)| Group { count, cost, max_wait })
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let any_rate = 0..rates().len();
+    // Mostly by one rate, so that something comes together.
+    let rate = prop_oneof![6 => Just(0_usize), 3 => Just(2), 1 => any_rate];
+    let refund = prop::collection::vec((0_u32..3, -1_000_000_i64..3_000_000), 1..3);
+    let step = prop_oneof![
+        6 => (rate.clone(), prop::collection::vec(group(), 1..4)).prop_map(|(rate, groups)| Step::Acquire(rate, groups)),
+        2 => (rate.clone(), refund).prop_map(|(rate, refunds)| Step::Refund(rate, refunds)),
+        1 => rate.clone().prop_map(Step::Peek),
+        1 => (rate.clone(), rate).prop_map(|(old, new)| Step::Retune(old, new)),
+        6 => clock_step().prop_map(Step::Clock),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// What a store that keeps a machine would keep: nothing while the bucket was never used.
+#[derive(Clone, Copy)]
+struct Kept {
+    bucket: Bucket,
+    rate: Rate,
+    at: Time,
+}
+
+struct Model(Option<Kept>);
+
+impl Model {
+    /// The bucket now by this rate, the flags, and whether its anchor moved so that it must be kept.
+    fn load(&self, now: Time, rate: Rate) -> (Kept, i64, bool) {
+        let Some(mut kept) = self.0 else {
+            return (Kept { bucket: Bucket::full(now, rate), rate, at: now }, 0, false);
+        };
+        let anew = kept.at.since(now) > MAX_BACKSTEP;
+        if now >= kept.at || anew {
+            kept.at = now;
+        }
+        let other = kept.rate != rate;
+        if other {
+            kept.bucket.retune(now, kept.rate, rate);
+        } else {
+            kept.bucket.available(now, rate);
+        }
+        kept.rate = rate;
+        (kept, if other { 2 } else { 0 }, anew)
+    }
+
+    fn acquire(&mut self, now: Time, rate: Rate, groups: &[Group]) -> Vec<i64> {
+        let (mut kept, flags, anew) = self.load(now, rate);
+        let before = kept.bucket.level(rate).units;
+        let mut reply = vec![now.as_micros() as i64, before, flags];
+        for group in groups {
+            let max_wait = Duration::from_micros(group.max_wait);
+            let takes = (0..group.count).map(|_| kept.bucket.take(now, rate, group.cost, max_wait));
+            let granted: Vec<_> = takes.map(|take| matches!(take, Take::Granted { .. })).collect();
+            assert!(granted.is_sorted_by(|a, b| a >= b), "the first k of a group");
+            reply.push(granted.iter().filter(|granted| **granted).count() as i64);
+        }
+        if anew || kept.bucket.level(rate).units != before {
+            self.0 = Some(kept);
+        }
+        reply
+    }
+
+    fn refund(&mut self, now: Time, rate: Rate, refunds: &[(u32, i64)]) -> Vec<i64> {
+        let (mut kept, flags, anew) = self.load(now, rate);
+        let before = kept.bucket.level(rate).units;
+        for (cost, due_in) in refunds {
+            let due = Time::from_micros(now.as_micros().saturating_add_signed(*due_in));
+            kept.bucket.refund(now, rate, *cost, due);
+        }
+        let after = kept.bucket.level(rate).units;
+        if anew || after != before {
+            self.0 = Some(kept);
+        }
+        vec![now.as_micros() as i64, after, flags]
+    }
+
+    fn retune(&mut self, now: Time, old: Rate, new: Rate) -> Vec<i64> {
+        let Some(Kept { rate: stored, .. }) = self.0 else {
+            let mut bucket = Bucket::full(now, old);
+            bucket.retune(now, old, new);
+            let level = bucket.level(new).units;
+            if level < new.capacity as i64 {
+                self.0 = Some(Kept { bucket, rate: new, at: now });
+            }
+            return vec![now.as_micros() as i64, level, 0];
+        };
+        let (kept, flags, anew) = self.load(now, new);
+        if anew || stored != new {
+            self.0 = Some(kept);
+        }
+        let flags = if stored == old { 0 } else { flags };
+        vec![now.as_micros() as i64, kept.bucket.level(new).units, flags]
+    }
+}
+
+fn play(server: &Server, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+    let rates = rates();
+    let now = now(server);
+    let (reply, expected) = match step {
+        Step::Clock(by) => {
+            walk(server, *by);
+            return Ok(());
+        }
+        Step::Acquire(rate, groups) => {
+            let mut args = rate_args(rates[*rate]);
+            args.extend(args![groups.len()]);
+            args.extend(groups.iter().flat_map(|group| args![group.count, group.cost, group.max_wait]));
+            (run(server, &RATE_LIMIT_ACQUIRE, &args), model.acquire(now, rates[*rate], groups))
+        }
+        Step::Refund(rate, refunds) => {
+            let mut args = rate_args(rates[*rate]);
+            args.extend(args![refunds.len()]);
+            args.extend(refunds.iter().flat_map(|(cost, due_in)| args![cost, due_in]));
+            (run(server, &RATE_LIMIT_REFUND, &args), model.refund(now, rates[*rate], refunds))
+        }
+        Step::Peek(rate) => {
+            let (kept, flags, _) = model.load(now, rates[*rate]);
+            let level = kept.bucket.level(rates[*rate]).units;
+            let reply = run(server, &RATE_LIMIT_PEEK, &rate_args(rates[*rate]));
+            (reply, vec![now.as_micros() as i64, level, flags])
+        }
+        Step::Retune(old, new) => {
+            let args = [rate_args(rates[*old]), rate_args(rates[*new])].concat();
+            (run(server, &RATE_LIMIT_RETUNE, &args), model.retune(now, rates[*old], rates[*new]))
+        }
+    };
+    prop_assert_eq!(reply.ints(), expected);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn a_bucket_in_lua_says_what_the_machine_says_whatever_the_clock_does(steps in steps()) {
+        let server = fresh_server();
+        let mut model = Model(None);
+        for step in &steps {
+            // A key that ran out held a full bucket (FAULTS C9), and one that is gone is full.
+            if let (Some(kept), None) = (&mut model.0, server.get(KEY)) {
+                prop_assert!(kept.bucket.is_full(now(server), kept.rate));
+                model.0 = None;
+            }
+            let (before, kept) = (raw(server), model.0.map(|kept| (kept.bucket, kept.rate)));
+            play(server, &mut model, step)?;
+            if matches!(step, Step::Clock(_)) {
+                continue;
+            }
+            match model.0 {
+                Some(new) if kept != Some((new.bucket, new.rate)) => {
+                    let missing = new.rate.capacity as i64 - new.bucket.level(new.rate).units;
+                    let to_full = missing as u64 / new.rate.gain + micros(new.at.since(now(server)));
+                    prop_assert!(raw(server).1.unwrap() * 1_000 >= 2 * to_full);
+                }
+                _ => prop_assert_eq!(raw(server), before, "nothing changed, nothing is written"),
+            }
+        }
+    }
+
+    /// FAULTS I-1 and I-2: no walk of the clock admits more than burst + rate × the distance it moved forward.
+    #[test]
+    fn no_walk_of_the_clock_mints_a_permit(
+        permits in 1_u64..2_000, per in 1_u64..5_000_000, burst in 1_u64..500,
+        steps in prop::collection::vec((clock_step(), 1_u64..4, 1_u64..4), 1..60),
+    ) {
+        let server = fresh_server();
+        let rate = Rate::of(&RateLimitSpec::new(permits, Duration::from_micros(per)).burst(burst));
+        let (mut forward, mut admitted) = (0_u128, 0_u128);
+        for (by, count, cost) in steps {
+            walk(server, by);
+            forward += by.max(0) as u128;
+            let args = [rate_args(rate), args![1, count, cost, 0]].concat();
+            let granted = run(server, &RATE_LIMIT_ACQUIRE, &args).ints()[3] as u64;
+            admitted += u128::from(granted * cost);
+            prop_assert!(admitted * u128::from(per) <= u128::from(burst * per) + u128::from(permits) * forward);
+        }
+        // I-3: a bucket that was left alone is full again.
+        server.clock().advance(Duration::from_micros(2 * rate.capacity / rate.gain) + 2 * SECOND);
+        let level = run(server, &RATE_LIMIT_PEEK, &rate_args(rate)).ints()[1];
+        prop_assert_eq!(level, rate.capacity as i64);
+    }
+}

@@ -1,0 +1,363 @@
+//! The servers that other tests stand on do what they promise.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use phalanx_integration_tests::server::*;
+use redis::aio::MultiplexedConnection;
+use redis::sentinel::{SentinelClient, SentinelServerType};
+use redis::{AsyncConnectionConfig, Client, RedisResult, cmd};
+use tokio::time::{Instant, sleep, timeout};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How long silence is listened to: a loopback answers a thousand times sooner.
+const A_WHILE: Duration = Duration::from_millis(150);
+
+/// A connection that waits as long as the test does.
+async fn connect(url: &str) -> MultiplexedConnection {
+    try_connect(&Client::open(url).unwrap()).await.unwrap()
+}
+
+async fn try_connect(client: &Client) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(10 * SECOND));
+    client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+async fn ping(connection: &mut MultiplexedConnection) -> RedisResult<String> {
+    cmd("PING").query_async(connection).await
+}
+
+/// Whether a ping is answered, however busy the machine is.
+async fn answers(connection: &mut MultiplexedConnection) -> bool {
+    timeout(10 * SECOND, ping(connection)).await.is_ok_and(|answer| answer.is_ok())
+}
+
+/// Whether a ping is neither answered nor refused.
+async fn is_silent(connection: &mut MultiplexedConnection) -> bool {
+    timeout(A_WHILE, ping(connection)).await.is_err()
+}
+
+mod redis_from_anywhere {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_tests_of_a_process_share_one_server() {
+        let (one, other) = tokio::join!(Redis::shared(), Redis::shared());
+        assert_eq!(one, other);
+        assert_eq!(ping(&mut connect(one).await).await.unwrap(), "PONG");
+    }
+
+    #[tokio::test]
+    async fn a_fresh_server_is_the_tests_own_and_goes_with_it() {
+        let redis = Redis::start().await;
+        assert_ne!(redis.url(), Redis::shared().await);
+        assert_eq!(redis.cli(&["SET", "key", "value"]).await, "OK");
+        assert_eq!(redis.cli(&["GET", "key"]).await, "value");
+        let address = redis.address();
+        drop(redis);
+        assert!(TcpStream::connect(address).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_server_lets_tests_use_its_debug_commands() {
+        assert_eq!(Redis::start().await.cli(&["DEBUG", "SLEEP", "0"]).await, "OK");
+    }
+}
+
+mod spawned {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stopped_server_does_not_answer_and_then_does() {
+        let redis = Spawned::start().await;
+        let mut connection = connect(&redis.url()).await;
+        redis.stop();
+        let mut late = connection.clone();
+        let pending = tokio::spawn(async move { ping(&mut late).await });
+        assert!(is_silent(&mut connection).await);
+        redis.cont();
+        assert_eq!(pending.await.unwrap().unwrap(), "PONG");
+    }
+
+    #[tokio::test]
+    async fn a_killed_server_refuses_and_comes_back_empty_on_the_same_port() {
+        let redis = Spawned::start().await;
+        redis.cli(&["SET", "key", "value"]).await;
+        let (port, process) = (redis.port(), redis.process_id());
+        redis.kill();
+        assert!(TcpStream::connect(redis.address()).is_err());
+        redis.restart().await;
+        assert_eq!(redis.port(), port);
+        assert_ne!(redis.process_id(), process);
+        assert_eq!(redis.cli(&["DBSIZE"]).await, "0");
+    }
+
+    #[tokio::test]
+    async fn options_reach_the_server() {
+        let options = Options::new().set("maxmemory", &["2mb"]).password("secret").set("hz", &["1"]).set("hz", &["2"]);
+        let redis = Spawned::with(options).await;
+        assert_eq!(redis.cli(&["CONFIG", "GET", "maxmemory"]).await, "maxmemory\n2097152");
+        assert_eq!(redis.cli(&["CONFIG", "GET", "hz"]).await, "hz\n2");
+        let stranger = ask::ask(&format!("redis://{}", redis.address()), &["PING"]).await;
+        assert_eq!(stranger.unwrap_err().code(), Some("NOAUTH"));
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "no-such-option")]
+    async fn a_server_that_does_not_start_says_why() {
+        Spawned::with(Options::new().set("no-such-option", &["1"])).await;
+    }
+
+    #[tokio::test]
+    async fn servers_live_on_when_the_thread_that_started_them_ends() {
+        let start = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(Spawned::start())
+        };
+        let redis = std::thread::spawn(start).join().unwrap();
+        assert_eq!(redis.cli(&["PING"]).await, "PONG");
+    }
+}
+
+mod formations {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cluster_serves_all_slots_and_one_hung_master_leaves_the_others_alone() {
+        let cluster = Cluster::start().await;
+        let keys: Vec<_> = ["{a}", "{b}", "{c}", "{1}"].map(|tag| format!("key{tag}")).into();
+        for key in &keys {
+            let master = cluster.master_of(key);
+            assert_eq!(master.cli(&["CLUSTER", "KEYSLOT", key]).await, cluster::slot(key).to_string());
+            assert_eq!(master.cli(&["SET", key, "value"]).await, "OK");
+        }
+        let client = redis::cluster::ClusterClient::new(cluster.urls()).unwrap();
+        let mut connection = client.get_async_connection().await.unwrap();
+        for key in &keys {
+            let value: String = cmd("GET").arg(key).query_async(&mut connection).await.unwrap();
+            assert_eq!(value, "value");
+        }
+        let hung = cluster.master_of(&keys[0]);
+        hung.stop();
+        for master in cluster.masters().iter().filter(|master| master.port() != hung.port()) {
+            assert!(master.cli(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok"));
+        }
+        hung.cont();
+        cluster.settle().await;
+    }
+
+    #[tokio::test]
+    async fn a_replica_takes_over_when_told_to_and_when_its_master_dies() {
+        let formation = Sentinel::start().await;
+        let first = formation.master().await.port();
+        let second = formation.fail_over().await.port();
+        assert_ne!(first, second);
+        assert_eq!(formation.master().await.port(), second);
+
+        let client = SentinelClient::build(formation.sentinel_urls(), MASTER_NAME, None, SentinelServerType::Master);
+        let mut connection = client.unwrap().get_async_connection().await.unwrap();
+        let written: String = cmd("SET").arg("key").arg("value").query_async(&mut connection).await.unwrap();
+        assert_eq!(written, "OK");
+
+        // It can only take over once it has become a replica in turn.
+        let replica = formation.servers().iter().find(|server| server.port() == first).unwrap();
+        replica.until(&["INFO", "replication"], |info| info.contains("master_link_status:up")).await;
+        formation.until_replicas_are_known().await;
+        formation.master().await.kill();
+        assert_eq!(formation.until_another_than(second).await.port(), first);
+    }
+
+    #[tokio::test]
+    async fn tls_connects_with_the_right_authority_and_with_no_other() {
+        let (redis, other, expired) = tokio::join!(Tls::start(), Tls::start(), Tls::expired());
+        assert_eq!(ping(&mut try_connect(&redis.client()).await.unwrap()).await.unwrap(), "PONG");
+        assert!(try_connect(&redis.client_that_trusts(other.ca_pem())).await.is_err());
+        assert!(try_connect(&expired.client()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_restricted_user_may_do_what_the_line_says_and_no_more() {
+        let redis = Restricted::start("ACL SETUSER phalanx on >secret ~ph1:* \\\n  -@all +get +ping").await;
+        assert_eq!(ask::ask(&redis.url(), &["GET", "ph1:key"]).await.unwrap(), "");
+        for denied in [["GET", "key"], ["DEL", "ph1:key"]] {
+            assert_eq!(ask::ask(&redis.url(), &denied).await.unwrap_err().code(), Some("NOPERM"));
+        }
+        redis.server().restart().await;
+        assert_eq!(ask::ask(&redis.url(), &["PING"]).await.unwrap(), "PONG");
+    }
+}
+
+mod proxy {
+    use super::*;
+
+    async fn bench() -> (Spawned, Proxy, MultiplexedConnection) {
+        let redis = Spawned::start().await;
+        let proxy = Proxy::start(redis.address()).await;
+        let connection = connect(&proxy.url()).await;
+        (redis, proxy, connection)
+    }
+
+    #[tokio::test]
+    async fn a_faultless_proxy_passes_and_counts() {
+        let (_redis, proxy, mut connection) = bench().await;
+        let before = proxy.stats();
+        assert_eq!(ping(&mut connection).await.unwrap(), "PONG");
+        let after = proxy.stats();
+        assert_eq!((after.accepted, after.open, after.swallowed), (1, 1, 0));
+        assert_eq!(after.to_server - before.to_server, "*1\r\n$4\r\nPING\r\n".len() as u64);
+        assert_eq!(after.to_client - before.to_client, "+PONG\r\n".len() as u64);
+    }
+
+    #[tokio::test]
+    async fn a_stalled_connection_is_silent_for_good_and_a_new_one_passes() {
+        let (_redis, proxy, mut old) = bench().await;
+        proxy.stall();
+        assert!(is_silent(&mut old).await);
+        assert!(answers(&mut connect(&proxy.url()).await).await);
+        proxy.pass().await;
+        assert!(is_silent(&mut old).await);
+        assert!(proxy.stats().swallowed > 0);
+    }
+
+    #[tokio::test]
+    async fn a_black_hole_hides_even_the_death_of_the_server() {
+        let (redis, proxy, mut old) = bench().await;
+        proxy.stall();
+        redis.kill();
+        assert!(is_silent(&mut old).await);
+    }
+
+    #[tokio::test]
+    async fn when_all_is_stalled_new_connections_are_accepted_and_hear_nothing() {
+        let (_redis, proxy, _old) = bench().await;
+        proxy.stall_all();
+        let client = Client::open(proxy.url()).unwrap();
+        assert!(timeout(A_WHILE, try_connect(&client)).await.is_err());
+        proxy.pass().await;
+        assert!(answers(&mut connect(&proxy.url()).await).await);
+    }
+
+    #[tokio::test]
+    async fn dropped_connections_break_and_new_ones_pass() {
+        let (_redis, proxy, mut old) = bench().await;
+        proxy.drop_all().await;
+        assert_eq!(proxy.stats().open, 0);
+        assert!(ping(&mut old).await.unwrap_err().is_unrecoverable_error());
+        assert!(answers(&mut connect(&proxy.url()).await).await);
+    }
+
+    #[tokio::test]
+    async fn a_refusing_proxy_refuses_new_connections_and_keeps_old_ones() {
+        let (_redis, proxy, mut old) = bench().await;
+        proxy.refuse().await;
+        let refused = Client::open(proxy.url()).unwrap();
+        assert!(try_connect(&refused).await.unwrap_err().is_connection_refusal());
+        assert!(answers(&mut old).await);
+        proxy.pass().await;
+        assert!(answers(&mut connect(&proxy.url()).await).await);
+    }
+
+    #[tokio::test]
+    async fn a_delay_is_added_once_to_each_of_many_replies() {
+        let (_redis, proxy, connection) = bench().await;
+        proxy.delay(A_WHILE);
+        let start = Instant::now();
+        let calls = (0..50).map(|_| {
+            let mut connection = connection.clone();
+            tokio::spawn(async move { ping(&mut connection).await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            call.await.unwrap().unwrap();
+        }
+        let took = start.elapsed();
+        assert!(took >= A_WHILE && took < 25 * A_WHILE, "{took:?}, and one after the other it would be fifty times");
+    }
+
+    #[tokio::test]
+    async fn replies_drip_and_are_throttled() {
+        let (_redis, proxy, mut connection) = bench().await;
+        proxy.drip(Duration::from_millis(10));
+        let start = Instant::now();
+        ping(&mut connection).await.unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(60), "seven bytes, six pauses between them");
+
+        proxy.throttle(10_000);
+        let start = Instant::now();
+        let text: String = cmd("ECHO").arg("x".repeat(1_000)).query_async(&mut connection).await.unwrap();
+        assert_eq!(text.len(), 1_000);
+        assert!(start.elapsed() >= Duration::from_millis(90), "a thousand bytes at ten thousand a second");
+    }
+
+    #[tokio::test]
+    async fn new_connections_go_to_another_server_when_told_to() {
+        let (_redis, proxy, _old) = bench().await;
+        let other = Spawned::start().await;
+        other.cli(&["SET", "key", "other"]).await;
+        proxy.retarget(other.address());
+        let value: String = cmd("GET").arg("key").query_async(&mut connect(&proxy.url()).await).await.unwrap();
+        assert_eq!(value, "other");
+    }
+}
+
+mod replicas {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_replica_talks_in_lines_and_can_be_stopped_and_killed() {
+        let replica = Replica::start("sh", &["-c", r#"while read -r line; do echo "heard $line"; done"#]);
+        assert_eq!(replica.ask("one", 10 * SECOND).await, "heard one");
+        replica.stop();
+        replica.send("two");
+        assert!(timeout(A_WHILE, replica.recv_line(SECOND)).await.is_err());
+        replica.cont();
+        assert_eq!(replica.recv_line(10 * SECOND).await.unwrap(), "heard two");
+        replica.kill9();
+        assert!(!replica.runs());
+        assert_eq!(replica.recv_line(10 * SECOND).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_replica_hears_the_end_of_its_input() {
+        let replica = Replica::start("sh", &["-c", "cat; echo bye"]);
+        replica.end_input();
+        assert_eq!(replica.recv_line(10 * SECOND).await.unwrap(), "bye");
+        assert_eq!(replica.recv_line(10 * SECOND).await, None);
+    }
+
+    /// One test, two processes: this one starts itself again in the part of the parent, and kills it.
+    #[tokio::test]
+    async fn children_die_with_the_process_that_started_them() {
+        const PART: &str = "PHALANX_TEST_PART";
+        const NAME: &str = "replicas::children_die_with_the_process_that_started_them";
+        if std::env::var(PART).is_ok() {
+            let redis = Spawned::start().await;
+            println!("\nserver {} {}", redis.address(), redis.directory().display());
+            std::future::pending::<()>().await;
+        }
+        let program = std::env::current_exe().unwrap();
+        let parent = Replica::with(program, &["--exact", NAME, "--nocapture"], &[(PART, "parent")]);
+        let said = loop {
+            let line = parent.recv_line(10 * SECOND).await.unwrap();
+            if let Some(said) = line.strip_prefix("server ") {
+                break said.to_owned();
+            }
+        };
+        let (address, directory) = said.split_once(' ').unwrap();
+        let mut connection = connect(&format!("redis://{address}")).await;
+        parent.kill9();
+        // The server's death ends the connection; its listener may take a moment longer, as the kernel pleases.
+        let hung: RedisResult<()> = cmd("BLPOP").arg("never").arg(10).query_async(&mut connection).await;
+        assert!(hung.unwrap_err().is_unrecoverable_error());
+        let gone = async {
+            while TcpStream::connect(address).is_ok() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(10 * SECOND, gone).await.unwrap();
+        // The one thing a killed test leaves; whoever is given that port next would clear it away.
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}

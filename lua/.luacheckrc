@@ -1,0 +1,20 @@
+-- Run from this folder: `cd lua && luacheck scripts`.
+std = "lua51"
+max_line_length = 120
+read_globals = {"redis", "KEYS", "ARGV"}
+
+-- Includes stand before the operation's file: what they define is unused there and undefined here.
+files["scripts/include"] = {ignore = {"211"}}
+files["scripts"] = {read_globals = {"server_now"}}
+files["**/rate_limit_*.lua"] = {
+  read_globals = {"MAX_UNITS", "OTHER_RATE", "convert", "load_bucket", "save_bucket"},
+}
+files["**/breaker_*.lua"] = {
+  read_globals = {
+    "CLOSED", "OPEN", "HALF_OPEN", "FORCED_OPEN", "FORCED_CLOSED", "DISABLED", "OTHER_SPEC", "MAX_ESCALATION",
+    "MAX_U32", "MAX_COUNT", "SLICES", "read_spec", "clear_window", "load", "save", "touch", "sum", "begin", "enter",
+    "open", "count", "commit", "answer",
+  },
+}
+files["**/digest_*.lua"] = {read_globals = {"SLOTS", "BINS", "HEADER", "read_header"}}
+files["**/lock_*.lua"] = {read_globals = {"MAX_BACKSTEP", "MAX_EXACT", "MAX_TTL", "read_lock", "save_lock"}}

@@ -1,0 +1,53 @@
+-- breaker_settle: tells the circuit what became of trial calls.
+-- KEYS: [1] the circuit
+-- ARGV: [1] spec: failure_ratio consecutive_failures slow_call_ratio latency_duration sampling_window min_throughput
+--           break_duration break_multiplier max_break_duration break_jitter half_open_max_calls success_threshold
+--           lease ramp_over ramp_steps fingerprint (times in microseconds; none is -1, 0, -1, -1; no ramp is 0)
+--       [2] claim: epoch phase left escalation forced, as the asking replica last knew them; epoch 0 knows nothing
+--       [3] channel on which others are told
+--       [4] id of the circuit, for them
+--       [5] luck, 0 to 1, which places a jittered break
+--       [6] number of trial calls
+--       [7..] of each: epoch, lease, kind. Kind: 0 success, 1 slow success, 2 failure, 3 slow failure, 6 says nothing
+-- returns: now, phase, epoch, left, forced, ramping, escalation, flags (1 repaired, 2 stored by another spec, 4 adopted
+--          from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow)
+-- keeps: the circuit as text (include/breaker_state.lua), for twice its longest time and five minutes, 30 days while
+--        an operator's word stands; a lease that is not held changes nothing
+
+local function take_lease(s, id)
+  for i, held in ipairs(s.leases) do
+    if held.id == id then
+      table.remove(s.leases, i)
+      touch(s)
+      return true
+    end
+  end
+  -- It ran out and its place was given to somebody else: no longer ours to settle.
+  return false
+end
+
+local function settle(s, spec, lease, kind)
+  if not take_lease(s, lease) or kind == 6 then return end
+  if kind >= 2 or (kind == 1 and spec.slow_call_ratio >= 0) then
+    open(s, spec)
+    return
+  end
+  s.proven = s.proven + 1
+  if s.proven >= spec.success_threshold then enter(s, spec, CLOSED, -1) end
+end
+
+local spec = read_spec()
+local s = load(spec)
+for call = 1, tonumber(ARGV[6]) do
+  local first = 4 + 3 * call
+  local epoch, lease, kind = tonumber(ARGV[first]), tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2])
+  if epoch == s.epoch and s.forced ~= DISABLED then
+    if s.phase == HALF_OPEN then
+      settle(s, spec, lease, kind)
+    elseif s.phase == CLOSED and kind < 4 then
+      count(s, spec, kind, 1, math.floor(s.now / s.slice_len))
+    end
+  end
+end
+commit(s, spec)
+return answer(s)

@@ -1,0 +1,23 @@
+-- digest_read: the packed counters of the slices inside the window; the reader computes the quantile.
+-- KEYS: [1] the digest
+-- ARGV: [1] slice_len in microseconds
+-- returns: now, the present slice, flags (1 corrupt, 2 of another slice_len), then of each slot inside the window: its
+--          slice, and its 552 counters as 2,208 bytes, big endian
+-- keeps: nothing; writes nothing
+local slice_len = tonumber(ARGV[1])
+local now = server_now()
+local slices, flags, newest = read_header(now, slice_len)
+local present = math.max(newest or 0, math.floor(now / slice_len))
+local reply = {now, present, flags}
+if not slices then return reply end
+for slot = 0, SLOTS - 1 do
+  local slice = slices[slot]
+  if slice > present - SLOTS and slice % SLOTS == slot then
+    local first = HEADER + slot * 4 * BINS
+    local bytes = redis.call('GETRANGE', KEYS[1], first, first + 4 * BINS - 1)
+    local n = #reply
+    -- Redis makes the string as long as it must be; what it left out are zeros.
+    reply[n + 1], reply[n + 2] = slice, bytes .. string.rep('\0', 4 * BINS - #bytes)
+  end
+end
+return reply

@@ -1,0 +1,23 @@
+-- A digest's key: 128 bytes of header ('ph1 ', slice_len and the slice of each slot in 16 digits, blanks), then five
+-- slots of 552 counters, 32 bits each. A slice lies in the slot of its number modulo five.
+local SLOTS, BINS, HEADER, MAX_BACKSTEP = 5, 552, 128, 1000000
+local REPAIRED, OTHER_LENGTH = 1, 2
+
+-- The slices in the header; nothing if there are none to go on with, and flags that say why.
+local function read_header(now, slice_len)
+  local header = redis.pcall('GETRANGE', KEYS[1], 0, HEADER - 1)
+  if header == '' then return nil, 0 end
+  if type(header) ~= 'string' or not string.find(header, '^ph1 %d+ +$') or string.find(header, ' ', 5, true) ~= 101
+    or #header ~= HEADER then return nil, REPAIRED end
+  if tonumber(string.sub(header, 5, 20)) ~= slice_len then return nil, OTHER_LENGTH end
+  local slices, newest = {}, 0
+  for slot = 0, SLOTS - 1 do
+    local slice = tonumber(string.sub(header, 21 + 16 * slot, 36 + 16 * slot))
+    -- A slot that was never used says 0, which only the first may hold.
+    if slice % SLOTS ~= slot and slice ~= 0 then return nil, REPAIRED end
+    slices[slot], newest = slice, math.max(newest, slice)
+  end
+  -- The clock stepped back: those counts belong to a time that is still to come.
+  if newest * slice_len > now + MAX_BACKSTEP then return nil, 0 end
+  return slices, 0, newest
+end

@@ -1,0 +1,13 @@
+-- lock_release: frees a lock that is held, and tells who waits.
+-- KEYS: [1] the lock
+-- ARGV: [1] owner
+--       [2] fence
+--       [3] channel on which 'released' is told
+-- returns: now, 1 if it was held or 0
+-- keeps: nothing; the last fence stays where lock_acquire put it
+local now = server_now()
+local fence, at, ttl, holder = read_lock()
+if not fence or fence ~= tonumber(ARGV[2]) or holder ~= ARGV[1] then return {now, 0} end
+redis.call('DEL', KEYS[1])
+redis.call('PUBLISH', ARGV[3], 'released')
+return {now, now < at + ttl and 1 or 0}

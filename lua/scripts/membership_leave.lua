@@ -1,0 +1,10 @@
+-- membership_leave: this replica no longer counts among the living.
+-- KEYS: [1] the members
+-- ARGV: [1] id of the replica
+-- returns: now, living replicas
+-- keeps: a sorted set of ids by the microsecond they expire; its TTL stays
+local now = server_now()
+local gone = redis.pcall('ZREM', KEYS[1], ARGV[1])
+if type(gone) == 'table' then return {now, 0} end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+return {now, redis.call('ZCARD', KEYS[1])}

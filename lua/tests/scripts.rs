@@ -1,0 +1,143 @@
+//! Every script keeps to its header, and all of them to the house rules.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use phalanx_lua::{ALL, COMMANDS, Script};
+
+/// The five parts of a header; the first is the operation's own name.
+const PARTS: [&str; 4] = ["KEYS", "ARGV", "returns", "keeps"];
+
+fn file(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(path)).unwrap()
+}
+
+fn names_in(folder: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect()
+}
+
+/// The parts of a script's header: what stands before each colon, and the text after it.
+fn header(script: &Script) -> Vec<(String, String)> {
+    let text = file(&format!("{}.lua", script.name));
+    let mut parts: Vec<(String, String)> = Vec::new();
+    for line in text.lines().map_while(|line| line.strip_prefix("--")) {
+        match line.strip_prefix(' ').filter(|line| !line.starts_with(' ')).and_then(|line| line.split_once(": ")) {
+            Some((part, text)) => parts.push((part.to_owned(), text.to_owned())),
+            None => parts.last_mut().expect("a part").1.push_str(line),
+        }
+    }
+    parts
+}
+
+fn part(script: &Script, name: &str) -> String {
+    header(script).into_iter().find(|(part, _)| part == name).expect("a part").1
+}
+
+/// Without comments and with nothing between quotes touched: what runs.
+fn code(source: &str) -> String {
+    source
+        .lines()
+        .map(|line| line.split(" --").next().unwrap_or_default())
+        .filter(|l| !l.starts_with("--"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// What stands after each occurrence of `before`, up to `end`.
+fn after<'a>(text: &'a str, before: &str, end: char) -> Vec<&'a str> {
+    text.split(before).skip(1).filter_map(|rest| rest.split(end).next()).collect()
+}
+
+#[test]
+fn every_file_is_a_script_and_every_script_a_file() {
+    let names: BTreeSet<_> = ALL.iter().map(|script| script.name.to_owned()).collect();
+    assert_eq!(names, names_in("scripts"));
+    assert_eq!(names.len(), ALL.len());
+    let constants = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
+    for name in names {
+        assert!(constants.contains(&format!("{} = \"{name}\"", name.to_uppercase())), "{name}");
+    }
+}
+
+#[test]
+fn every_header_has_its_five_parts() {
+    for script in ALL {
+        let parts: Vec<_> = header(script).into_iter().map(|(part, _)| part).collect();
+        assert_eq!(parts[0], script.name);
+        assert_eq!(parts[1..], PARTS, "{}", script.name);
+        assert!(header(script).iter().all(|(_, text)| text.trim().len() > 2), "{}", script.name);
+    }
+}
+
+#[test]
+fn every_header_names_the_keys_and_arguments_that_are_used() {
+    for script in ALL {
+        let code = code(script.source);
+        for list in ["KEYS", "ARGV"] {
+            let used = after(&code, &format!("{list}["), ']');
+            let (numbers, variables): (Vec<_>, Vec<_>) =
+                used.into_iter().partition(|index| index.parse::<usize>().is_ok());
+            let numbers: BTreeSet<_> = numbers.into_iter().collect();
+            let text = part(script, list);
+            let named: BTreeSet<_> = after(&text, "[", ']').into_iter().collect();
+            let (open, plain): (BTreeSet<_>, BTreeSet<_>) = named.into_iter().partition(|index| index.ends_with(".."));
+            assert_eq!(plain, numbers, "{} {list}", script.name);
+            assert_eq!(open.is_empty(), variables.is_empty(), "{} {list}: {variables:?}", script.name);
+            let next = (plain.len() + 1).to_string();
+            assert!(open.iter().all(|index| index.trim_end_matches("..") == next), "{} {list}", script.name);
+            if list == "KEYS" {
+                assert_eq!(plain.len(), script.keys, "{}", script.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_clock_asks_for_the_time_and_each_script_does_so_once() {
+    assert!(file("include/clock.lua").contains("'TIME'"));
+    for script in ALL {
+        let code = code(script.source);
+        assert_eq!(code.matches("'TIME'").count(), 1, "{}", script.name);
+        assert_eq!(code.matches("server_now()").count(), 2, "{}: made once, asked once", script.name);
+        assert!(!script.virtual_source.contains("'TIME'"), "{}", script.name);
+        let own = code.replace("string.format", "");
+        assert!(!own.contains("#ARGV"), "{}: the last argument is the tests' clock", script.name);
+        assert!(!own.contains("os.") && !own.contains("math.random"), "{}", script.name);
+    }
+}
+
+/// What scripts call, by the text of their calls. `digest_flush` puts one together: it begins with its name too.
+fn commands(script: &Script) -> BTreeSet<String> {
+    let code = code(script.source);
+    let calls = ["redis.call('", "redis.pcall('", "args = {'"].iter().flat_map(|call| after(&code, call, '\''));
+    calls.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_list_of_commands_is_the_scripts() {
+    let used: BTreeSet<_> = ALL.iter().flat_map(commands).collect();
+    let listed: BTreeSet<_> = COMMANDS.iter().map(|&command| command.to_owned()).collect();
+    assert_eq!(used, listed);
+    assert!(COMMANDS.is_sorted());
+    for script in ALL {
+        // Every other call must be one that the test above can read.
+        let code = code(script.source);
+        let calls = code.matches("redis.call(").count() + code.matches("redis.pcall(").count();
+        let named = code.matches("redis.call('").count() + code.matches("redis.pcall('").count();
+        assert_eq!(calls - named, code.matches("redis.call(unpack(args))").count(), "{}", script.name);
+    }
+    let forbidden = ["KEYS", "SCAN", "FLUSHALL", "FLUSHDB", "CONFIG", "EVAL", "SCRIPT", "DEBUG", "SHUTDOWN", "SORT"];
+    assert!(forbidden.iter().all(|command| !COMMANDS.contains(command)));
+}
+
+#[test]
+fn every_set_has_a_time_to_live() {
+    for script in ALL {
+        for set in after(&code(script.source), "redis.call('SET', ", '\n') {
+            assert!(set.contains("'PX', "), "{}: {set}", script.name);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The promises of a fleet in numbers: what was promised, what was seen, and whether it was kept.
+
+use std::time::Duration;
+
+use phalanx::RateLimitSpec;
+
+use crate::evidence::Evidence;
+use crate::faults::Fault;
+use crate::ledger::{Ledger, Pages};
+use crate::paint::{Ink, Line};
+use crate::policy::ONE_PROBE;
+use crate::story::{Act, Story};
+use crate::table::millis;
+
+/// A trip is known to all after a push; if the push is lost, after the next regular round (250 ms) and a little.
+const TRIP: Duration = Duration::from_millis(300);
+/// Redis decides again so soon after it is back.
+const RECOVERY: Duration = Duration::from_millis(2_500);
+/// The whole of a declared rate is handed out: this much of it, under steady demand.
+const LEAST: f64 = 0.95;
+
+/// One promise and how it went; not judged if the story gave no occasion.
+struct Promise {
+    name: &'static str,
+    kept: Option<bool>,
+    seen: String,
+}
+
+/// The judgement, as lines, and whether every promise was kept.
+pub(crate) fn judge(ledger: &Ledger, pages: &Pages) -> (Vec<Line>, bool) {
+    let (story, evidence) = (ledger.story(), &pages.evidence);
+    let Some(limit) = &ledger.policy().rate_limit else { return (Vec::new(), true) };
+    let promises = [
+        steady(limit, evidence, &story),
+        whole(limit, evidence, &story),
+        trips(evidence),
+        probes(evidence, &story),
+        outages(evidence, &story),
+        waits(evidence),
+    ];
+    let kept = promises.iter().all(|promise| promise.kept != Some(false));
+    (promises.iter().map(Promise::line).collect(), kept)
+}
+
+impl Promise {
+    fn line(&self) -> Line {
+        let (ink, word) = match self.kept {
+            Some(true) => (Ink::Green, "kept"),
+            Some(false) => (Ink::Red, "BROKEN"),
+            None => (Ink::Dim, "-"),
+        };
+        Line::new()
+            .with(Ink::Plain, format!("  {:<9} ", self.name))
+            .with(ink, format!("{word:>7}   "))
+            .with(Ink::Dim, self.seen.as_str())
+    }
+}
+
+/// The declared rate is the fleet's: no more than that in any stretch from the beginning, and all of it, as long as all
+/// is well.
+fn steady(limit: &RateLimitSpec, evidence: &Evidence, story: &Story) -> Promise {
+    let fault = evidence.faults.first().map_or(Duration::MAX, |(at, _)| *at);
+    let until = story.end_of(Act::Healthy).min(fault).min(story.now());
+    let (rate, burst) = rate_and_burst(limit);
+    let bound = |at: Duration| burst + rate * at.as_secs_f64();
+    let stamps = || evidence.admitted.iter().take_while(|at| **at <= until);
+    let over = stamps().enumerate().any(|(before, at)| (before + 1) as f64 > bound(*at));
+    let (admitted, most) = (stamps().count(), bound(until));
+    let percent = admitted as f64 * 100.0 / most;
+    let enough = percent >= LEAST * 100.0 || until < Duration::from_secs(2);
+    let seen = format!(
+        "{admitted} calls in the first {:.1} s, {percent:.0} % of the most there can be: {burst:.0} + {rate:.0}/s x {:.1} s = {most:.0}",
+        until.as_secs_f64(),
+        until.as_secs_f64(),
+    );
+    Promise { name: "rate", kept: Some(!over && enough), seen }
+}
+
+/// Over the whole story, with what each replica may take by itself while Redis is away, and one burst for every Redis
+/// that came back empty.
+fn whole(limit: &RateLimitSpec, evidence: &Evidence, story: &Story) -> Promise {
+    let (rate, burst) = rate_and_burst(limit);
+    let length = story.now().min(story.length());
+    let share = 1.0 / evidence.outages.len().max(1) as f64;
+    let outages = evidence.outages.iter().flatten();
+    let alone: f64 = outages
+        .map(|away| away.until.unwrap_or(length).saturating_sub(away.from).as_secs_f64())
+        .map(|seconds| share * (burst + rate * seconds))
+        .sum();
+    let restarts = evidence.faults.iter().filter(|(_, fault)| *fault == Fault::RestartRedis).count() as f64;
+    let most = burst + rate * length.as_secs_f64() + alone + burst * restarts;
+    let admitted = evidence.admitted.len();
+    let seen = if alone > 0.0 || restarts > 0.0 {
+        format!(
+            "{admitted} calls in all, at most {most:.0}, of which {alone:.0} for replicas alone and {:.0} for lost state",
+            burst * restarts
+        )
+    } else {
+        format!("{admitted} calls in all, at most {most:.0}")
+    };
+    Promise { name: "in all", kept: Some(admitted as f64 <= most), seen }
+}
+
+/// One replica's trip stops all of them.
+fn trips(evidence: &Evidence) -> Promise {
+    let name = "trip";
+    let spreads: Vec<_> = evidence.openings().map(|opening| opening.spread(evidence)).collect();
+    let Some(first) = evidence.openings().next() else {
+        return Promise { name, kept: None, seen: "the fleet's circuit never opened".into() };
+    };
+    let who = first.first_replica() + 1;
+    let Some(worst) = spreads.iter().copied().collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max()) else {
+        let never = spreads.iter().filter(|spread| spread.is_none()).count();
+        return Promise { name, kept: Some(false), seen: format!("{never} openings did not come to all replicas") };
+    };
+    let soon = first.spread(evidence).map_or_else(String::new, exact);
+    let seen = format!(
+        "replica {who}'s was known to all after {soon}; {} openings, the slowest after {} (push; at most {} without)",
+        spreads.len(),
+        exact(worst),
+        millis(TRIP),
+    );
+    Promise { name, kept: Some(worst <= TRIP), seen }
+}
+
+/// One trial call at a time in all processes together, and a failed one ends the trial.
+fn probes(evidence: &Evidence, story: &Story) -> Promise {
+    let (name, quota) = ("probes", ONE_PROBE.0 as usize);
+    let mut breaks = evidence.openings().map(|opening| opening.first).peekable();
+    let mut counts = Vec::new();
+    while let Some(from) = breaks.next() {
+        let to = breaks.peek().copied().unwrap_or(Duration::MAX);
+        counts.push(evidence.probes.iter().filter(|(began, _)| (from..to).contains(began)).count());
+    }
+    if counts.iter().sum::<usize>() == 0 {
+        return Promise { name, kept: None, seen: "the fleet never had to try the upstream out".into() };
+    }
+    let at_once = |at: Duration| evidence.probes.iter().filter(|(from, to)| (*from..*to).contains(&at)).count();
+    let most = evidence.probes.iter().map(|(from, _)| at_once(*from)).max().unwrap_or(0);
+    let list: Vec<_> = counts.iter().map(usize::to_string).collect();
+    let vain = evidence.probes.iter().filter(|(from, _)| story.act_at(*from) == Act::Failing).count();
+    let seen = format!(
+        "{} per break of the fleet, {most} at a time (at most {quota}); {vain} in vain, {} must succeed to close",
+        list.join(", "),
+        ONE_PROBE.1,
+    );
+    Promise { name, kept: Some(most <= quota), seen }
+}
+
+/// Each replica tells each outage once, and has Redis back soon after it is back.
+fn outages(evidence: &Evidence, story: &Story) -> Promise {
+    let name = "outages";
+    let count = |wanted: fn(Fault) -> bool| evidence.faults.iter().filter(|(_, fault)| wanted(*fault)).count();
+    let (begun, ended) = (count(Fault::begins_outage), count(Fault::ends_outage));
+    let survivors: Vec<_> = evidence.survivors().map(|replica| &evidence.outages[replica]).collect();
+    let told: Vec<_> = survivors.iter().map(|outages| outages.len()).collect();
+    let back: usize = survivors.iter().map(|outages| outages.iter().filter(|away| away.until.is_some()).count()).sum();
+    let decided: u64 = survivors.iter().flat_map(|outages| outages.iter()).map(|away| away.decided).sum();
+    let told_as_done = told.iter().all(|told| *told == begun);
+    let list: Vec<_> = told.iter().map(usize::to_string).collect();
+    let mut seen = format!("{begun} made, {} told by the replicas, {back} ends told", list.join(" + "));
+    let mut kept = told_as_done;
+    let last_end = evidence.faults.iter().rev().find(|(_, fault)| fault.ends_outage());
+    if let Some((at, _)) = last_end.filter(|(at, _)| *at + RECOVERY < story.length()) {
+        let slowest = survivors.iter().filter_map(|outages| outages.last()?.until).max().unwrap_or(Duration::MAX);
+        let after = slowest.saturating_sub(*at);
+        kept &= back == ended * survivors.len() && after <= RECOVERY;
+        seen += &format!(", the last {} after Redis was back (at most {})", millis(after), millis(RECOVERY));
+    }
+    if decided > 0 {
+        seen += &format!("; {decided} decisions made alone");
+    }
+    Promise { name, kept: (begun > 0 || !told_as_done).then_some(kept), seen }
+}
+
+/// Nobody waits long for Redis, whatever it does. Not judged: on a busy machine this is the machine.
+fn waits(evidence: &Evidence) -> Promise {
+    let seen = format!("the slowest refusal took {}", exact(evidence.slowest_refusal));
+    Promise { name: "waits", kept: None, seen }
+}
+
+fn rate_and_burst(limit: &RateLimitSpec) -> (f64, f64) {
+    (limit.permits as f64 / limit.per.as_secs_f64(), limit.burst.unwrap_or(limit.permits) as f64)
+}
+
+/// Milliseconds with a digit behind the point: here it counts.
+fn exact(duration: Duration) -> String {
+    format!("{:.1} ms", duration.as_secs_f64() * 1_000.0)
+}

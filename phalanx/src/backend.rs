@@ -1,0 +1,199 @@
+//! Which store a module stands on: this process' memory, or Redis. A closed choice, so that nothing is boxed and no type
+//! parameter reaches the user.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::clock::{Clock, Time};
+use phalanx_core::key::StateKey;
+use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
+use phalanx_core::table::Worth;
+use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
+#[cfg(feature = "redis")]
+use phalanx_store_redis::{Bucket, Circuit, Digest, RedisStore};
+
+/// The store of a module.
+#[derive(Clone, Debug)]
+pub struct Backend {
+    memory: MemoryStore,
+    #[cfg(feature = "redis")]
+    redis: Option<(RedisStore, Scopes)>,
+}
+
+/// What of the state the fleet shares.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scopes {
+    pub(crate) rate_limits: crate::Scope,
+    pub(crate) breakers: crate::Scope,
+    pub(crate) digests: crate::Scope,
+}
+
+macro_rules! either {
+    ($(#[$doc:meta])* $name:ident, $local:ty, $shared:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub enum $name {
+            /// In this process' memory.
+            Local(Arc<$local>),
+            /// In Redis.
+            #[cfg(feature = "redis")]
+            Shared(Arc<$shared>),
+        }
+    };
+}
+
+either!(
+    /// A bucket of either store.
+    AnyBucket, BucketCell, Bucket
+);
+either!(
+    /// A circuit of either store.
+    AnyBreaker, BreakerCell, Circuit
+);
+either!(
+    /// A digest of either store.
+    AnyDigest, DigestCell, Digest
+);
+
+impl Backend {
+    pub(crate) const fn memory(memory: MemoryStore) -> Self {
+        Self {
+            memory,
+            #[cfg(feature = "redis")]
+            redis: None,
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) const fn redis(memory: MemoryStore, redis: RedisStore, scopes: Scopes) -> Self {
+        Self { memory, redis: Some((redis, scopes)) }
+    }
+
+    /// The Redis store, if there is one.
+    #[cfg(feature = "redis")]
+    pub(crate) fn shared(&self) -> Option<&RedisStore> {
+        self.redis.as_ref().map(|(store, _)| store)
+    }
+
+    #[cfg(feature = "redis")]
+    fn shared_for(&self, scope: impl Fn(&Scopes) -> crate::Scope) -> Option<&RedisStore> {
+        self.redis.as_ref().filter(|(_, scopes)| scope(scopes) == crate::Scope::Fleet).map(|(store, _)| store)
+    }
+}
+
+/// The same question to whichever kind the cell is of.
+macro_rules! dispatch {
+    ($cell:ident: $any:ident, local => $local:expr, shared => $shared:expr) => {
+        match $cell {
+            $any::Local($cell) => $local,
+            #[cfg(feature = "redis")]
+            $any::Shared($cell) => $shared,
+        }
+    };
+}
+
+impl Store for Backend {
+    fn clock(&self) -> &Clock {
+        self.memory.clock()
+    }
+}
+
+impl RateLimitStore for Backend {
+    type Bucket = AnyBucket;
+
+    fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<AnyBucket> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.shared_for(|scopes| scopes.rate_limits) {
+            return Arc::new(AnyBucket::Shared(redis.bucket(key, spec)));
+        }
+        Arc::new(AnyBucket::Local(self.memory.bucket(key, spec)))
+    }
+
+    #[inline]
+    fn acquire_now(&self, bucket: &AnyBucket, now: Time, ask: Ask) -> Option<Grant> {
+        dispatch!(bucket: AnyBucket, local => self.memory.acquire_now(bucket, now, ask), shared => bucket.acquire_now(now, ask))
+    }
+
+    async fn acquire(&self, bucket: &AnyBucket, now: Time, ask: Ask) -> Grant {
+        dispatch!(bucket: AnyBucket, local => self.memory.acquire(bucket, now, ask).await, shared => bucket.acquire(now, ask).await)
+    }
+
+    #[inline]
+    fn refund(&self, bucket: &AnyBucket, cost: u32, due: Time) {
+        dispatch!(bucket: AnyBucket, local => self.memory.refund(bucket, cost, due), shared => bucket.refund(cost, due));
+    }
+
+    async fn peek(&self, bucket: &AnyBucket, now: Time) -> Level {
+        dispatch!(bucket: AnyBucket, local => self.memory.peek(bucket, now).await, shared => bucket.peek(now).await)
+    }
+}
+
+impl BreakerStore for Backend {
+    type Breaker = AnyBreaker;
+
+    fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<AnyBreaker> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.shared_for(|scopes| scopes.breakers) {
+            return Arc::new(AnyBreaker::Shared(redis.breaker(key, spec)));
+        }
+        Arc::new(AnyBreaker::Local(self.memory.breaker(key, spec)))
+    }
+
+    #[inline]
+    fn admit_now(&self, breaker: &AnyBreaker, now: Time) -> Option<Answer> {
+        dispatch!(breaker: AnyBreaker, local => self.memory.admit_now(breaker, now), shared => breaker.admit_now(now))
+    }
+
+    async fn admit(&self, breaker: &AnyBreaker, now: Time) -> (Answer, Option<Transition>) {
+        dispatch!(breaker: AnyBreaker, local => self.memory.admit(breaker, now).await, shared => breaker.admit(now).await)
+    }
+
+    #[inline]
+    fn record(&self, breaker: &AnyBreaker, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        dispatch!(breaker: AnyBreaker, local => self.memory.record(breaker, now, ticket, sample), shared => breaker.record(now, ticket, sample))
+    }
+
+    fn observe_quantile(&self, breaker: &AnyBreaker, now: Time, value: Option<Duration>) -> Option<Transition> {
+        dispatch!(breaker: AnyBreaker, local => self.memory.observe_quantile(breaker, now, value), shared => breaker.observe_quantile(now, value))
+    }
+
+    fn worth(&self, breaker: &AnyBreaker) -> Worth {
+        dispatch!(breaker: AnyBreaker, local => self.memory.worth(breaker), shared => phalanx_core::table::Entry::worth(&**breaker))
+    }
+
+    async fn force(&self, breaker: &AnyBreaker, forced: Option<Forced>) {
+        dispatch!(breaker: AnyBreaker, local => self.memory.force(breaker, forced).await, shared => breaker.force(forced).await);
+    }
+
+    async fn reset(&self, breaker: &AnyBreaker, now: Time) -> Option<Transition> {
+        dispatch!(breaker: AnyBreaker, local => self.memory.reset(breaker, now).await, shared => breaker.reset(now).await)
+    }
+
+    async fn inspect(&self, breaker: &AnyBreaker, now: Time) -> BreakerView {
+        dispatch!(breaker: AnyBreaker, local => self.memory.inspect(breaker, now).await, shared => breaker.inspect(now).await)
+    }
+}
+
+impl LatencyDigestStore for Backend {
+    type Digest = AnyDigest;
+
+    fn digest(&self, key: &StateKey, window: Duration) -> Arc<AnyDigest> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.shared_for(|scopes| scopes.digests) {
+            return Arc::new(AnyDigest::Shared(redis.digest(key, window)));
+        }
+        Arc::new(AnyDigest::Local(self.memory.digest(key, window)))
+    }
+
+    #[inline]
+    fn observe(&self, digest: &AnyDigest, now: Time, latency: Duration) {
+        dispatch!(digest: AnyDigest, local => self.memory.observe(digest, now, latency), shared => digest.observe(now, latency));
+    }
+
+    fn quantile(&self, digest: &AnyDigest, now: Time, quantile: f64) -> Option<Duration> {
+        dispatch!(digest: AnyDigest, local => self.memory.quantile(digest, now, quantile), shared => digest.quantile(now, quantile))
+    }
+}

@@ -1,0 +1,141 @@
+//! A circuit alone: what decides while Redis is away.
+//!
+//! The twin goes on from the phase last heard of; its window starts empty. Its tickets carry a mark, so that they count
+//! for nothing in the fleet's epochs. What it learned is not told to the fleet afterwards; only if it is open when
+//! Redis is back does this replica go on refusing, until its own break is over.
+
+use std::sync::Arc;
+
+use phalanx_core::breaker::{Admission, Breaker, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::clock::Time;
+use phalanx_core::rejection::Source;
+use phalanx_core::store::Answer;
+use phalanx_store_memory::BreakerCell;
+
+use super::telling::Run;
+use super::{Held, Inner, Shared};
+
+/// The mark of a twin's ticket: an epoch that no circuit reaches.
+const TWIN: u64 = 1 << 61;
+
+/// Outcomes that one lost run tells a twin at most.
+const MOST_SAMPLES: u64 = 1_000;
+
+pub(super) const fn is_twins(ticket: Ticket) -> bool {
+    ticket.epoch & TWIN != 0
+}
+
+const fn marked(admission: Admission) -> Admission {
+    match admission {
+        Admission::Admitted(ticket) => Admission::Admitted(Ticket { epoch: ticket.epoch | TWIN, ..ticket }),
+        refused @ Admission::Refused { .. } => refused,
+    }
+}
+
+impl Shared {
+    /// The twin of the present outage, made from what was last heard.
+    pub(super) fn twin(&self, inner: &mut Inner, now: Time) -> Arc<BreakerCell> {
+        let outage = self.fleet.lane(self.place.slot).latch.falls();
+        if let Some((made_in, twin)) = &inner.twin
+            && *made_in == outage
+        {
+            return twin.clone();
+        }
+        let spec = &inner.spec;
+        let breaker = match &inner.known {
+            None => Breaker::new(now, spec),
+            Some(known) => {
+                let view = &known.view;
+                let left = known.until.since(now);
+                Breaker::restore(now, spec, view.epoch, view.phase, left, view.escalation, view.forced)
+            }
+        };
+        let twin = Arc::new(BreakerCell::over(self.fleet.clock.clone(), spec, self.fleet.rng.fork(), breaker));
+        inner.twin = Some((outage, twin.clone()));
+        twin
+    }
+
+    /// Takes the word of the twin.
+    pub(super) fn admit_by_twin(&self, now: Time) -> (Answer, Option<Transition>) {
+        self.fleet.lane(self.place.slot).latch.decided_locally();
+        let twin = self.twin(&mut self.inner.lock(), now);
+        let (answer, change) = twin.admit_now(now).map_or_else(|| twin.admit(now), |answer| (answer, None));
+        let source = if answer.source == Source::Local { Source::Degraded } else { answer.source };
+        (Answer { admission: marked(answer.admission), source }, change)
+    }
+
+    pub(super) fn record_by_twin(
+        &self,
+        mut inner: Held<'_>,
+        now: Time,
+        ticket: Ticket,
+        sample: Sample,
+    ) -> Option<Transition> {
+        let twin = if self.is_away() { self.twin(&mut inner, now) } else { inner.twin.as_ref()?.1.clone() };
+        drop(inner);
+        // A trial call leased by Redis is none of the twin's.
+        let own = Ticket { epoch: ticket.epoch & !TWIN, ..ticket };
+        let leased_elsewhere = !is_twins(ticket) && ticket.lease.is_some();
+        if leased_elsewhere { None } else { twin.record(now, own, sample) }
+    }
+
+    /// Outcomes that could not be told: if Redis is away, the twin hears of them.
+    pub(super) fn count_alone(&self, runs: &[Run]) {
+        if !self.is_away() {
+            return;
+        }
+        let now = self.fleet.clock.now();
+        let (twin, slow) = {
+            let mut inner = self.inner.lock();
+            (self.twin(&mut inner, now), inner.spec.slow_call_threshold.unwrap_or_default())
+        };
+        for (epoch, sample) in runs.iter().flat_map(|run| run.samples(slow, MOST_SAMPLES)) {
+            if let Some(change) = twin.record(now, Ticket { epoch, lease: None }, sample) {
+                self.tell(change);
+            }
+        }
+    }
+
+    /// An operator's word that Redis cannot hear: it counts here at once, and is told when Redis is back.
+    pub(super) fn force_alone(&self, forced: Option<Forced>) {
+        let now = self.fleet.clock.now();
+        let mut inner = self.inner.lock();
+        inner.owed.word = Some(forced);
+        self.twin(&mut inner, now).force(forced);
+    }
+
+    pub(super) fn reset_alone(&self, now: Time) -> Option<Transition> {
+        self.twin(&mut self.inner.lock(), now).reset(now)
+    }
+
+    pub(super) fn inspect_alone(&self, now: Time) -> BreakerView {
+        self.twin(&mut self.inner.lock(), now).inspect(now)
+    }
+
+    /// Redis went away: nobody is answered from what was last heard any more.
+    pub(crate) fn go_alone(&self) {
+        let now = self.fleet.clock.now();
+        let mut inner = self.inner.lock();
+        self.gather(&mut inner, now);
+        self.show(&mut inner, now);
+    }
+
+    /// Nobody listens for changes any more: whoever calls next has to ask.
+    pub(crate) fn trust_nothing(&self) {
+        let inner = self.inner.lock();
+        self.front.show(inner.known.map_or(0, |known| known.view.epoch), phalanx_store_memory::Shown::Ask);
+    }
+
+    /// Redis is back and decides again. An open twin keeps this replica from calling until its break is over.
+    pub(crate) fn come_back(self: &Arc<Self>) {
+        let now = self.fleet.clock.now();
+        let mut inner = self.inner.lock();
+        if let Some((_, twin)) = inner.twin.take() {
+            let left = twin.inspect(now).break_left.unwrap_or_default();
+            inner.held_open = (!left.is_zero()).then(|| now.after(left));
+        }
+        self.show(&mut inner, now);
+        drop(inner);
+        self.tick(true);
+    }
+}

@@ -1,0 +1,278 @@
+//! The way to one server: who has something to say boards the next flight.
+//!
+//! ```text
+//!   callers ──► batch ─┐
+//!   refunds ───────────┤  cell (bucket, circuit, digest)
+//!   outcomes ──────────┘        │ call_out
+//!                               ▼
+//!                        ready: cell, cell, cell      at most FLIGHTS under way
+//!                               │ board                 each one pipeline, one timer
+//!                               ▼
+//!                        flight ──► Redis ──► land: each cell reads its replies
+//! ```
+//!
+//! The bound is on flights, not on keys: while all are under way, everybody who arrives waits together and leaves
+//! together, which is what makes a round trip cheap. A flight that is lost (its runtime ended) lands all the same, with
+//! a failure.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::latch::Latch;
+
+/// Flights under way at a time.
+const FLIGHTS: usize = 4;
+/// Cells on one flight.
+const SEATS: usize = 64;
+
+/// What came of one call.
+pub type Replied = Result<Value, Failure>;
+
+/// Carries calls to Redis, in order. The outer error stands for all of them.
+pub trait Wire: Send + Sync + fmt::Debug + 'static {
+    /// Sends all of them at once and waits for all the replies.
+    fn send(&self, calls: Vec<Invocation>) -> Pin<Box<dyn Future<Output = Result<Vec<Replied>, Failure>> + Send + '_>>;
+}
+
+/// Somebody with something to say.
+pub(crate) trait Passenger: Send + Sync {
+    /// Hands over all there is to say now.
+    fn board(self: Arc<Self>, manifest: &mut Manifest);
+}
+
+/// What a flight carries.
+#[derive(Default)]
+pub(crate) struct Manifest {
+    legs: Vec<Leg>,
+    /// Since when the one who waits longest has been waiting.
+    opened: Option<Instant>,
+}
+
+struct Leg {
+    call: Option<Invocation>,
+    land: Option<Box<dyn FnOnce(Replied) + Send>>,
+}
+
+impl Manifest {
+    pub(crate) fn add(&mut self, call: Invocation, land: impl FnOnce(Replied) + Send + 'static) {
+        self.legs.push(Leg { call: Some(call), land: Some(Box::new(land)) });
+    }
+
+    /// Somebody has been waiting since then.
+    pub(crate) fn waiting_since(&mut self, since: Instant) {
+        self.opened = Some(self.opened.map_or(since, |opened| opened.min(since)));
+    }
+}
+
+/// A flight that is lost lands with a failure.
+impl Drop for Leg {
+    fn drop(&mut self) {
+        if let Some(land) = self.land.take() {
+            land(Err(Failure::NotAsked));
+        }
+    }
+}
+
+/// The way to one server, or to one shard of a Cluster.
+pub(crate) struct Lane {
+    pub(crate) latch: Latch,
+    wire: Arc<dyn Wire>,
+    budget: Duration,
+    ready: Mutex<Ready>,
+    /// Wakes the keeper when the latch falls.
+    wake: Arc<Notify>,
+    /// A flight ended.
+    landed: Notify,
+    /// Where flights fly that nobody in a runtime has called out.
+    runtime: Arc<Mutex<Option<Handle>>>,
+}
+
+#[derive(Default)]
+struct Ready {
+    queue: VecDeque<Arc<dyn Passenger>>,
+    flying: usize,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        wire: Arc<dyn Wire>,
+        budget: Duration,
+        runtime: Arc<Mutex<Option<Handle>>>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        Self { latch: Latch::new(), wire, budget, ready: Mutex::default(), wake, landed: Notify::new(), runtime }
+    }
+
+    /// Somebody has something to say.
+    pub(crate) fn call_out(self: &Arc<Self>, passenger: Arc<dyn Passenger>) {
+        {
+            let mut ready = self.ready.lock();
+            ready.queue.push_back(passenger);
+            if ready.flying >= FLIGHTS {
+                return;
+            }
+            ready.flying += 1;
+        }
+        let flight = Flight { lane: self.clone(), landed: false };
+        let runtime = Handle::try_current().ok().or_else(|| self.runtime.lock().clone());
+        if let Some(runtime) = runtime {
+            runtime.spawn(flight.fly());
+        }
+        // Without a runtime the flight is dropped here, and whoever boarded lands with a failure.
+    }
+
+    /// Asks one thing, alone.
+    pub(crate) async fn ask(&self, call: Invocation) -> Replied {
+        if self.latch.is_down() {
+            return Err(Failure::NotAsked);
+        }
+        let sent = Instant::now();
+        let mut replies = self.carry(vec![call], sent, sent + self.budget).await?;
+        replies.pop().unwrap_or(Err(Failure::Call("no reply".to_owned())))
+    }
+
+    /// Asks something to learn whether Redis is well again, within its budget.
+    pub(crate) async fn probe(&self, call: Invocation) -> Result<(), Failure> {
+        let answer = tokio::time::timeout(self.budget, self.wire.send(vec![call])).await;
+        let mut replies = answer.unwrap_or(Err(Failure::Timeout))?;
+        replies.pop().unwrap_or(Err(Failure::Timeout)).map(|_| ())
+    }
+
+    /// Sends and waits, and tells the latch what came of it.
+    async fn carry(&self, calls: Vec<Invocation>, sent: Instant, until: Instant) -> Result<Vec<Replied>, Failure> {
+        let mut sending = pin!(self.wire.send(calls));
+        let mut answer = timeout_at(until, &mut sending).await;
+        // A timer that comes late means that this process stood still, not Redis: the reply may be waiting to be read.
+        let late = Instant::now().saturating_duration_since(until);
+        if answer.is_err() && late > self.budget / 4 {
+            answer = timeout_at(Instant::now() + self.budget / 4, &mut sending).await;
+        }
+        let answer = answer.unwrap_or(Err(Failure::Timeout));
+        let telling = match &answer {
+            Err(failure) => Some(failure),
+            // One reply that says the server cannot serve speaks for all.
+            Ok(replies) => replies.iter().find_map(|reply| match reply {
+                Err(failure @ Failure::Refusing(_)) => Some(failure),
+                _ => None,
+            }),
+        };
+        match telling {
+            Some(failure) => self.missed(failure, sent),
+            None => self.latch.hit(),
+        }
+        answer
+    }
+
+    pub(crate) fn missed(&self, failure: &Failure, sent: Instant) {
+        if self.latch.miss(failure, sent, Instant::now()) {
+            self.ground();
+            self.wake.notify_one();
+        }
+    }
+
+    /// Lands everybody who is ready with a failure: nobody waits for a server that is not asked.
+    pub(crate) fn ground(&self) {
+        let queue = std::mem::take(&mut self.ready.lock().queue);
+        for passenger in queue {
+            passenger.board(&mut Manifest::default()); // dropped at once
+        }
+    }
+
+    /// Returns when nobody is ready and nobody flies.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let mut landed = pin!(self.landed.notified());
+            landed.as_mut().enable();
+            {
+                let ready = self.ready.lock();
+                if ready.flying == 0 && ready.queue.is_empty() {
+                    return;
+                }
+            }
+            landed.await;
+        }
+    }
+
+    /// The next passengers; none ends the flight.
+    fn next_passengers(&self) -> Option<Vec<Arc<dyn Passenger>>> {
+        let mut ready = self.ready.lock();
+        if ready.queue.is_empty() {
+            ready.flying -= 1;
+            self.landed.notify_waiters();
+            return None;
+        }
+        let seats = ready.queue.len().min(SEATS);
+        Some(ready.queue.drain(..seats).collect())
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("latch", &self.latch).finish_non_exhaustive()
+    }
+}
+
+struct Flight {
+    lane: Arc<Lane>,
+    landed: bool,
+}
+
+impl Flight {
+    /// Carries who is ready, and goes on as long as there is somebody.
+    async fn fly(mut self) {
+        while let Some(passengers) = self.lane.next_passengers() {
+            let mut manifest = Manifest::default();
+            passengers.into_iter().for_each(|passenger| passenger.board(&mut manifest));
+            if !manifest.legs.is_empty() {
+                self.lane.carry_all(manifest).await;
+                // Whoever was just answered and asks again comes along.
+                tokio::task::yield_now().await;
+            }
+        }
+        self.landed = true;
+    }
+}
+
+impl Lane {
+    async fn carry_all(&self, mut manifest: Manifest) {
+        let sent = Instant::now();
+        let until = manifest.opened.map_or(sent, |opened| opened.min(sent)) + self.budget;
+        if self.latch.is_down() || until <= sent {
+            return; // dropped: all land with a failure
+        }
+        let calls = manifest.legs.iter_mut().filter_map(|leg| leg.call.take()).collect();
+        let answer = self.carry(calls, sent, until).await;
+        let replies: Vec<Replied> = match answer {
+            Ok(replies) => replies,
+            Err(failure) => manifest.legs.iter().map(|_| Err(failure.clone())).collect(),
+        };
+        for (leg, reply) in manifest.legs.iter_mut().zip(replies) {
+            if let Some(land) = leg.land.take() {
+                land(reply);
+            }
+        }
+    }
+}
+
+/// A flight that ends before its time (its runtime was shut down, or there is none) strands nobody.
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if !self.landed {
+            self.lane.ready.lock().flying -= 1;
+            self.lane.ground();
+            self.lane.landed.notify_waiters();
+        }
+    }
+}
