@@ -82,13 +82,14 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - a wait longer than allowed is refused
     fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send;
 
-    /// Gives back permits that were taken for the moment `due` and not used.
+    /// Gives back permits that were taken for the moment `due` and not used, to whoever gave them: `source` is the
+    /// grant's.
     ///
     /// # Behaviour
     /// - a refund is there for the next call
     /// - a refund never overfills
     /// - a reservation with others behind it lapses
-    fn refund(&self, bucket: &Self::Bucket, cost: u32, due: Time);
+    fn refund(&self, bucket: &Self::Bucket, cost: u32, due: Time, source: Source);
 
     /// Looks without taking.
     ///

@@ -6,6 +6,7 @@
 //!   bed; [`conformance_suite!`] makes tests of them all.
 //! * [`differential`]: random histories played on any number of beds and on the bare machines of core, which must
 //!   agree.
+//! * [`server`]: real servers, and ways to hurt them. [`replica`]: replicas of a fleet, here or in processes of their own.
 //!
 //! A new store brings a bed, and is judged by what is here already.
 
@@ -17,4 +18,5 @@ pub mod bed;
 pub mod conformance;
 pub mod differential;
 pub mod lua_server;
+pub mod replica;
 pub mod server;

@@ -50,8 +50,8 @@ impl RateLimitStore for Twin {
         self.0.acquire(bucket, now, ask).await
     }
 
-    fn refund(&self, bucket: &BucketCell, cost: u32, due: Time) {
-        self.0.refund(bucket, cost, due);
+    fn refund(&self, bucket: &BucketCell, cost: u32, due: Time, source: Source) {
+        self.0.refund(bucket, cost, due, source);
     }
 
     async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {

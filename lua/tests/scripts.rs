@@ -1,5 +1,7 @@
 //! Every script keeps to its header, and all of them to the house rules.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a panic is how a test says no, in its helpers too
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

@@ -8,6 +8,7 @@ use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Sample, Ticket, Tr
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::rejection::Source;
 use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
 use phalanx_core::table::Worth;
 use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
@@ -122,8 +123,8 @@ impl RateLimitStore for Backend {
     }
 
     #[inline]
-    fn refund(&self, bucket: &AnyBucket, cost: u32, due: Time) {
-        dispatch!(bucket: AnyBucket, local => self.memory.refund(bucket, cost, due), shared => bucket.refund(cost, due));
+    fn refund(&self, bucket: &AnyBucket, cost: u32, due: Time, source: Source) {
+        dispatch!(bucket: AnyBucket, local => self.memory.refund(bucket, cost, due, source), shared => bucket.refund(cost, due, source));
     }
 
     async fn peek(&self, bucket: &AnyBucket, now: Time) -> Level {

@@ -26,6 +26,7 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::estimate::digest::Digest;
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
 use phalanx_core::table::{Entry, Table, Worth};
@@ -118,7 +119,7 @@ impl RateLimitStore for MemoryStore {
     }
 
     #[inline]
-    fn refund(&self, bucket: &BucketCell, cost: u32, due: Time) {
+    fn refund(&self, bucket: &BucketCell, cost: u32, due: Time, _source: Source) {
         bucket.refund(cost, due);
     }
 

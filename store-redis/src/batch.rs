@@ -111,7 +111,7 @@ pub(crate) trait Desk: Send + Sync {
     type Answer: Copy + Send + Sync;
 
     /// Finds a place in a batch that has not left, and sees to it that it will.
-    fn sit(self: &Arc<Self>, ask: Self::Ask, waker: &Waker) -> (Arc<Batch<Self::Ask, Self::Answer>>, usize);
+    fn sit(self: &Arc<Self>, ask: Self::Ask, waker: &Waker) -> Seat<Self>;
 
     /// Takes back what was granted to a caller who went away.
     fn give_back(self: &Arc<Self>, answer: Self::Answer);
@@ -124,7 +124,8 @@ pub(crate) struct Asking<'a, D: Desk> {
     seat: Option<Seat<D>>,
 }
 
-type Seat<D> = (Arc<Batch<<D as Desk>::Ask, <D as Desk>::Answer>>, usize);
+/// A batch and a place in it.
+pub(crate) type Seat<D> = (Arc<Batch<<D as Desk>::Ask, <D as Desk>::Answer>>, usize);
 
 impl<'a, D: Desk> Asking<'a, D> {
     pub(crate) const fn new(desk: &'a Arc<D>, ask: D::Ask) -> Self {

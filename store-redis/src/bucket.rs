@@ -156,8 +156,14 @@ impl Bucket {
     }
 
     /// Gives permits back, behind the caller.
-    pub fn refund(&self, cost: u32, due: Time) {
-        self.0.take_back(cost, due);
+    pub fn refund(&self, cost: u32, due: Time, source: Source) {
+        if source != Source::Degraded {
+            return self.0.take_back(cost, due);
+        }
+        // What the twin gave goes back to the twin, if there is one still: Redis must not be given what it never gave.
+        if let Some((_, twin)) = &self.0.state.lock().twin {
+            twin.refund(cost, due);
+        }
     }
 
     /// Looks without taking.

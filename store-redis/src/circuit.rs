@@ -23,6 +23,7 @@ use phalanx_core::breaker::{Admission, BreakerSpec, BreakerView, Forced, Phase, 
 use phalanx_core::clock::Time;
 use phalanx_core::event::What;
 use phalanx_core::key::StateKey;
+use phalanx_core::rate_limit::MAX_BACKSTEP;
 use phalanx_core::rejection::{Code, Source};
 use phalanx_core::store::Answer;
 use phalanx_core::table::{Entry, Worth};
@@ -314,9 +315,13 @@ impl Shared {
         let now = self.fleet.clock.now();
         let mut inner = self.inner.lock();
         let before = inner.known.map(|known| known.view);
-        // Replies come one after the other; a message may be older than the last of them.
-        let overtaken =
-            word == Word::Push && before.is_some_and(|known| view.at < known.at || view.epoch < known.epoch);
+        // A message may have been overtaken by a reply, and a reply by a message. Where the server's clock stepped back,
+        // a reply is the truth all the same.
+        let overtaken = before.is_some_and(|known| {
+            let behind = known.at.saturating_sub(view.at);
+            let stepped_back = behind > MAX_BACKSTEP.as_micros() as u64 && word != Word::Push;
+            behind > 0 && !stepped_back || word == Word::Push && view.epoch < known.epoch
+        });
         if overtaken {
             return;
         }

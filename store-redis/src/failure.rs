@@ -21,7 +21,7 @@ pub enum Failure {
 }
 
 /// Words of a server that cannot serve writes, or not us.
-const REFUSALS: [&str; 12] = [
+const REFUSALS: [&str; 11] = [
     "READONLY",
     "LOADING",
     "MASTERDOWN",
@@ -33,7 +33,6 @@ const REFUSALS: [&str; 12] = [
     "NOAUTH",
     "WRONGPASS",
     "NOPERM",
-    "TRYAGAIN",
 ];
 
 impl Failure {

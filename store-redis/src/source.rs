@@ -36,7 +36,7 @@ pub struct Source {
 enum From {
     Client(Client),
     Pool(deadpool_redis::Pool),
-    Cluster(ClusterClient),
+    Cluster(Box<ClusterClient>),
     ClusterPool(cluster::Pool),
     Sentinel(Arc<Mutex<SentinelClient>>),
     SentinelPool(sentinel::Pool),
@@ -185,7 +185,7 @@ macro_rules! from {
 from! {
     Client => From::Client,
     deadpool_redis::Pool => From::Pool,
-    ClusterClient => From::Cluster,
+    ClusterClient => |client| From::Cluster(Box::new(client)),
     cluster::Pool => From::ClusterPool,
     SentinelClient => |client| From::Sentinel(Arc::new(Mutex::new(client))),
     sentinel::Pool => From::SentinelPool,

@@ -11,6 +11,7 @@ use phalanx_core::event::Observers;
 use phalanx_core::key::StateKey;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
 use phalanx_core::table::{Table, Worth};
@@ -25,7 +26,7 @@ use crate::invocation;
 use crate::keeper::Keeping;
 use crate::lane::{Lane, Wire};
 use crate::options::RedisOptions;
-use crate::source::Source;
+use crate::source;
 use crate::wire::RedisWire;
 
 /// Lanes of a Cluster: shards beyond that share them.
@@ -64,7 +65,7 @@ pub enum StoreMode {
 #[derive(Debug)]
 #[must_use = "nothing is checked or made before `build`"]
 pub struct StoreBuilder {
-    source: Source,
+    source: source::Source,
     options: RedisOptions,
     clock: Option<Clock>,
     virtual_clock: Option<Clock>,
@@ -75,7 +76,7 @@ pub struct StoreBuilder {
 
 impl RedisStore {
     /// A store over a client, a pool, a Cluster or a Sentinel. No I/O happens, now or in `build`.
-    pub fn over(source: impl Into<Source>) -> StoreBuilder {
+    pub fn over(source: impl Into<source::Source>) -> StoreBuilder {
         StoreBuilder {
             source: source.into(),
             options: RedisOptions::default(),
@@ -251,8 +252,8 @@ impl RateLimitStore for RedisStore {
         bucket.acquire(now, ask).await
     }
 
-    fn refund(&self, bucket: &Bucket, cost: u32, due: Time) {
-        bucket.refund(cost, due);
+    fn refund(&self, bucket: &Bucket, cost: u32, due: Time, source: Source) {
+        bucket.refund(cost, due, source);
     }
 
     async fn peek(&self, bucket: &Bucket, now: Time) -> Level {

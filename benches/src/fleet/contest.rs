@@ -19,9 +19,9 @@ const SPAN: Duration = Duration::from_millis(200);
 /// Fewer rounds than this and a median is a lottery, however little time was asked for.
 const FEWEST_ROUNDS: usize = 3;
 
-/// Calls that came out otherwise than meant, as a share: a disturbed machine may lose a few, a broken contender loses
-/// them all.
-const ASTRAY: f64 = 0.001;
+/// Calls of a heat that may come out otherwise than meant, as a share. They do not count, and the report tells of them:
+/// a disturbed machine loses a few, a broken contender loses them all.
+const ASTRAY: f64 = 0.5;
 
 /// What a case compares.
 #[derive(Clone, Copy, Debug)]
@@ -133,9 +133,6 @@ impl Case {
         let row = row.beside("ours_per_s", per_s[0]).beside("peer_per_s", per_s[1]);
         let row = row.beside("p99_ratio", p99[0] / p99[1]).beside("ours_p50_us", p50[0]).beside("peer_p50_us", p50[1]);
         let row = row.beside("ours_p99_us", p99[0]).beside("peer_p99_us", p99[1]);
-        match self.ours.astray() {
-            0 => row,
-            astray => row.beside("ours_astray", astray as f64),
-        }
+        row.beside("ours_astray", self.ours.astray() as f64).beside("peer_astray", peer.astray() as f64)
     }
 }

@@ -69,8 +69,9 @@ pub(crate) struct Ride<'a, S: Store> {
 
     // Held.
     permits: u32,
-    /// The moment the permits are for.
+    /// The moment the permits are for, and who gave them.
     due: Time,
+    granted_by: Source,
     pass: Pass,
     call_guards: u16,
     attempt_guards: u16,
@@ -125,6 +126,7 @@ impl<'a, S: Store> Ride<'a, S> {
             by_deadline: false,
             permits: 0,
             due: now,
+            granted_by: Source::Local,
             pass: Pass::None,
             call_guards: 0,
             attempt_guards: 0,
@@ -253,7 +255,7 @@ impl<S: Store> Drop for Ride<'_, S> {
     #[inline]
     fn drop(&mut self) {
         if let (Some(limit), 1..) = (&self.stages.rate_limit, self.permits) {
-            self.stages.store.refund(&limit.bucket, self.permits, self.due);
+            self.stages.store.refund(&limit.bucket, self.permits, self.due, self.granted_by);
         }
         let holds_pass = !matches!(self.pass, Pass::None);
         if holds_pass || self.call_guards + self.attempt_guards > 0 || self.untold {

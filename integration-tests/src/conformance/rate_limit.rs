@@ -55,7 +55,7 @@ impl<B: Bed> Fleet<B> {
     /// Gives back permits that were taken to be used after a wait from now.
     async fn refund(&self, replica: &Replica<B>, cost: u32, wait: Duration) {
         let due = replica.store.clock().now().after(wait);
-        replica.store.refund(&replica.bucket, cost, due);
+        replica.store.refund(&replica.bucket, cost, due, B::SOURCE);
         self.bed.settle().await;
     }
 

@@ -152,7 +152,7 @@ impl<B: Bed> OnBed<B> {
             }
             Step::Refund { by, cost } => {
                 let Replica { store, bucket } = self.replica(*by);
-                store.refund(bucket, *cost, due(store.clock().now(), *cost));
+                store.refund(bucket, *cost, due(store.clock().now(), *cost), B::SOURCE);
             }
             Step::Retune(spec) => {
                 for replica in &self.replicas {

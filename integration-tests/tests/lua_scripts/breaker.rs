@@ -262,7 +262,7 @@ fn looks(server: &Server, model: &Model, circuit: &Circuit, now: Time) -> Result
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
     fn a_circuit_in_lua_says_what_the_machine_says_whatever_the_clock_does(number in 0_usize..4, steps in steps()) {

@@ -40,7 +40,7 @@ fn words_after(server: &Server, place: usize) -> Option<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(250))]
+    #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
     fn no_bytes_wedge_a_circuit(bytes in foreign(47), number in 0_usize..4, n in 1_u64..4) {

@@ -7,14 +7,13 @@ use phalanx_core::rejection::Code;
 use phalanx_integration_tests::lua_server::Server;
 use phalanx_lua::{BREAKER_ADMIT, BREAKER_FORCE, BREAKER_INSPECT, BREAKER_RESET, BREAKER_SETTLE, BREAKER_SYNC, Script};
 
-use crate::args;
 use crate::kit::*;
 
 /// Slow is from here on, by every spec of these tests.
-pub const SLOW: Duration = Duration::from_millis(100);
+pub(crate) const SLOW: Duration = Duration::from_millis(100);
 
 /// Every trip condition, several ways back, and windows of several lengths.
-pub fn specs() -> Vec<BreakerSpec> {
+pub(crate) fn specs() -> Vec<BreakerSpec> {
     let ratio = BreakerSpec { slow_call_threshold: Some(SLOW), ..BreakerSpec::failure_ratio(0.5).min_throughput(4) };
     let jumpy = ratio.clone().break_for(3 * SECOND).escalate(1.7, 20 * SECOND).jitter(0.3);
     vec![
@@ -25,7 +24,7 @@ pub fn specs() -> Vec<BreakerSpec> {
     ]
 }
 
-pub fn spec_text(spec: &BreakerSpec, fingerprint: usize) -> String {
+pub(crate) fn spec_text(spec: &BreakerSpec, fingerprint: usize) -> String {
     let ratio = |ratio: Option<f64>| ratio.unwrap_or(-1.0);
     let lasting = spec.latency_trip().map_or(-1, |trip| micros(trip.lasting) as i64);
     let ramp = spec.ramp.map_or((0, 1), |ramp| (micros(ramp.over), ramp.steps));
@@ -49,7 +48,7 @@ pub fn spec_text(spec: &BreakerSpec, fingerprint: usize) -> String {
     )
 }
 
-pub const fn phase_number(phase: Phase) -> i64 {
+pub(crate) const fn phase_number(phase: Phase) -> i64 {
     match phase {
         Phase::Closed => 1,
         Phase::Open => 2,
@@ -57,7 +56,7 @@ pub const fn phase_number(phase: Phase) -> i64 {
     }
 }
 
-pub const fn forced_number(forced: Option<Forced>) -> i64 {
+pub(crate) const fn forced_number(forced: Option<Forced>) -> i64 {
     match forced {
         None => 0,
         Some(Forced::Open) => 1,
@@ -67,36 +66,37 @@ pub const fn forced_number(forced: Option<Forced>) -> i64 {
     }
 }
 
-pub const FORCED: [Option<Forced>; 5] =
+pub(crate) const FORCED: [Option<Forced>; 5] =
     [None, Some(Forced::Open), Some(Forced::Closed), Some(Forced::Disabled), Some(Forced::MetricsOnly)];
 
 /// What a replica last knew.
 #[derive(Clone, Copy, Debug)]
-pub struct Claim {
-    pub epoch: u64,
-    pub phase: Phase,
-    pub left: Duration,
-    pub escalation: u32,
-    pub forced: Option<Forced>,
+pub(crate) struct Claim {
+    pub(crate) epoch: u64,
+    pub(crate) phase: Phase,
+    pub(crate) left: Duration,
+    pub(crate) escalation: u32,
+    pub(crate) forced: Option<Forced>,
 }
 
-pub const NO_CLAIM: Claim = Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, escalation: 0, forced: None };
+pub(crate) const NO_CLAIM: Claim =
+    Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, escalation: 0, forced: None };
 
 /// The common answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
-    pub now: i64,
-    pub phase: i64,
-    pub epoch: i64,
-    pub left: i64,
-    pub forced: i64,
-    pub ramping: i64,
-    pub escalation: i64,
-    pub flags: i64,
-    pub transitions: Vec<Vec<i64>>,
+pub(crate) struct State {
+    pub(crate) now: i64,
+    pub(crate) phase: i64,
+    pub(crate) epoch: i64,
+    pub(crate) left: i64,
+    pub(crate) forced: i64,
+    pub(crate) ramping: i64,
+    pub(crate) escalation: i64,
+    pub(crate) flags: i64,
+    pub(crate) transitions: Vec<Vec<i64>>,
 }
 
-pub fn transition_numbers(transition: &Transition) -> Vec<i64> {
+pub(crate) fn transition_numbers(transition: &Transition) -> Vec<i64> {
     let seen = transition.seen;
     let break_for = transition.break_for.map_or(-1, |break_for| micros(break_for) as i64);
     let (from, to) = (phase_number(transition.from), phase_number(transition.to));
@@ -104,19 +104,19 @@ pub fn transition_numbers(transition: &Transition) -> Vec<i64> {
 }
 
 /// The answer to one call of an admit.
-pub type Admitted = Result<Ticket, Code>;
+pub(crate) type Admitted = Result<Ticket, Code>;
 
 /// A circuit as one replica asks for it.
 #[derive(Clone, Debug)]
-pub struct Circuit {
-    pub spec: BreakerSpec,
-    pub fingerprint: usize,
-    pub claim: Claim,
-    pub luck: f64,
+pub(crate) struct Circuit {
+    pub(crate) spec: BreakerSpec,
+    pub(crate) fingerprint: usize,
+    pub(crate) claim: Claim,
+    pub(crate) luck: f64,
 }
 
 impl Circuit {
-    pub fn new(number: usize) -> Self {
+    pub(crate) fn new(number: usize) -> Self {
         Self { spec: specs()[number].clone(), fingerprint: number, claim: NO_CLAIM, luck: 0.5 }
     }
 
@@ -147,7 +147,7 @@ impl Circuit {
     }
 
     /// Asks for `n` calls, and says what that means for each of them, as a client does.
-    pub fn admit(&self, server: &Server, n: u64) -> (State, Vec<Admitted>) {
+    pub(crate) fn admit(&self, server: &Server, n: u64) -> (State, Vec<Admitted>) {
         let (state, tail) = self.ask(server, &BREAKER_ADMIT, &args![n, 42]);
         let (a, b) = (tail[1] as u64, tail[2] as u64);
         let ticket = |lease| Ticket { epoch: state.epoch as u64, lease };
@@ -165,34 +165,34 @@ impl Circuit {
     }
 
     /// Tells runs of (epoch, kind, count, age).
-    pub fn sync(&self, server: &Server, runs: &[(u64, u8, u64, u64)]) -> State {
+    pub(crate) fn sync(&self, server: &Server, runs: &[(u64, u8, u64, u64)]) -> State {
         let mut args = args![runs.len()];
         args.extend(runs.iter().flat_map(|(epoch, kind, count, age)| args![epoch, kind, count, age]));
         self.ask(server, &BREAKER_SYNC, &args).0
     }
 
     /// Tells ends of (epoch, lease, kind).
-    pub fn settle(&self, server: &Server, ends: &[(u64, u64, u8)]) -> State {
+    pub(crate) fn settle(&self, server: &Server, ends: &[(u64, u64, u8)]) -> State {
         let mut args = args![ends.len()];
         args.extend(ends.iter().flat_map(|(epoch, lease, kind)| args![epoch, lease, kind]));
         self.ask(server, &BREAKER_SETTLE, &args).0
     }
 
-    pub fn force(&self, server: &Server, forced: Option<Forced>) -> State {
+    pub(crate) fn force(&self, server: &Server, forced: Option<Forced>) -> State {
         self.ask(server, &BREAKER_FORCE, &args![forced_number(forced)]).0
     }
 
-    pub fn reset(&self, server: &Server) -> State {
+    pub(crate) fn reset(&self, server: &Server) -> State {
         self.ask(server, &BREAKER_RESET, &[]).0
     }
 
     /// The state, and calls, failures, slow ones, failures in a row, probes.
-    pub fn inspect(&self, server: &Server) -> (State, Vec<i64>) {
+    pub(crate) fn inspect(&self, server: &Server) -> (State, Vec<i64>) {
         self.ask(server, &BREAKER_INSPECT, &[])
     }
 
     /// The longest that this spec keeps anybody out: a break, or a lease.
-    pub fn longest(&self) -> Duration {
+    pub(crate) fn longest(&self) -> Duration {
         let longest = self.spec.max_break_duration.max(self.spec.break_duration);
         longest.mul_f64(1.0 + self.spec.break_jitter).max(self.spec.lease())
     }

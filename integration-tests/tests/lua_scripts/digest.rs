@@ -9,7 +9,6 @@ use phalanx_integration_tests::lua_server::{Server, Stored};
 use phalanx_lua::{DIGEST_FLUSH, DIGEST_READ};
 use proptest::prelude::*;
 
-use crate::args;
 use crate::kit::*;
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -54,7 +53,7 @@ fn sums(server: &Server) -> [u64; BINS] {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(50))]
+    #![proptest_config(ProptestConfig::with_cases(30))]
 
     /// A replica's own digest, flushed as a replica does, and one that saw everything itself.
     #[test]

@@ -8,7 +8,6 @@ use phalanx_lua::{
 };
 use proptest::prelude::*;
 
-use crate::args;
 use crate::kit::*;
 
 const SECOND_KEY: &[u8] = b"ph1:{t}:2";

@@ -7,11 +7,11 @@ use phalanx_integration_tests::lua_server::{Reply, Server, Stored};
 use phalanx_lua::Script;
 use proptest::prelude::*;
 
-pub const KEY: &[u8] = b"ph1:{t}";
-pub const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const KEY: &[u8] = b"ph1:{t}";
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// This thread's server, empty and at its first moment: compiling the scripts anew for every case is what takes time.
-pub fn fresh_server() -> &'static Server {
+pub(crate) fn fresh_server() -> &'static Server {
     thread_local! {
         static SERVER: &'static Server = Box::leak(Box::new(Server::new()));
     }
@@ -22,32 +22,32 @@ pub fn fresh_server() -> &'static Server {
 }
 
 /// Arguments of any kind that has a text.
-#[macro_export]
 macro_rules! args {
-    ($($arg:expr),* $(,)?) => { vec![$(($arg).to_string().into_bytes()),*] };
+    ($($arg:expr),* $(,)?) => { Vec::from([$(($arg).to_string().into_bytes()),*]) };
 }
+pub(crate) use args;
 
 /// Runs a script on the one key; an error fails the test.
-pub fn run(server: &Server, script: &Script, args: &[Vec<u8>]) -> Reply {
+pub(crate) fn run(server: &Server, script: &Script, args: &[Vec<u8>]) -> Reply {
     server.run(script, &[KEY.to_vec()], args).unwrap_or_else(|error| panic!("{}: {error}", script.name))
 }
 
-pub fn now(server: &Server) -> Time {
+pub(crate) fn now(server: &Server) -> Time {
     server.clock().now()
 }
 
-pub fn micros(duration: Duration) -> u64 {
+pub(crate) fn micros(duration: Duration) -> u64 {
     duration.as_micros() as u64
 }
 
 /// Moves the clock by so many microseconds, either way.
-pub fn walk(server: &Server, by: i64) {
+pub(crate) fn walk(server: &Server, by: i64) {
     let step = Duration::from_micros(by.unsigned_abs());
     if by < 0 { server.clock().step_back(step) } else { server.clock().advance(step) }
 }
 
 /// A step of a clock: mostly forward, sometimes a little back, sometimes far, sometimes a leap.
-pub fn clock_step() -> impl Strategy<Value = i64> {
+pub(crate) fn clock_step() -> impl Strategy<Value = i64> {
     prop_oneof![
         10 => 0_i64..2_000_000,
         4 => 0_i64..40_000_000,
@@ -59,7 +59,7 @@ pub fn clock_step() -> impl Strategy<Value = i64> {
 }
 
 /// What a key holds and how long still: equal before and after means that nothing was written.
-pub fn raw(server: &Server) -> (Option<Vec<u8>>, Option<u64>) {
+pub(crate) fn raw(server: &Server) -> (Option<Vec<u8>>, Option<u64>) {
     (server.get(KEY), server.pttl(KEY))
 }
 
@@ -78,7 +78,7 @@ fn odd_number() -> impl Strategy<Value = String> {
 }
 
 /// What somebody else, or a fault, may have left under a key that should hold `fields` numbers.
-pub fn foreign(fields: usize) -> impl Strategy<Value = Stored> {
+pub(crate) fn foreign(fields: usize) -> impl Strategy<Value = Stored> {
     let fields = fields.saturating_sub(2)..fields + 8;
     let numbers = prop::collection::vec(odd_number(), fields).prop_map(|words| format!("1 {}", words.join(" ")));
     prop_oneof![
@@ -90,7 +90,7 @@ pub fn foreign(fields: usize) -> impl Strategy<Value = Stored> {
 }
 
 /// A valid text, cut off or with one word replaced.
-pub fn damaged(text: &[u8], at: prop::sample::Index, word: &Option<String>) -> Stored {
+pub(crate) fn damaged(text: &[u8], at: prop::sample::Index, word: &Option<String>) -> Stored {
     let Some(word) = word else { return Stored::Text(text[..at.index(text.len())].to_vec()) };
     let text = String::from_utf8_lossy(text);
     let mut words: Vec<_> = text.split(' ').collect();
@@ -100,6 +100,6 @@ pub fn damaged(text: &[u8], at: prop::sample::Index, word: &Option<String>) -> S
 }
 
 /// The word that [`damaged`] puts in, or none to cut.
-pub fn damage() -> impl Strategy<Value = Option<String>> {
+pub(crate) fn damage() -> impl Strategy<Value = Option<String>> {
     prop_oneof![1 => Just(None), 4 => odd_number().prop_map(Some)]
 }

@@ -8,11 +8,10 @@ use phalanx_integration_tests::lua_server::Server;
 use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
 use proptest::prelude::*;
 
-use crate::args;
 use crate::kit::*;
 
 /// Rates from one a day to a billion a second, also such that do not divide.
-pub fn rates() -> Vec<Rate> {
+pub(crate) fn rates() -> Vec<Rate> {
     let day = Duration::from_secs(86_400);
     let specs = [
         RateLimitSpec::per_second(10).burst(3),
@@ -26,7 +25,7 @@ pub fn rates() -> Vec<Rate> {
     specs.iter().map(Rate::of).collect()
 }
 
-pub fn rate_args(rate: Rate) -> Vec<Vec<u8>> {
+pub(crate) fn rate_args(rate: Rate) -> Vec<Vec<u8>> {
     args![rate.gain, rate.price, rate.capacity]
 }
 
@@ -183,7 +182,7 @@ fn play(server: &Server, model: &mut Model, step: &Step) -> Result<(), TestCaseE
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn a_bucket_in_lua_says_what_the_machine_says_whatever_the_clock_does(steps in steps()) {

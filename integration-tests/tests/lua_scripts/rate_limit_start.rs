@@ -7,7 +7,6 @@ use phalanx_integration_tests::lua_server::{Server, Stored};
 use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
 use proptest::prelude::*;
 
-use crate::args;
 use crate::kit::*;
 use crate::rate_limit::{rate_args, rates};
 
@@ -23,7 +22,7 @@ fn level(server: &Server, rate: Rate) -> i64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(250))]
 
     /// FAULTS C1, C2, C13: foreign bytes are one empty bucket at worst, and never a full one twice.
     #[test]

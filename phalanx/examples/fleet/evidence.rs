@@ -8,6 +8,8 @@ use crate::faults::Fault;
 
 /// Changes of one epoch belong together if they are no further apart; a Redis that lost everything counts anew.
 const TOGETHER: Duration = Duration::from_secs(3);
+/// How near is about.
+const ABOUT: Duration = Duration::from_secs(1);
 
 /// Everything that was seen of a fleet of processes.
 #[derive(Debug)]
@@ -16,18 +18,20 @@ pub(crate) struct Evidence {
     pub(crate) admitted: Vec<Duration>,
     /// How the fleet's circuit changed.
     changes: Vec<Change>,
-    /// Trial calls at the upstream that the fleet let through: from, to.
+    /// Trial calls at the upstream that Redis let through: from, to.
     pub(crate) probes: Vec<(Duration, Duration)>,
     /// Outages as each replica saw them.
     pub(crate) outages: Vec<Vec<Away>>,
+    /// When each replica decided a call alone though no outage was told: one answer of Redis was late.
+    pub(crate) late: Vec<Vec<Duration>>,
     /// How often somebody noticed that Redis had lost its state, by replica.
     pub(crate) losses: Vec<u64>,
     /// What was done on purpose.
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When each replica was last heard of before it was killed.
     pub(crate) gone: Vec<Option<Duration>>,
-    /// The longest a call took to be refused.
-    pub(crate) slowest_refusal: Duration,
+    /// How long refusals took.
+    pub(crate) refusals: Refusals,
 }
 
 /// The fleet's circuit changed its phase: when each replica knew of it.
@@ -35,8 +39,26 @@ pub(crate) struct Evidence {
 pub(crate) struct Change {
     epoch: u64,
     to: Phase,
+    /// Who told of it first.
+    pub(crate) by: usize,
     pub(crate) first: Duration,
     pub(crate) heard: Vec<Option<Duration>>,
+}
+
+/// How long it took to be refused.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals {
+    pub(crate) slowest: Duration,
+    all: Vec<Duration>,
+}
+
+impl Refusals {
+    /// What 99 of 100 refusals kept under.
+    pub(crate) fn p99(&self) -> Duration {
+        let mut all = self.all.clone();
+        all.sort_unstable();
+        all.get(all.len().saturating_sub(1) * 99 / 100).copied().unwrap_or_default()
+    }
 }
 
 /// The store was away.
@@ -61,10 +83,11 @@ impl Evidence {
             changes: Vec::new(),
             probes: Vec::new(),
             outages: vec![Vec::new(); replicas],
+            late: vec![Vec::new(); replicas],
             losses: vec![0; replicas],
             faults: Vec::new(),
             gone: vec![None; replicas],
-            slowest_refusal: Duration::ZERO,
+            refusals: Refusals::default(),
         }
     }
 
@@ -81,20 +104,33 @@ impl Evidence {
         }
         let mut heard = vec![None; self.outages.len()];
         heard[replica] = Some(at);
-        self.changes.push(Change { epoch: change.epoch, to: change.to, first: at, heard });
+        self.changes.push(Change { epoch: change.epoch, to: change.to, by: replica, first: at, heard });
         true
     }
 
     /// Openings of the fleet's circuit, in order.
     pub(crate) fn openings(&self) -> impl Iterator<Item = &Change> {
-        self.changes.iter().filter(|change| change.to == Phase::Open)
+        self.changes.iter().filter(|change| change.to == Phase::Open && change.is_the_fleets(self))
     }
 
-    /// A trial call, unless the replica made it by its own lights.
-    pub(crate) fn probed(&mut self, replica: usize, from: Duration, to: Duration) {
-        if !self.outages[replica].iter().any(|away| away.covers(from)) {
-            self.probes.push((from, to));
+    /// A call was decided without Redis. In an outage that is to be expected; else one answer came too late.
+    pub(crate) fn decided_alone(&mut self, replica: usize, at: Duration) {
+        if !self.outages[replica].iter().any(|away| away.covers(at)) {
+            self.late[replica].push(at);
         }
+    }
+
+    /// Whether a replica was on its own about that time: what it tells then may be about its own circuit.
+    fn alone_about(&self, replica: usize, at: Duration) -> bool {
+        let (from, to) = (at.saturating_sub(ABOUT), at + ABOUT);
+        let late = self.late[replica].iter().any(|late| (from..to).contains(late));
+        let away = |away: &Away| away.from <= at && away.until.is_none_or(|until| from < until);
+        late || self.outages[replica].iter().any(away)
+    }
+
+    pub(crate) fn refused(&mut self, took: Duration) {
+        self.refusals.slowest = self.refusals.slowest.max(took);
+        self.refusals.all.push(took);
     }
 
     pub(crate) fn left_alone(&mut self, replica: usize, at: Duration) {
@@ -119,22 +155,24 @@ impl Evidence {
 }
 
 impl Change {
-    /// The time until every replica knew that could: it lived, and Redis was there for it. None if one never did.
+    /// Whether somebody heard of it who had Redis.
+    fn is_the_fleets(&self, evidence: &Evidence) -> bool {
+        let heard = self.heard.iter().enumerate().filter_map(|(replica, heard)| Some((replica, (*heard)?)));
+        heard.into_iter().any(|(replica, at)| !evidence.alone_about(replica, at))
+    }
+
+    /// The time until every replica knew that could: it lived, and had Redis. None if one never did.
     pub(crate) fn spread(&self, evidence: &Evidence) -> Option<Duration> {
         let mut last = self.first;
         for replica in 0..self.heard.len() {
             let gone = evidence.gone[replica].is_some_and(|gone| gone < self.first + TOGETHER);
-            let alone = evidence.outages[replica].iter().any(|away| away.covers(self.first));
             match self.heard[replica] {
+                _ if evidence.alone_about(replica, self.first) => {}
                 Some(at) => last = last.max(at),
-                None if gone || alone => {}
+                None if gone => {}
                 None => return None,
             }
         }
         Some(last - self.first)
-    }
-
-    pub(crate) fn first_replica(&self) -> usize {
-        self.heard.iter().position(|heard| *heard == Some(self.first)).unwrap_or(0)
     }
 }

@@ -121,7 +121,8 @@ impl Ledger {
                 pages.tallies[replica].withheld += 1;
                 return;
             }
-            Report::Probed { from, to } => return self.probed(&mut pages, replica, from, to),
+            Report::Probed { from, to, alone } => return self.probed(&mut pages, replica, (from, to), alone),
+            Report::Refused(took) => return pages.evidence.refused(took),
             Report::Changed { change, alone } => return self.changed(&mut pages, replica, at, change, alone),
             Report::Stands(standing) => {
                 pages.standings[replica] = Some(standing);
@@ -147,8 +148,8 @@ impl Ledger {
     /// A call is over.
     fn finished(&self, pages: &mut Pages, replica: usize, at: Duration, call: Call) {
         pages.tallies[replica].add(at, &call);
-        if call.outcome.is_none() {
-            pages.evidence.slowest_refusal = pages.evidence.slowest_refusal.max(call.elapsed);
+        if call.alone {
+            pages.evidence.decided_alone(replica, at);
         }
         match (call.reason, call.outcome) {
             (Some(Code::CircuitOpen | Code::ProbeQuota), _) => {
@@ -163,10 +164,12 @@ impl Ledger {
     }
 
     /// The circuit let a call through on trial.
-    fn probed(&self, pages: &mut Pages, replica: usize, from: Duration, to: Duration) {
+    fn probed(&self, pages: &mut Pages, replica: usize, span: (Duration, Duration), alone: bool) {
         pages.tallies[replica].probes += 1;
-        pages.vain_probes += u64::from(self.story.act_at(from) == Act::Failing);
-        pages.evidence.probed(replica, from, to);
+        pages.vain_probes += u64::from(self.story.act_at(span.0) == Act::Failing);
+        if !alone {
+            pages.evidence.probes.push(span);
+        }
     }
 
     /// The circuit changed its phase. All replicas of a fleet tell of it; the first who does, did it.

@@ -39,7 +39,9 @@ impl Log {
             Report::Degraded(reason) => Turn::Alone { replica, reason },
             Report::Recovered { outage, decided } => Turn::Back { replica, outage, decided },
             Report::Lost => Turn::Lost { replica },
-            Report::Retried | Report::Withheld | Report::Probed { .. } | Report::Ended => return Ok(()),
+            Report::Retried | Report::Withheld | Report::Probed { .. } | Report::Refused(_) | Report::Ended => {
+                return Ok(());
+            }
         };
         let sentence = what.to_string();
         self.line(at, out, sentence.trim_start_matches("replica 1 "))

@@ -36,6 +36,7 @@ pub(crate) fn judge(ledger: &Ledger, pages: &Pages) -> (Vec<Line>, bool) {
         trips(evidence),
         probes(evidence, &story),
         outages(evidence, &story),
+        alone(evidence),
         waits(evidence),
     ];
     let kept = promises.iter().all(|promise| promise.kept != Some(false));
@@ -59,8 +60,10 @@ impl Promise {
 /// The declared rate is the fleet's: no more than that in any stretch from the beginning, and all of it, as long as all
 /// is well.
 fn steady(limit: &RateLimitSpec, evidence: &Evidence, story: &Story) -> Promise {
-    let fault = evidence.faults.first().map_or(Duration::MAX, |(at, _)| *at);
-    let until = story.end_of(Act::Healthy).min(fault).min(story.now());
+    let fault = evidence.faults.first().map(|(at, _)| *at);
+    let alone = evidence.outages.iter().filter_map(|outages| outages.first()).map(|away| away.from);
+    let trouble = fault.into_iter().chain(alone).min().unwrap_or(Duration::MAX);
+    let until = story.end_of(Act::Healthy).min(trouble).min(story.now());
     let (rate, burst) = rate_and_burst(limit);
     let bound = |at: Duration| burst + rate * at.as_secs_f64();
     let stamps = || evidence.admitted.iter().take_while(|at| **at <= until);
@@ -68,10 +71,9 @@ fn steady(limit: &RateLimitSpec, evidence: &Evidence, story: &Story) -> Promise 
     let (admitted, most) = (stamps().count(), bound(until));
     let percent = admitted as f64 * 100.0 / most;
     let enough = percent >= LEAST * 100.0 || until < Duration::from_secs(2);
+    let seconds = until.as_secs_f64();
     let seen = format!(
-        "{admitted} calls in the first {:.1} s, {percent:.0} % of the most there can be: {burst:.0} + {rate:.0}/s x {:.1} s = {most:.0}",
-        until.as_secs_f64(),
-        until.as_secs_f64(),
+        "{admitted} calls in the first {seconds:.1} s: {percent:.0} % of {burst:.0} + {rate:.0}/s x {seconds:.1} s = {most:.0}"
     );
     Promise { name: "rate", kept: Some(!over && enough), seen }
 }
@@ -90,14 +92,10 @@ fn whole(limit: &RateLimitSpec, evidence: &Evidence, story: &Story) -> Promise {
     let restarts = evidence.faults.iter().filter(|(_, fault)| *fault == Fault::RestartRedis).count() as f64;
     let most = burst + rate * length.as_secs_f64() + alone + burst * restarts;
     let admitted = evidence.admitted.len();
-    let seen = if alone > 0.0 || restarts > 0.0 {
-        format!(
-            "{admitted} calls in all, at most {most:.0}, of which {alone:.0} for replicas alone and {:.0} for lost state",
-            burst * restarts
-        )
-    } else {
-        format!("{admitted} calls in all, at most {most:.0}")
-    };
+    let mut seen = format!("{admitted} calls, at most {most:.0}");
+    if alone > 0.0 || restarts > 0.0 {
+        seen += &format!(" ({alone:.0} of them for replicas alone, {:.0} for lost state)", burst * restarts);
+    }
     Promise { name: "in all", kept: Some(admitted as f64 <= most), seen }
 }
 
@@ -108,17 +106,14 @@ fn trips(evidence: &Evidence) -> Promise {
     let Some(first) = evidence.openings().next() else {
         return Promise { name, kept: None, seen: "the fleet's circuit never opened".into() };
     };
-    let who = first.first_replica() + 1;
     let Some(worst) = spreads.iter().copied().collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max()) else {
         let never = spreads.iter().filter(|spread| spread.is_none()).count();
         return Promise { name, kept: Some(false), seen: format!("{never} openings did not come to all replicas") };
     };
-    let soon = first.spread(evidence).map_or_else(String::new, exact);
+    let (who, soon) = (first.by + 1, first.spread(evidence).map_or_else(String::new, exact));
+    let (count, worst_after, most) = (spreads.len(), exact(worst), millis(TRIP));
     let seen = format!(
-        "replica {who}'s was known to all after {soon}; {} openings, the slowest after {} (push; at most {} without)",
-        spreads.len(),
-        exact(worst),
-        millis(TRIP),
+        "replica {who}'s was known to all after {soon}; the slowest of {count} after {worst_after} (at most {most})"
     );
     Promise { name, kept: Some(worst <= TRIP), seen }
 }
@@ -140,7 +135,7 @@ fn probes(evidence: &Evidence, story: &Story) -> Promise {
     let list: Vec<_> = counts.iter().map(usize::to_string).collect();
     let vain = evidence.probes.iter().filter(|(from, _)| story.act_at(*from) == Act::Failing).count();
     let seen = format!(
-        "{} per break of the fleet, {most} at a time (at most {quota}); {vain} in vain, {} must succeed to close",
+        "{} per break, {most} at a time (at most {quota}); {vain} in vain, {} must succeed to close",
         list.join(", "),
         ONE_PROBE.1,
     );
@@ -155,10 +150,9 @@ fn outages(evidence: &Evidence, story: &Story) -> Promise {
     let survivors: Vec<_> = evidence.survivors().map(|replica| &evidence.outages[replica]).collect();
     let told: Vec<_> = survivors.iter().map(|outages| outages.len()).collect();
     let back: usize = survivors.iter().map(|outages| outages.iter().filter(|away| away.until.is_some()).count()).sum();
-    let decided: u64 = survivors.iter().flat_map(|outages| outages.iter()).map(|away| away.decided).sum();
     let told_as_done = told.iter().all(|told| *told == begun);
     let list: Vec<_> = told.iter().map(usize::to_string).collect();
-    let mut seen = format!("{begun} made, {} told by the replicas, {back} ends told", list.join(" + "));
+    let mut seen = format!("{begun} made; told {} times, over {back} times", list.join(" + "));
     let mut kept = told_as_done;
     let last_end = evidence.faults.iter().rev().find(|(_, fault)| fault.ends_outage());
     if let Some((at, _)) = last_end.filter(|(at, _)| *at + RECOVERY < story.length()) {
@@ -167,15 +161,22 @@ fn outages(evidence: &Evidence, story: &Story) -> Promise {
         kept &= back == ended * survivors.len() && after <= RECOVERY;
         seen += &format!(", the last {} after Redis was back (at most {})", millis(after), millis(RECOVERY));
     }
-    if decided > 0 {
-        seen += &format!("; {decided} decisions made alone");
-    }
     Promise { name, kept: (begun > 0 || !told_as_done).then_some(kept), seen }
+}
+
+/// Who decides while Redis is away. Nothing to judge: it is said.
+fn alone(evidence: &Evidence) -> Promise {
+    let decided: u64 = evidence.outages.iter().flatten().map(|away| away.decided).sum();
+    let late: usize = evidence.late.iter().map(Vec::len).sum();
+    let seen = format!("{decided} decisions in outages, {late} calls because one answer was late");
+    Promise { name: "alone", kept: None, seen }
 }
 
 /// Nobody waits long for Redis, whatever it does. Not judged: on a busy machine this is the machine.
 fn waits(evidence: &Evidence) -> Promise {
-    let seen = format!("the slowest refusal took {}", exact(evidence.slowest_refusal));
+    let refusals = &evidence.refusals;
+    let seen =
+        format!("99 of 100 refusals within {}, the slowest after {}", exact(refusals.p99()), exact(refusals.slowest));
     Promise { name: "waits", kept: None, seen }
 }
 

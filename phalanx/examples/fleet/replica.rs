@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use phalanx::Pipeline;
 use phalanx::base::rng::Rng;
+use phalanx::{Pipeline, Source, Verdict};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
 
@@ -69,12 +69,17 @@ async fn call<U: Dependency>(pipeline: Pipeline, upstream: Arc<U>, tell: Tell, s
         locked(&span).to = Some(story.now());
         answer
     };
-    // What came of it is told by the observer, as it would be in production. When a probe was at the upstream is more
-    // than an observer needs to know.
+    // What came of it is told by the observer, as it would be in production. How long a refusal took and when a probe
+    // was at the upstream is more than an observer needs to know.
+    let began = story.now();
     let (_, record) = pipeline.call().run_recorded(attempt).await;
+    if record.verdict == Verdict::Refused {
+        tell(Report::Refused(story.now().saturating_sub(began)));
+    }
     if record.probe {
         let Span { from, to } = *locked(&span);
-        tell(Report::Probed { from, to: to.unwrap_or_else(|| story.now()) });
+        let (to, alone) = (to.unwrap_or_else(|| story.now()), record.source == Source::Degraded);
+        tell(Report::Probed { from, to, alone });
     }
 }
 

@@ -15,8 +15,10 @@ pub(crate) enum Report {
     Retried,
     /// An attempt failed and no other follows, because too many did already.
     Withheld,
-    /// A trial call was at the upstream.
-    Probed { from: Duration, to: Duration },
+    /// A trial call was at the upstream; by this replica's own decision if it is alone.
+    Probed { from: Duration, to: Duration, alone: bool },
+    /// A call was refused after so long.
+    Refused(Duration),
     /// The circuit changed its phase; by this replica's own decision if it is alone.
     Changed { change: Transition, alone: bool },
     /// How things stand, every now and then.
@@ -89,7 +91,8 @@ impl Report {
             }),
             "retried" => Self::Retried,
             "withheld" => Self::Withheld,
-            "probed" => Self::Probed { from: words.time()?, to: words.time()? },
+            "probed" => Self::Probed { from: words.time()?, to: words.time()?, alone: words.flag()? },
+            "refused" => Self::Refused(words.time()?),
             "changed" => {
                 let (from, to) = (words.one_of(&PHASES, Phase::name)??, words.one_of(&PHASES, Phase::name)??);
                 let (epoch, break_for, alone) = (words.number()?, words.time()?, words.flag()?);
@@ -143,7 +146,10 @@ impl fmt::Display for Timed<'_> {
             }
             Report::Retried => f.write_str("retried"),
             Report::Withheld => f.write_str("withheld"),
-            Report::Probed { from, to } => write!(f, "probed {} {}", from.as_micros(), to.as_micros()),
+            Report::Probed { from, to, alone } => {
+                write!(f, "probed {} {} {}", from.as_micros(), to.as_micros(), flag(*alone))
+            }
+            Report::Refused(took) => write!(f, "refused {}", took.as_micros()),
             Report::Changed { change, alone } => {
                 let Transition { from, to, epoch, break_for, seen } = change;
                 let (from, to, alone) = (from.name(), to.name(), flag(*alone));

@@ -20,6 +20,8 @@ use crate::service::Remote;
 use crate::story::Story;
 use crate::upstream::Upstream;
 
+/// A debug build beside a compiler deserves more patience than the default of 20 ms.
+const BUDGET: Duration = Duration::from_millis(50);
 /// How often it says how things stand.
 const STAND: Duration = Duration::from_millis(250);
 /// How long it waits for its fleet to be complete before the show begins.
@@ -38,6 +40,7 @@ pub(crate) async fn run(args: Single) -> Result<(), Box<dyn Error>> {
     // The line that makes it one of a fleet.
     let module = ResilienceModule::with_redis(redis::Client::open(args.redis.as_str())?)
         .environment(&args.environment)
+        .store_budget(BUDGET)
         .policy(policy)
         .on_event(move |event: &Event<'_>| Report::of(event).into_iter().for_each(|report| scribe(report)))
         .build()?;

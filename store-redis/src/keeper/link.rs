@@ -130,7 +130,7 @@ impl Watch {
             (Err(failure), None) => {
                 self.failed += 1;
                 self.next = Instant::now() + wait(fleet, self.failed, failure);
-                if !wire.source.is_cluster() || self.failed % 3 == 0 {
+                if !wire.source.is_cluster() || self.failed.is_multiple_of(3) {
                     wire.discard(None);
                 }
             }

@@ -70,6 +70,7 @@ impl<S: Store> Ride<'_, S> {
         match grant.take {
             Take::Granted { wait } => {
                 self.permits = self.cost;
+                self.granted_by = grant.source;
                 self.due = if wait.is_zero() { self.now } else { self.now.after(wait) };
                 self.accepts(Stage::RateLimit, grant.source).or_wait(wait)
             }

@@ -1,0 +1,89 @@
+//! Callers: each calls, waits for the answer, pauses, and calls again.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use phalanx::{Error, Pipeline, ResilienceModule, Source, StoreMode};
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use super::dependency::Dependency;
+use super::ledger::{Entry, Ledger};
+use super::moment::{Moment, thread_time};
+use super::orders::Load;
+
+/// What all callers of a replica share.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) module: ResilienceModule,
+    pub(super) dependency: Dependency,
+    pub(super) ledger: Ledger,
+}
+
+/// One caller of a load.
+pub(super) async fn call_for_a_while(ground: Arc<Ground>, load: Arc<Load>, number: usize) {
+    let route = load.route_of(number);
+    let pipeline = ground.module.pipeline(load.policy(), route).expect("a policy that there is");
+    let began = Moment::now();
+    // They come one after the other, not all at once.
+    sleep(load.pause.mul_f64(number as f64 / load.callers.max(1) as f64)).await;
+    let mut lost = Duration::ZERO;
+    for _ in 0..load.calls {
+        if began.elapsed() >= load.lasting {
+            return;
+        }
+        let entry = call(&ground, &pipeline, route).await;
+        // Redis was asked and did not answer: all the waiting was for nothing.
+        if !entry.alone && entry.source == Source::Degraded {
+            lost += entry.wait();
+            ground.ledger.lost(lost);
+        }
+        ground.ledger.enter(&entry);
+        if load.until_refused && entry.refused.is_some() {
+            return;
+        }
+        if load.pause.is_zero() { yield_now().await } else { sleep(load.pause).await }
+    }
+}
+
+async fn call<'a>(ground: &Ground, pipeline: &Pipeline, route: &'a str) -> Entry<'a> {
+    let alone = ground.module.store_mode() == Some(StoreMode::Degraded);
+    let departed = AtomicU64::new(0);
+    let operation = || async {
+        let now = Moment::now();
+        departed.store(now.as_nanos(), Ordering::Relaxed);
+        ground.ledger.departs(now);
+        ground.dependency.answer().await
+    };
+    let began = Moment::now();
+    let (mut polls, mut on_processor) = (0, Duration::ZERO);
+    let (answer, decision) = {
+        let mut calling = pin!(pipeline.call().run_recorded(operation));
+        poll_fn(|cx| {
+            let before = thread_time();
+            let polled = calling.as_mut().poll(cx);
+            on_processor += thread_time().saturating_sub(before);
+            polls += 1;
+            polled
+        })
+        .await
+    };
+    let ended = Moment::now();
+    let departed = Some(departed.into_inner()).filter(|at| *at > 0).map(Moment::from_nanos);
+    Entry {
+        route,
+        refused: answer.as_ref().err().and_then(Error::rejection).map(|rejection| rejection.code()),
+        source: decision.source,
+        probe: decision.probe,
+        failed: answer.is_err() && departed.is_some(),
+        began,
+        departed,
+        ended,
+        alone,
+        parked: polls > 1,
+        on_processor,
+    }
+}

@@ -1,0 +1,220 @@
+//! What became of a replica's calls, and how long they waited for the store.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use phalanx::{Code, Source};
+use serde::{Deserialize, Serialize};
+
+use super::moment::Moment;
+
+/// What became of calls.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Calls let through, by whose state that was decided on (`fleet`, `degraded`, …).
+    pub admitted: BTreeMap<String, u64>,
+    /// Calls refused, by code and by whose state that was decided on.
+    pub refused: BTreeMap<String, BTreeMap<String, u64>>,
+    /// When the first was let through, and the last.
+    pub first_admitted: Option<Moment>,
+    /// See above.
+    pub last_admitted: Option<Moment>,
+    /// When each route was first refused.
+    pub first_refused: BTreeMap<String, Moment>,
+    /// When the dependency first failed, on each route.
+    pub first_failed: BTreeMap<String, Moment>,
+    /// When trial calls were at the dependency.
+    pub probes: Vec<Span>,
+    /// Since when calls are there that have not come back.
+    pub at_dependency: Vec<Moment>,
+    /// Waits of calls that came while Redis was asked.
+    pub asking: Waits,
+    /// Waits of calls that came while it was not.
+    pub alone: Waits,
+    /// The same, counting only the time in which the caller's thread had a processor: what the store itself costs,
+    /// whatever else the machine does.
+    pub alone_on_processor: Waits,
+    /// Of those, the calls that were not decided at once but had to wait for something.
+    pub alone_and_parked: u64,
+    /// The most that one caller has lost, over all its calls that Redis was asked about and did not answer.
+    pub most_lost: Duration,
+}
+
+impl Tally {
+    /// All calls let through.
+    pub fn admitted(&self) -> u64 {
+        self.admitted.values().sum()
+    }
+
+    /// Calls let through on this word.
+    pub fn admitted_by(&self, source: Source) -> u64 {
+        self.admitted.get(source.name()).copied().unwrap_or(0)
+    }
+
+    /// Calls refused for this reason, whoever said so.
+    pub fn refused(&self, code: Code) -> u64 {
+        self.refused.get(code.name()).map_or(0, |sources| sources.values().sum())
+    }
+
+    /// Calls decided on this word, either way.
+    pub fn decided_by(&self, source: Source) -> u64 {
+        let refused = self.refused.values().filter_map(|sources| sources.get(source.name()));
+        self.admitted_by(source) + refused.sum::<u64>()
+    }
+
+    /// All calls that are over.
+    pub fn calls(&self) -> u64 {
+        self.admitted() + self.refused.values().flat_map(BTreeMap::values).sum::<u64>()
+    }
+
+    /// The reasons for which calls were refused.
+    pub fn reasons(&self) -> Vec<&str> {
+        self.refused.keys().map(String::as_str).collect()
+    }
+}
+
+/// When something was under way.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Span {
+    /// Its beginning.
+    pub from: Moment,
+    /// Its end.
+    pub to: Moment,
+}
+
+impl Span {
+    /// The most that were under way at one time.
+    pub fn most_at_a_time(spans: &[Self]) -> usize {
+        let at = |moment: Moment| spans.iter().filter(|span| span.from <= moment && moment < span.to).count();
+        spans.iter().map(|span| at(span.from)).max().unwrap_or(0)
+    }
+}
+
+/// How long something took, over many times.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Waits {
+    /// How many times.
+    pub count: usize,
+    /// Half of them took at most so long.
+    pub p50: Duration,
+    /// 99 of 100.
+    pub p99: Duration,
+    /// 999 of 1,000.
+    pub p999: Duration,
+    /// All of them.
+    pub worst: Duration,
+}
+
+impl Waits {
+    /// Of these.
+    pub fn of(mut waits: Vec<Duration>) -> Self {
+        waits.sort_unstable();
+        let at = |share: f64| {
+            let rank = (waits.len() as f64 * share).ceil() as usize;
+            waits.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+        };
+        Self { count: waits.len(), p50: at(0.5), p99: at(0.99), p999: at(0.999), worst: at(1.0) }
+    }
+}
+
+/// One call that is over.
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) route: &'a str,
+    pub(super) refused: Option<Code>,
+    pub(super) source: Source,
+    pub(super) probe: bool,
+    pub(super) failed: bool,
+    pub(super) began: Moment,
+    /// When the operation was started, if it was.
+    pub(super) departed: Option<Moment>,
+    pub(super) ended: Moment,
+    /// Whether the store was known to be away when it began.
+    pub(super) alone: bool,
+    pub(super) parked: bool,
+    pub(super) on_processor: Duration,
+}
+
+impl Entry<'_> {
+    /// From the call to its operation, or to its refusal.
+    pub(super) fn wait(&self) -> Duration {
+        self.departed.unwrap_or(self.ended).since(self.began)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger(Mutex<Pages>);
+
+#[derive(Debug, Default)]
+struct Pages {
+    tally: Tally,
+    asking: Vec<Duration>,
+    alone: Vec<Duration>,
+    alone_on_processor: Vec<Duration>,
+}
+
+impl Ledger {
+    pub(super) fn departs(&self, at: Moment) {
+        self.0.lock().tally.at_dependency.push(at);
+    }
+
+    pub(super) fn enter(&self, entry: &Entry<'_>) {
+        let mut pages = self.0.lock();
+        let (pages, route) = (&mut *pages, entry.route.to_owned());
+        let tally = &mut pages.tally;
+        if let Some(departed) = entry.departed {
+            let place = tally.at_dependency.iter().position(|at| *at == departed);
+            place.map(|place| tally.at_dependency.swap_remove(place));
+            tally.first_admitted = Some(tally.first_admitted.map_or(departed, |first| first.min(departed)));
+            tally.last_admitted = Some(tally.last_admitted.map_or(departed, |last| last.max(departed)));
+            *tally.admitted.entry(entry.source.name().to_owned()).or_default() += 1;
+            if entry.probe {
+                tally.probes.push(Span { from: departed, to: entry.ended });
+            }
+            if entry.failed {
+                tally.first_failed.entry(route).or_insert(entry.ended);
+            }
+        } else if let Some(code) = entry.refused {
+            let sources = tally.refused.entry(code.name().to_owned()).or_default();
+            *sources.entry(entry.source.name().to_owned()).or_default() += 1;
+            tally.first_refused.entry(route).or_insert(entry.ended);
+        }
+        if entry.alone {
+            pages.alone.push(entry.wait());
+            pages.alone_on_processor.push(entry.on_processor);
+            tally.alone_and_parked += u64::from(entry.parked);
+        } else {
+            pages.asking.push(entry.wait());
+        }
+    }
+
+    pub(super) fn lost(&self, so_far: Duration) {
+        let tally = &mut self.0.lock().tally;
+        tally.most_lost = tally.most_lost.max(so_far);
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        self.0.lock().tally()
+    }
+
+    /// Forgets everything but who is at the dependency still.
+    pub(super) fn take(&self) -> Tally {
+        let mut pages = self.0.lock();
+        let tally = pages.tally();
+        *pages = Pages::default();
+        pages.tally.at_dependency.clone_from(&tally.at_dependency);
+        tally
+    }
+}
+
+impl Pages {
+    fn tally(&self) -> Tally {
+        Tally {
+            asking: Waits::of(self.asking.clone()),
+            alone: Waits::of(self.alone.clone()),
+            alone_on_processor: Waits::of(self.alone_on_processor.clone()),
+            ..self.tally.clone()
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Where keys lie: each in the slot of its own tag, all of one fleet's together, none of a user's making.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use phalanx::{Pipeline, RedisOptions, ResilienceModule, Source, StateKey};
+use phalanx_integration_tests::server::{Cluster, Spawned};
+use phalanx_store_redis::RedisStore;
+use redis::cluster::ClusterClient;
+
+use crate::kit::{self, Log};
+use crate::operations;
+
+/// Routes in these tests: enough that every master holds some of everything.
+const ROUTES: usize = 60;
+
+/// A route and the keys it made.
+pub(crate) struct Placed {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) keys: BTreeSet<String>,
+}
+
+impl Placed {
+    /// The key of a kind: `r`, `b` or `d`.
+    pub(crate) fn key(&self, kind: char) -> &str {
+        self.keys.iter().find(|key| key.contains(&format!(":{kind}:"))).unwrap()
+    }
+
+    /// Whether anything of it lies on this master.
+    pub(crate) fn lies_on(&self, cluster: &Cluster, master: &Spawned) -> bool {
+        self.keys.iter().any(|key| cluster.master_of(key).port() == master.port())
+    }
+}
+
+/// Calls routes one by one, and looks which keys each of them made.
+pub(crate) async fn place(cluster: &Cluster, module: &ResilienceModule) -> Vec<Placed> {
+    let mut known = keys_of_routes(cluster).await;
+    let mut placed = Vec::new();
+    for route in 0..ROUTES {
+        let pipeline = module.pipeline("stack", &format!("route {route} {{x}}")).unwrap();
+        assert_eq!(kit::call(&pipeline).await.0.source, Source::Fleet);
+        module.redis_store().unwrap().settle().await;
+        let now = keys_of_routes(cluster).await;
+        let keys: BTreeSet<String> = now.difference(&known).cloned().collect();
+        placed.push(Placed { pipeline, keys });
+        known = now;
+    }
+    placed
+}
+
+async fn keys_of_routes(cluster: &Cluster) -> BTreeSet<String> {
+    let all = all_keys(cluster).await;
+    all.into_keys().filter(|key| ["r", "b", "d"].iter().any(|kind| key.contains(&format!(":{kind}:")))).collect()
+}
+
+/// All keys there are, and the port of the master that has each.
+async fn all_keys(cluster: &Cluster) -> BTreeMap<String, u16> {
+    let mut keys = BTreeMap::new();
+    for master in cluster.masters() {
+        let text = master.cli(&["KEYS", "*"]).await;
+        keys.extend(text.lines().map(|key| (key.to_owned(), master.port())));
+    }
+    keys
+}
+
+/// What masters answered with an error, by its first word.
+async fn errors(cluster: &Cluster) -> String {
+    let mut all = String::new();
+    for master in cluster.masters() {
+        all += &master.cli(&["INFO", "errorstats"]).await;
+    }
+    all
+}
+
+pub(crate) fn client(cluster: &Cluster) -> ClusterClient {
+    ClusterClient::new(cluster.urls()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_routes_are_decided_by_the_fleet_and_every_key_lies_where_its_tag_says() {
+    let cluster = Cluster::start().await;
+    let (log, other_log) = (Log::default(), Log::default());
+    let module = kit::replica(client(&cluster), &log).build().unwrap();
+    let placed = place(&cluster, &module).await;
+
+    for route in &placed {
+        let hashes: BTreeSet<_> = route.keys.iter().map(|key| key.rsplit(':').next()).collect();
+        assert_eq!((route.keys.len(), hashes.len()), (3, 1), "one of each kind under one hash: {:?}", route.keys);
+        for kind in ['r', 'b', 'd'] {
+            let hash = route.key(kind).strip_prefix(&format!("ph1:{{default:{kind}:")).unwrap();
+            let hash = hash.strip_suffix('}').unwrap();
+            assert!(hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hash}");
+        }
+    }
+    for master in cluster.masters() {
+        for kind in ['r', 'b', 'd'] {
+            let here = placed.iter().filter(|route| cluster.master_of(route.key(kind)).port() == master.port());
+            assert!(here.count() > 0, "every master holds some of every kind");
+        }
+    }
+
+    // Two replicas know of each other, and of the fleet's own keys both are in one slot.
+    let other = kit::replica(client(&cluster), &other_log).build().unwrap();
+    kit::until_fleet(&other.pipeline("stack", "other").unwrap()).await;
+    log.until("two replicas", |told| told.contains(&kit::Told::Replicas(2))).await;
+    assert_eq!(other.replicas(), Some(2));
+    let keys = all_keys(&cluster).await;
+    assert_eq!(keys.get("ph1:{default:m}"), keys.get("ph1:{default:m}:g"));
+    for (key, port) in &keys {
+        assert_eq!(cluster.master_of(key).port(), *port);
+        let left: i64 = cluster.master_of(key).cli(&["PTTL", key]).await.parse().unwrap();
+        assert!(left > 0, "{key} lives for ever");
+    }
+    other.leave_fleet().await;
+    log.until("one replica again", |told| told.last() == Some(&kit::Told::Replicas(1))).await;
+
+    let said = errors(&cluster).await;
+    assert!(!said.contains("CROSSSLOT") && !said.contains("errorstat_ERR"), "{said}");
+    assert_eq!(log.outages(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_operation_keeps_to_one_slot() {
+    let cluster = Cluster::start().await;
+    let options = RedisOptions { store_budget: kit::BUDGET, ..RedisOptions::default() };
+    let store = RedisStore::over(client(&cluster)).options(options).build().unwrap();
+    for route in 0..6 {
+        let key = StateKey::new("policy", &format!("route-{route}"));
+        let decided = operations::play_all(&store, &key).await;
+        assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
+    }
+    store.leave().await;
+    let said = errors(&cluster).await;
+    assert!(!said.contains("CROSSSLOT") && !said.contains("errorstat_ERR"), "{said}");
+}

@@ -1,0 +1,75 @@
+//! Every operation of the store, once each and one after the other.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+
+use std::time::Duration;
+
+use phalanx::base::breaker::{Admission, Sample, Ticket};
+use phalanx::base::kind::Outcome;
+use phalanx::base::store::{Ask, BreakerStore, LatencyDigestStore, RateLimitStore, Store};
+use phalanx::{BreakerSpec, Forced, RateLimitSpec, Source, StateKey};
+use phalanx_store_redis::{Circuit, RedisStore};
+
+const BREAK: Duration = Duration::from_millis(30);
+
+/// Plays them all on one policy and route. Who decided, each time somebody did.
+pub async fn play_all(store: &RedisStore, key: &StateKey) -> Vec<Source> {
+    let mut decided = play_bucket(store, key).await;
+    decided.extend(play_circuit(store, key).await);
+    play_digest(store, key).await;
+    decided
+}
+
+/// Acquire, refund, peek, and another rate.
+async fn play_bucket(store: &RedisStore, key: &StateKey) -> Vec<Source> {
+    let now = || store.clock().now();
+    let bucket = store.bucket(key, &RateLimitSpec::per_second(1_000));
+    let ask = Ask { cost: 1, max_wait: Duration::ZERO };
+    let first = store.acquire(&bucket, now(), ask).await;
+    store.refund(&bucket, 1, now());
+    store.peek(&bucket, now()).await;
+    let bucket = store.bucket(key, &RateLimitSpec::per_second(2_000));
+    vec![first.source, store.acquire(&bucket, now(), ask).await.source]
+}
+
+/// Admit, sync, a trip, a trial call and its end, force, inspect, reset.
+async fn play_circuit(store: &RedisStore, key: &StateKey) -> Vec<Source> {
+    let now = || store.clock().now();
+    let spec = BreakerSpec { consecutive_failures: Some(1), break_duration: BREAK, ..BreakerSpec::default() };
+    let circuit = store.breaker(key, &spec);
+    let mut decided = vec![pass(store, &circuit, Outcome::Success).await];
+    store.settle().await;
+    decided.push(pass(store, &circuit, Outcome::Failure).await);
+    store.settle().await;
+    tokio::time::sleep(2 * BREAK).await;
+    decided.push(pass(store, &circuit, Outcome::Success).await);
+    store.settle().await;
+    store.force(&circuit, Some(Forced::Open)).await;
+    store.force(&circuit, None).await;
+    store.inspect(&circuit, now()).await;
+    store.reset(&circuit, now()).await;
+    decided
+}
+
+async fn pass(store: &RedisStore, circuit: &Circuit, outcome: Outcome) -> Source {
+    let now = || store.clock().now();
+    let answer = match store.admit_now(circuit, now()) {
+        Some(answer) => answer,
+        None => store.admit(circuit, now()).await.0,
+    };
+    if let Admission::Admitted(ticket @ Ticket { .. }) = answer.admission {
+        store.record(circuit, now(), ticket, Sample { outcome, latency: Duration::ZERO });
+    }
+    answer.source
+}
+
+/// Two flushes, because the first of a key writes otherwise than the next, and what is read back.
+async fn play_digest(store: &RedisStore, key: &StateKey) {
+    let now = || store.clock().now();
+    let digest = store.digest(key, Duration::from_secs(10));
+    for _ in 0..2 {
+        store.observe(&digest, now(), Duration::from_millis(5));
+        store.settle().await;
+    }
+    store.quantile(&digest, now(), 0.5);
+}
