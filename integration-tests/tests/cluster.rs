@@ -10,3 +10,5 @@ mod keys;
 mod kit;
 #[path = "cluster/operations.rs"]
 mod operations;
+#[path = "cluster/push.rs"]
+mod push;

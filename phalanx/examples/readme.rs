@@ -48,10 +48,21 @@ async fn price(module: &ResilienceModule, sku: &str) {
     println!("{answer:?} after {} attempts in {:?}", record.attempts, record.elapsed);
 }
 
+#[rustfmt::skip] // as in the README
+fn fleet(payments: Policy) -> Result<ResilienceModule, Box<dyn Error>> {
+    let module = ResilienceModule::with_redis(redis::Client::open("redis://redis.internal")?)
+        .environment("prod")                         // part of every key: fleets on one Redis keep apart
+        .policy(payments)
+        .build()?;                                   // no I/O: Redis need not be there
+    Ok(module)
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let module = pay(&Order { amount: 42 }).await?;
     price(&module, "shoes").await;
     price(&module, "").await;
+    let shared = fleet(Policy::named("payments").timeout(Duration::from_secs(1)))?;
+    println!("decided by {:?}", shared.store_mode());
     Ok(())
 }

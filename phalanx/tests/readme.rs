@@ -17,7 +17,7 @@ fn the_readmes_code_is_that_of_an_example_that_compiles() {
     let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
     let example = lines(include_str!("../examples/readme.rs"));
     let blocks: Vec<&str> = include_str!("../README.md").split("```rust\n").skip(1).collect();
-    assert_eq!(blocks.len(), 2);
+    assert_eq!(blocks.len(), 3);
     for block in blocks {
         let code = lines(block.split("```").next().unwrap_or_default());
         let found = example.windows(code.len()).any(|window| window == code);

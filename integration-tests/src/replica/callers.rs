@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use phalanx::{Error, Pipeline, ResilienceModule, Source, StoreMode};
@@ -21,6 +21,8 @@ pub(super) struct Ground {
     pub(super) module: ResilienceModule,
     pub(super) dependency: Dependency,
     pub(super) ledger: Ledger,
+    /// Callers are to end.
+    pub(super) enough: AtomicBool,
 }
 
 /// One caller of a load.
@@ -32,7 +34,7 @@ pub(super) async fn call_for_a_while(ground: Arc<Ground>, load: Arc<Load>, numbe
     sleep(load.pause.mul_f64(number as f64 / load.callers.max(1) as f64)).await;
     let mut lost = Duration::ZERO;
     for _ in 0..load.calls {
-        if began.elapsed() >= load.lasting {
+        if began.elapsed() >= load.lasting || ground.enough.load(Ordering::Relaxed) {
             return;
         }
         let entry = call(&ground, &pipeline, route).await;

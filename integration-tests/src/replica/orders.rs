@@ -110,6 +110,8 @@ pub enum Order {
     Start(Load),
     /// To wait for all callers to end, tell, and forget what became of their calls.
     Finish,
+    /// The same, and the callers end now.
+    Enough,
     /// To leave the fleet in good order.
     Leave,
 }

@@ -1,6 +1,7 @@
 //! A replica in this process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use phalanx::{ResilienceModule, StoreMode};
@@ -27,7 +28,8 @@ impl Worker {
     pub fn new(setup: &Setup) -> Self {
         let ear = Ear::default();
         let module = setup.module().observer(ear.clone()).build().expect("a setup in order");
-        let ground = Ground { module, dependency: Dependency::default(), ledger: Ledger::default() };
+        let (dependency, ledger) = (Dependency::default(), Ledger::default());
+        let ground = Ground { module, dependency, ledger, enough: AtomicBool::new(false) };
         Self { ground: Arc::new(ground), ear, callers: JoinSet::new() }
     }
 
@@ -43,10 +45,12 @@ impl Worker {
             Order::Behave(behaviour) => self.ground.dependency.behave(behaviour),
             Order::Start(load) => self.start(load),
             Order::Leave => self.ground.module.leave_fleet().await,
-            Order::Finish => {
+            Order::Finish | Order::Enough => {
+                self.ground.enough.store(matches!(order, Order::Enough), Ordering::Relaxed);
                 while let Some(ended) = self.callers.join_next().await {
                     ended.expect("a caller that does not panic");
                 }
+                self.ground.enough.store(false, Ordering::Relaxed);
                 return Report { tally: self.ground.ledger.take(), ..self.look() };
             }
         }

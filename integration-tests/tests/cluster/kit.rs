@@ -145,7 +145,22 @@ pub async fn until_fleet(pipeline: &Pipeline) {
             tokio::time::sleep(5 * MS).await;
         }
     };
-    timeout(PATIENCE, calling).await.expect("the fleet decides, in time");
+    within_patience(calling).await;
+}
+
+/// Waits for something that must happen.
+pub async fn within_patience<T>(awaited: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, awaited).await.expect("it happens, in time")
+}
+
+/// Returns when Redis decides everything again.
+pub async fn until_shared(module: &ResilienceModule) {
+    within_patience(async {
+        while module.store_mode() != Some(StoreMode::Shared) {
+            tokio::time::sleep(5 * MS).await;
+        }
+    })
+    .await;
 }
 
 /// Calls until the circuit refuses, and how long that took.
@@ -156,7 +171,7 @@ pub async fn until_refused(pipeline: &Pipeline) -> Duration {
             tokio::time::sleep(MS).await;
         }
     };
-    timeout(PATIENCE, calling).await.expect("the circuit refuses, in time");
+    within_patience(calling).await;
     began.elapsed()
 }
 

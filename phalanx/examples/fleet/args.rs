@@ -152,7 +152,9 @@ impl Show {
     }
 
     fn is_in_order(&self) -> Result<(), &'static str> {
-        let backwards = |first: Option<Duration>, then: Option<Duration>| matches!((first, then), (Some(first), Some(then)) if then <= first);
+        let backwards = |first: Option<Duration>, then: Option<Duration>| {
+            first.zip(then).is_some_and(|(first, then)| then <= first)
+        };
         if backwards(self.kill_redis_at, self.restart_redis_at) {
             return Err("--restart-redis-at must come after --kill-redis-at");
         }

@@ -99,14 +99,15 @@ pub(crate) fn itself() -> io::Result<Command> {
 /// The library does without Redis; a show about Redis does not.
 async fn greet(url: &str) -> Result<(), Box<dyn Error>> {
     let client = redis::Client::open(url)?;
+    let address = client.get_connection_info().addr().clone(); // without the password
     let hello = async {
         let mut connection = client.get_multiplexed_async_connection().await?;
         redis::cmd("PING").query_async::<String>(&mut connection).await
     };
     match timeout(HELLO, hello).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(format!("no Redis at {url}: {error}; --spawn-redis starts one").into()),
-        Err(_) => Err(format!("no Redis at {url}: no answer; --spawn-redis starts one").into()),
+        Ok(Err(error)) => Err(format!("no Redis at {address}: {error}; --spawn-redis starts one").into()),
+        Err(_) => Err(format!("no Redis at {address}: no answer; --spawn-redis starts one").into()),
     }
 }
 

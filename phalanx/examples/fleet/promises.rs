@@ -73,7 +73,7 @@ fn steady(limit: &RateLimitSpec, evidence: &Evidence, story: &Story) -> Promise 
     let enough = percent >= LEAST * 100.0 || until < Duration::from_secs(2);
     let seconds = until.as_secs_f64();
     let seen = format!(
-        "{admitted} calls in the first {seconds:.1} s: {percent:.0} % of {burst:.0} + {rate:.0}/s x {seconds:.1} s = {most:.0}"
+        "{admitted} calls in the first {seconds:.1} s: {percent:.0} % of {burst:.0} + {rate:.0}/s x {seconds:.1} s"
     );
     Promise { name: "rate", kept: Some(!over && enough), seen }
 }

@@ -31,7 +31,8 @@ impl Server {
     pub(crate) async fn start() -> io::Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mut command = itself()?;
-        command.arg("redis-keeper").args(["--port", &port.to_string()]);
+        // Not killed with its handle: it has a server to end first.
+        command.kill_on_drop(false).arg("redis-keeper").args(["--port", &port.to_string()]);
         let mut keeper = command.spawn()?;
         let (Some(words), Some(replies)) = (keeper.stdin.take(), keeper.stdout.take()) else {
             return Err(io::Error::other("the keeper of redis-server has no pipes"));

@@ -1,7 +1,7 @@
 //! The upstream as a service on a socket, and the way there: a line asks, a line answers.
 //!
-//! A request is `first` or `again`, the answer `ok` or `bad`. Connections are kept and used again; one whose caller went
-//! away is dropped with what it had asked for.
+//! A request is `first` or `again`, the answer `ok` or `bad`. Connections are kept and used again; one whose caller
+//! went away is dropped with what it had asked for.
 
 use std::error::Error;
 use std::io::{self, Write};

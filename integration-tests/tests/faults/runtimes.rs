@@ -1,0 +1,78 @@
+//! More than one runtime, and runtimes that end.
+
+use std::time::Duration;
+
+use phalanx::{Kind, Policy, RateLimitSpec, ResilienceModule, Source};
+use phalanx_integration_tests::replica::Setup;
+use phalanx_integration_tests::server::Redis;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::kit::MS;
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn module() -> ResilienceModule {
+    let policy = Policy::named("limited").rate_limit(RateLimitSpec::per_second(1_000_000));
+    Setup::new(Redis::shared().await).policy(policy).patient().module().build().unwrap()
+}
+
+/// Whose word so many calls were decided on.
+async fn sources(module: &ResilienceModule, calls: usize) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for _ in 0..calls {
+        let (answer, decision) = module.call("limited", "r").run_recorded(|| async { Ok::<_, Kind>(()) }).await;
+        answer.unwrap();
+        sources.push(decision.source);
+    }
+    sources
+}
+
+#[tokio::test]
+async fn two_runtimes_share_one_module() {
+    let module = module().await;
+    let threads = [(); 2].map(|()| {
+        let module = module.clone();
+        std::thread::spawn(move || runtime().block_on(sources(&module, 200)))
+    });
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), [Source::Fleet; 200]);
+    }
+}
+
+#[tokio::test]
+async fn a_module_whose_first_runtime_ended_works_on_the_next() {
+    let module = module().await;
+    for _ in 0..3 {
+        let module = module.clone();
+        let thread =
+            std::thread::spawn(move || {
+                let runtime = runtime();
+                let sources = runtime.block_on(sources(&module, 20));
+                // Somebody is on his way when it ends.
+                drop(runtime.block_on(async {
+                    tokio::time::timeout(Duration::from_micros(10), self::sources(&module, 1)).await
+                }));
+                sources
+            });
+        // At most what was on its way is decided alone; nobody hangs.
+        let sources = thread.join().unwrap();
+        assert_eq!(sources, [Source::Fleet; 20]);
+    }
+    assert_eq!(sources(&module, 20).await, [Source::Fleet; 20]);
+}
+
+#[tokio::test]
+async fn a_module_may_be_made_where_there_is_no_runtime() {
+    let url = Redis::shared().await;
+    let made = std::thread::spawn(move || {
+        let policy = Policy::named("limited").rate_limit(RateLimitSpec::per_second(1_000_000));
+        Setup::new(url).policy(policy).patient().module().build().unwrap()
+    });
+    let module = made.join().unwrap();
+    assert_eq!(sources(&module, 5).await, [Source::Fleet; 5]);
+    // And dropped there.
+    std::thread::spawn(move || drop(module)).join().unwrap();
+    tokio::time::sleep(MS).await;
+}

@@ -1,0 +1,86 @@
+//! A Redis that is killed and comes back empty.
+
+use phalanx::{BreakerSpec, Code, Policy, RateLimitSpec, Source};
+use phalanx_integration_tests::replica::{Behaviour, Heard, Load, Moment, Order, Setup};
+use phalanx_integration_tests::server::Spawned;
+use tokio::time::sleep;
+
+use crate::kit::{MS, PATIENCE, SECOND, fleet, meet, quiet, replica};
+
+#[tokio::test]
+async fn an_empty_redis_after_a_kill_costs_one_burst_and_open_circuits_are_put_back() {
+    const RATE: u64 = 300;
+    const BURST: u64 = 90;
+    let _quiet = quiet().await;
+    let redis = Spawned::start().await;
+    let setup = Setup::new(redis.url())
+        .policy(Policy::named("limited").rate_limit(RateLimitSpec::per_second(RATE).burst(BURST)))
+        .policy(Policy::named("guarded").breaker(BreakerSpec::consecutive_failures(1).break_for(60 * SECOND)));
+    let replicas = fleet::<3>(&setup).await;
+    // All know the circuit, then one trips it.
+    for replica in &replicas {
+        replica.run(Load::once("guarded", "r")).await;
+    }
+    replicas[0].obey(Order::Behave(Behaviour::Badly)).await;
+    replicas[0].run(Load::once("guarded", "r")).await;
+    replicas[0].obey(Order::Behave(Behaviour::Well)).await;
+    for replica in &replicas {
+        replica
+            .until(PATIENCE, "open", |seen| seen.told.iter().any(|told| matches!(told.what, Heard::Opened { .. })))
+            .await;
+    }
+
+    let began = Moment::now();
+    for replica in &replicas {
+        replica.start_load(Load::lasting("limited", "r", 60 * SECOND).callers(10).pause(10 * MS)).await;
+    }
+    sleep(300 * MS).await;
+    let killed = Moment::now();
+    redis.kill();
+    sleep(300 * MS).await;
+    redis.restart().await;
+    let restarted = Moment::now();
+    let mut outages = Vec::new();
+    for replica in &replicas {
+        let seen = replica.until(PATIENCE, "Redis is back", |seen| seen.recoveries() == 1).await;
+        let back = seen.moments(|what| matches!(what, Heard::Recovered { .. }))[0];
+        outages.push(back.since(killed));
+        assert!(back.since(restarted) <= 2_500 * MS, "back {:?} after the restart", back.since(restarted));
+    }
+    for replica in &replicas {
+        replica
+            .until(PATIENCE, "the loss is told", |seen| !seen.moments(|what| *what == Heard::StateLost).is_empty())
+            .await;
+    }
+    let mut reports = Vec::new();
+    for replica in &replicas {
+        reports.push(replica.obey(Order::Enough).await);
+    }
+    let ended = Moment::now();
+
+    let admitted: u64 = reports.iter().map(|seen| seen.tally.admitted()).sum();
+    let by_fleet: u64 = reports.iter().map(|seen| seen.tally.admitted_by(Source::Fleet)).sum();
+    let (rate, burst, share) = (RATE as f64, BURST as f64, 1.0 / 3.0);
+    let alone: f64 = outages.iter().map(|away| share * (burst + rate * away.as_secs_f64())).sum();
+    let most = burst + rate * ended.since(began).as_secs_f64() + alone + burst;
+    let worst = reports.iter().map(|seen| seen.tally.asking.worst).max().unwrap();
+    println!(
+        "{admitted} admitted in {:?} ({by_fleet} by the fleet), at most {most:.0}, of which {alone:.0} alone; outages {outages:?}; worst wait {worst:?}",
+        ended.since(began)
+    );
+    for seen in &reports {
+        assert_eq!((seen.outages(), seen.recoveries()), (vec!["connection"], 1), "one outage, told once");
+        let lost = seen.moments(|what| *what == Heard::StateLost);
+        assert_eq!(lost.len(), 1, "the loss is told once");
+        assert_eq!(seen.tally.reasons(), [Code::RateLimited.name()], "callers see the limit and nothing else");
+        assert!(seen.tally.most_lost <= 65 * MS, "a caller lost {:?}", seen.tally.most_lost);
+    }
+    assert!(admitted as f64 <= most, "{admitted} admitted, at most {most:.1}");
+    assert!(by_fleet > 0 && admitted as f64 > 0.8 * rate * ended.since(began).as_secs_f64(), "{admitted} admitted");
+
+    // Somebody who has never seen it open finds it open, because those who have put it back.
+    let newcomer = replica(&setup);
+    meet(&newcomer).await;
+    let tally = newcomer.run(Load::once("guarded", "r")).await.tally;
+    assert_eq!(tally.refused.get(Code::CircuitOpen.name()).and_then(|by| by.get("fleet")), Some(&1), "{tally:#?}");
+}

@@ -1,0 +1,152 @@
+//! A handful of promises on a real server's own clock: the scripts as they are shipped, and real time passing.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use phalanx_core::breaker::{Admission, BreakerSpec, Phase, Sample, Ticket};
+use phalanx_core::key::StateKey;
+use phalanx_core::kind::Outcome;
+use phalanx_core::rate_limit::{RateLimitSpec, Take};
+use phalanx_core::rejection::{Code, Source};
+use phalanx_core::store::{Ask, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
+use phalanx_integration_tests::answer::answered;
+use phalanx_integration_tests::server::Redis;
+use phalanx_store_redis::{Circuit, RedisOptions, RedisStore};
+use tokio::time::sleep;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A fleet of its own: replicas with the same environment.
+struct Fleet {
+    url: &'static str,
+    environment: String,
+}
+
+impl Fleet {
+    async fn new(name: &str) -> Self {
+        Self { url: Redis::shared().await, environment: format!("{name}-{}", std::process::id()) }
+    }
+
+    fn replica(&self) -> RedisStore {
+        let environment = self.environment.clone();
+        let options = RedisOptions { environment, store_budget: 500 * MS, ..RedisOptions::default() };
+        RedisStore::over(redis::Client::open(self.url).unwrap()).options(options).build().unwrap()
+    }
+}
+
+async fn acquire(store: &RedisStore, spec: &RateLimitSpec, cost: u32) -> Grant {
+    let bucket = store.bucket(&StateKey::new("p", "r"), spec);
+    let grant = store.acquire(&bucket, store.clock().now(), Ask { cost, max_wait: Duration::ZERO }).await;
+    assert_eq!(grant.source, Source::Fleet);
+    grant
+}
+
+async fn admit(store: &RedisStore, circuit: &Circuit) -> Result<Ticket, Code> {
+    let (answer, _) = answered(store, circuit, store.clock().now()).await;
+    assert_eq!(answer.source, Source::Fleet);
+    match answer.admission {
+        Admission::Admitted(ticket) => Ok(ticket),
+        Admission::Refused { code, .. } => Err(code),
+    }
+}
+
+fn record(store: &RedisStore, circuit: &Circuit, ticket: Ticket, outcome: Outcome) {
+    store.record(circuit, store.clock().now(), ticket, Sample { outcome, latency: MS });
+}
+
+/// Two replicas of one circuit that trips on the first failure.
+async fn circuit_of_two(name: &str, spec: &BreakerSpec) -> [(RedisStore, Arc<Circuit>); 2] {
+    let fleet = Fleet::new(name).await;
+    [fleet.replica(), fleet.replica()].map(|store| {
+        let circuit = store.breaker(&StateKey::new("p", "r"), spec);
+        (store, circuit)
+    })
+}
+
+#[tokio::test]
+async fn permits_come_back_as_the_servers_time_passes() {
+    let fleet = Fleet::new("refill").await;
+    let (one, two) = (fleet.replica(), fleet.replica());
+    let spec = RateLimitSpec::new(1, 100 * MS).burst(2);
+    assert_eq!(acquire(&one, &spec, 2).await.take, Take::Granted { wait: Duration::ZERO });
+    let now = two.clock().now();
+    let Take::Refused { until } = acquire(&two, &spec, 1).await.take else { panic!("there were only two") };
+    let wait = until.since(now);
+    assert!(wait > 20 * MS && wait <= 200 * MS, "{wait:?}");
+    sleep(wait).await;
+    assert_eq!(acquire(&two, &spec, 1).await.take, Take::Granted { wait: Duration::ZERO });
+}
+
+#[tokio::test]
+async fn a_trip_refuses_elsewhere_and_a_break_ends_by_the_servers_clock() {
+    let spec = BreakerSpec::consecutive_failures(1).break_for(150 * MS);
+    let [(one, a), (two, b)] = circuit_of_two("trip", &spec).await;
+    let (ticket, _) = (admit(&one, &a).await.unwrap(), admit(&two, &b).await.unwrap());
+    record(&one, &a, ticket, Outcome::Failure);
+    one.settle().await;
+    two.settle().await;
+    assert_eq!(admit(&two, &b).await, Err(Code::CircuitOpen));
+    sleep(170 * MS).await;
+    let probe = admit(&two, &b).await.unwrap();
+    assert!(probe.lease.is_some());
+    assert_eq!(admit(&one, &a).await, Err(Code::ProbeQuota), "the only trial call is the other replica's");
+    record(&two, &b, probe, Outcome::Success);
+    two.settle().await;
+    assert_eq!(one.inspect(&a, one.clock().now()).await.phase, Phase::Closed);
+    assert!(admit(&one, &a).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_lease_that_nobody_settles_runs_out_by_the_servers_clock() {
+    let spec = BreakerSpec::consecutive_failures(1).break_for(20 * MS).probe_lease(120 * MS);
+    let [(one, a), (two, b)] = circuit_of_two("lease", &spec).await;
+    let ticket = admit(&one, &a).await.unwrap();
+    record(&one, &a, ticket, Outcome::Failure);
+    one.settle().await;
+    sleep(30 * MS).await;
+    assert!(admit(&one, &a).await.unwrap().lease.is_some());
+    assert_eq!(admit(&two, &b).await, Err(Code::ProbeQuota));
+    sleep(130 * MS).await;
+    assert!(admit(&two, &b).await.unwrap().lease.is_some());
+}
+
+#[tokio::test]
+async fn latencies_of_one_replica_are_anothers_quantile() {
+    let fleet = Fleet::new("digest").await;
+    let (one, two) = (fleet.replica(), fleet.replica());
+    let key = StateKey::new("p", "r");
+    let window = Duration::from_secs(10);
+    let (a, b) = (one.digest(&key, window), two.digest(&key, window));
+    for _ in 0..100 {
+        one.observe(&a, one.clock().now(), 40 * MS);
+    }
+    one.settle().await;
+    two.settle().await;
+    let seen = two.quantile(&b, two.clock().now(), 0.95).unwrap();
+    assert!(seen.abs_diff(40 * MS) <= MS, "{seen:?}");
+}
+
+#[tokio::test]
+async fn everything_that_is_kept_has_an_end() {
+    let fleet = Fleet::new("ttl").await;
+    let store = fleet.replica();
+    acquire(&store, &RateLimitSpec::per_second(10), 1).await;
+    let circuit = store.breaker(&StateKey::new("p", "r"), &BreakerSpec::consecutive_failures(1));
+    let ticket = admit(&store, &circuit).await.unwrap();
+    record(&store, &circuit, ticket, Outcome::Failure);
+    let digest = store.digest(&StateKey::new("p", "r"), Duration::from_secs(10));
+    store.observe(&digest, store.clock().now(), MS);
+    store.settle().await;
+    let mut server = redis::Client::open(fleet.url).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let ours = format!("ph1:{{{}:*", fleet.environment);
+    let keys: Vec<String> = redis::cmd("KEYS").arg(ours).query_async(&mut server).await.unwrap();
+    let kinds: Vec<_> =
+        ["r", "b", "d"].into_iter().filter(|kind| keys.iter().any(|key| key.contains(&format!(":{kind}:")))).collect();
+    assert_eq!(kinds, ["r", "b", "d"], "{keys:?}");
+    for key in keys {
+        let left: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut server).await.unwrap();
+        assert!(left > 0, "{key} stays for ever");
+    }
+}
