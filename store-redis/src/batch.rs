@@ -105,6 +105,37 @@ impl<A: Void, R: Copy> Batch<A, R> {
     }
 }
 
+/// The batches of one key that have not left; only the last can be joined.
+#[derive(Debug)]
+pub(crate) struct Batches<A, R>(Vec<Arc<Batch<A, R>>>);
+
+impl<A, R> Default for Batches<A, R> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<A: Void, R: Copy> Batches<A, R> {
+    /// A place in the last batch, or in a new one if that is full.
+    pub(crate) fn join(&mut self, ask: A, waker: &Waker) -> (Arc<Batch<A, R>>, usize) {
+        let joined = self.0.last().and_then(|batch| Some((batch.clone(), batch.join(ask, waker)?)));
+        joined.unwrap_or_else(|| {
+            let batch = Arc::new(Batch::new());
+            let place = batch.join(ask, waker).unwrap_or(0); // nobody else knows it yet
+            self.0.push(batch.clone());
+            (batch, place)
+        })
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Arc<Batch<A, R>>> {
+        std::mem::take(&mut self.0)
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// Where callers of one key sit down.
 pub(crate) trait Desk: Send + Sync {
     type Ask: Void + Send;

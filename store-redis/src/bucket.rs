@@ -4,6 +4,9 @@
 //! grants the first k of each. Refunds and another rate travel behind the callers. When Redis does not answer, the twin
 //! does: this replica's share of the rate, starting from its share of what was last seen, never from a full bucket.
 
+mod groups;
+mod share;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
@@ -20,7 +23,9 @@ use phalanx_core::table::{Entry, Worth};
 use phalanx_lua as lua;
 use phalanx_store_memory::BucketCell;
 
-use crate::batch::{Asking, Batch, Desk, Void};
+use self::groups::{Group, Wish, groups};
+use self::share::share;
+use crate::batch::{Asking, Batch, Batches, Desk};
 use crate::fleet::Fleet;
 use crate::invocation::integers;
 use crate::keys::{Key, Kind};
@@ -48,8 +53,8 @@ struct State {
     rate: Rate,
     /// The rate before, until Redis has been told of the new one.
     told: Option<Rate>,
-    /// Callers who wait for the next flight; only the last batch can be joined.
-    batches: Vec<Arc<Together>>,
+    /// Callers who wait for the next flight.
+    batches: Batches<Wish, Option<Given>>,
     refunds: Vec<Refund>,
     /// What was last seen in it.
     seen: Option<i64>,
@@ -66,28 +71,10 @@ pub(crate) struct Given {
     cost: u32,
 }
 
-/// What one caller wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
-    cost: u32,
-    max_wait: u64,
-}
-
-impl Void for Wish {
-    const VOID: Self = Self { cost: 0, max_wait: 0 };
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Refund {
     cost: u32,
     due: Time,
-}
-
-/// Callers in a row who ask alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Group {
-    callers: u32,
-    wish: Wish,
 }
 
 impl Entry for Bucket {
@@ -106,7 +93,7 @@ impl Bucket {
             spec: spec.clone(),
             rate: Rate::of(spec),
             told: None,
-            batches: Vec::new(),
+            batches: Batches::default(),
             refunds: Vec::new(),
             seen: None,
             twin: None,
@@ -324,16 +311,7 @@ impl Desk for Shared {
     type Answer = Option<Given>;
 
     fn sit(self: &Arc<Self>, ask: Wish, waker: &Waker) -> (Arc<Together>, usize) {
-        let seat = {
-            let mut state = self.state.lock();
-            let joined = state.batches.last().and_then(|batch| Some((batch.clone(), batch.join(ask, waker)?)));
-            joined.unwrap_or_else(|| {
-                let batch = Arc::new(Batch::new());
-                let place = batch.join(ask, waker).unwrap_or(0); // nobody else knows it yet
-                state.batches.push(batch.clone());
-                (batch, place)
-            })
-        };
+        let seat = self.state.lock().batches.join(ask, waker);
         self.call_out();
         seat
     }
@@ -350,7 +328,7 @@ impl Passenger for Shared {
         self.queued.store(false, Ordering::Release);
         let (rate, told, refunds, batches) = {
             let mut state = self.state.lock();
-            (state.rate, state.told.take(), std::mem::take(&mut state.refunds), std::mem::take(&mut state.batches))
+            (state.rate, state.told.take(), std::mem::take(&mut state.refunds), state.batches.take())
         };
         if let Some(old) = told {
             self.board_retune(manifest, old, rate);
@@ -361,50 +339,5 @@ impl Passenger for Shared {
         for batch in batches {
             self.board_callers(manifest, rate, batch);
         }
-    }
-}
-
-/// Callers in a row who ask alike, counted.
-fn groups(wishes: &[Wish]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    for wish in wishes {
-        match groups.last_mut().filter(|last| last.wish == *wish) {
-            Some(last) => last.callers += 1,
-            None => groups.push(Group { callers: 1, wish: *wish }),
-        }
-    }
-    groups
-}
-
-/// A bucket with the `replicas`-th part of the rate, holding the same part of what was last seen.
-fn share(spec: &RateLimitSpec, replicas: u32, seen: Option<i64>, fleet: &Fleet) -> BucketCell {
-    let parts = u64::from(replicas.max(1));
-    let burst = spec.capacity().div_ceil(parts).max(1);
-    let own = RateLimitSpec { per: spec.per.saturating_mul(replicas.max(1)), burst: Some(burst), ..spec.clone() };
-    let cell = BucketCell::new(fleet.clock.clone(), &own);
-    let price = Rate::of(spec).price.max(1);
-    let last_seen = seen.map_or(spec.capacity(), |units| u64::try_from(units).unwrap_or(0) / price);
-    let mut surplus = burst.saturating_sub(last_seen / parts);
-    while surplus > 0 {
-        let cost = u32::try_from(surplus).unwrap_or(u32::MAX);
-        cell.acquire(fleet.clock.now(), Ask { cost, max_wait: Duration::ZERO });
-        surplus -= u64::from(cost);
-    }
-    cell
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn callers_who_ask_alike_are_one_group_and_keep_their_order() {
-        let wish = |cost| Wish { cost, max_wait: 0 };
-        let of = |costs: &[u32]| {
-            let wishes: Vec<_> = costs.iter().map(|cost| wish(*cost)).collect();
-            groups(&wishes).iter().map(|group| (group.callers, group.wish.cost)).collect::<Vec<_>>()
-        };
-        assert_eq!(of(&[1, 1, 1, 2, 1]), [(3, 1), (1, 2), (1, 1)]);
-        assert_eq!(of(&[]), []);
     }
 }

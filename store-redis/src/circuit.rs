@@ -9,6 +9,10 @@
 //! tickets are marked, so that they count for nothing once Redis decides again; if it is open then, it stays so for
 //! this replica until its own break is over.
 
+mod answering;
+mod learning;
+mod operator;
+mod owed;
 mod telling;
 mod twin;
 pub(crate) mod view;
@@ -19,23 +23,20 @@ use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use phalanx_core::breaker::{Admission, BreakerSpec, BreakerView, Forced, Phase, Sample, Seen, Ticket, Transition};
+use phalanx_core::breaker::{Admission, BreakerSpec, Forced, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::Time;
-use phalanx_core::event::What;
 use phalanx_core::key::StateKey;
-use phalanx_core::rate_limit::MAX_BACKSTEP;
 use phalanx_core::rejection::{Code, Source};
 use phalanx_core::store::Answer;
 use phalanx_core::table::{Entry, Worth};
-use phalanx_lua as lua;
-use phalanx_store_memory::{BreakerCell, Counted, Front, Shown};
+use phalanx_store_memory::{BreakerCell, Counted, Front};
 
-use self::telling::{Owed, Run, Settled};
+pub(crate) use self::learning::Word;
+use self::owed::{Owed, Run, Settled};
 use self::twin::is_twins;
-use self::view::{Report, View, forced_number, spec_text};
-use crate::batch::{Asking, Batch, Desk, Void};
+use self::view::{View, spec_text};
+use crate::batch::{Asking, Batch, Batches, Desk, Void};
 use crate::fleet::Fleet;
-use crate::invocation::{Invocation, integers};
 use crate::keys::{Key, Kind};
 
 /// The circuit of one key, as this replica holds it.
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     fleet: Arc<Fleet>,
     key: StateKey,
     place: Key,
+    /// Its name and this replica's: what messages are signed with.
+    signed: String,
     front: Front,
     /// Whether anybody has asked since Redis was last asked how it stands.
     used: AtomicBool,
@@ -61,8 +64,8 @@ struct Inner {
     /// How it stood when it was last heard of; none before.
     known: Option<Known>,
     owed: Owed,
-    /// Callers who wait for Redis' word; only the last batch can be joined.
-    batches: Vec<Arc<Together>>,
+    /// Callers who wait for Redis' word.
+    batches: Batches<Wish, Option<Given>>,
     /// Calls under way; one flight at a time, so that replies come in order.
     flying: u32,
     /// The twin, and the outage it was made in.
@@ -112,13 +115,15 @@ impl Circuit {
             spec_text: spec_text(spec),
             known: None,
             owed: Owed::default(),
-            batches: Vec::new(),
+            batches: Batches::default(),
             flying: 0,
             twin: None,
             held_open: None,
         };
+        let place = fleet.keys.of(Kind::Circuit, key);
         let shared = Arc::new(Shared {
-            place: fleet.keys.of(Kind::Circuit, key),
+            signed: format!("{}@{}", place.id, fleet.owner),
+            place,
             key: key.clone(),
             front: Front::new(spec),
             used: AtomicBool::new(false),
@@ -172,7 +177,7 @@ impl Circuit {
         self.0.fleet.keep();
         match Asking::new(&self.0, Wish::Pass).await.flatten() {
             Some(given) => given,
-            None => self.0.admit_by_twin(now),
+            None => self.0.admit_alone(now),
         }
     }
 
@@ -204,42 +209,6 @@ impl Circuit {
         inner.owed.runs.push(Run::quantile(over));
         None
     }
-
-    /// Puts an operator's word above the phase of the whole fleet's circuit, or takes it away.
-    pub async fn force(&self, forced: Option<Forced>) {
-        let call = self.0.operation(&lua::BREAKER_FORCE, |call| {
-            call.arg(forced_number(forced));
-        });
-        if self.0.operate(call, Word::Reply).await.is_none() {
-            self.0.force_alone(forced);
-        }
-    }
-
-    /// Back to a closed circuit that has seen nothing.
-    pub async fn reset(&self, now: Time) -> Option<Transition> {
-        let call = self.0.operation(&lua::BREAKER_RESET, |_| {});
-        self.0.inner.lock().held_open = None;
-        let Some(report) = self.0.operate(call, Word::Told).await else { return self.0.reset_alone(now) };
-        report.transitions.last().copied()
-    }
-
-    /// What can be seen from outside.
-    pub async fn inspect(&self, now: Time) -> BreakerView {
-        let call = self.0.operation(&lua::BREAKER_INSPECT, |_| {});
-        let report = self.0.operate(call, Word::Reply).await;
-        report.as_ref().and_then(looked_at).unwrap_or_else(|| self.0.inspect_alone(now))
-    }
-}
-
-/// Who says how a circuit stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// Redis, asked by us: the truth of that moment.
-    Reply,
-    /// The same, and the caller tells observers of the change.
-    Told,
-    /// Redis, unasked: may have been overtaken by a reply.
-    Push,
 }
 
 impl Shared {
@@ -257,7 +226,7 @@ impl Shared {
     #[cold]
     fn admit_by_hearsay(&self, now: Time) -> Option<Answer> {
         if self.is_away() {
-            let (answer, change) = self.admit_by_twin(now);
+            let (answer, change) = self.admit_alone(now);
             if let Some(change) = change {
                 self.tell(change);
             }
@@ -308,81 +277,6 @@ impl Shared {
         }
         None
     }
-
-    /// Takes what a reply or a message says for the truth, unless something newer is known, and tells observers of a
-    /// change of phase that they have not heard of.
-    pub(crate) fn learn(&self, view: View, changes: &[Transition], word: Word) {
-        let now = self.fleet.clock.now();
-        let mut inner = self.inner.lock();
-        let before = inner.known.map(|known| known.view);
-        // A message may have been overtaken by a reply, and a reply by a message. Where the server's clock stepped back,
-        // a reply is the truth all the same.
-        let overtaken = before.is_some_and(|known| {
-            let behind = known.at.saturating_sub(view.at);
-            let stepped_back = behind > MAX_BACKSTEP.as_micros() as u64 && word != Word::Push;
-            behind > 0 && !stepped_back || word == Word::Push && view.epoch < known.epoch
-        });
-        if overtaken {
-            return;
-        }
-        inner.known = Some(Known { view, until: now.after(view.left) });
-        self.show(&mut inner, now);
-        drop(inner);
-        let heard_of = before.map_or(0, |known| known.epoch);
-        for change in changes.iter().filter(|change| change.epoch > heard_of) {
-            self.tell(*change);
-        }
-        let told = changes.iter().any(|change| change.epoch == view.epoch);
-        // Another replica's change whose message was lost: what is not known of it is left out.
-        if let Some(before) = before
-            && view.epoch > before.epoch
-            && view.phase != before.phase
-            && !told
-            && word == Word::Reply
-        {
-            let break_for = (view.phase == Phase::Open).then_some(view.left);
-            let (from, to) = (before.phase, view.phase);
-            self.tell(Transition { from, to, epoch: view.epoch, break_for, seen: Seen::default() });
-        }
-    }
-
-    /// What the front shows: what was last heard, unless the twin decides or this replica holds the circuit open.
-    fn show(&self, inner: &mut Inner, now: Time) {
-        inner.held_open = inner.held_open.filter(|until| now < *until);
-        let Some(known) = &inner.known else {
-            return self.front.show(0, inner.held_open.map_or(Shown::Ask, Shown::Open));
-        };
-        let shown = match (known.view.forced, known.view.phase) {
-            _ if self.is_away() => Shown::Ask,
-            (None, _) if inner.held_open.is_some() => Shown::Open(inner.held_open.unwrap_or(now)),
-            (None, Phase::Closed) if !known.view.ramping => Shown::Closed,
-            (None, Phase::Open) => Shown::Open(known.until),
-            _ => Shown::Ask,
-        };
-        self.front.show(known.view.epoch, shown);
-    }
-
-    fn tell(&self, change: Transition) {
-        self.fleet.observers.tell(&self.key, What::Transition(change));
-    }
-
-    /// An operator's call, asked alone.
-    fn operation(&self, script: &'static lua::Script, args: impl FnOnce(&mut Invocation)) -> Invocation {
-        let mut call = self.fleet.call(script, &[&self.place]);
-        let inner = self.inner.lock();
-        self.put_common(&mut call, &inner);
-        drop(inner);
-        args(&mut call);
-        call
-    }
-
-    async fn operate(self: &Arc<Self>, call: Invocation, word: Word) -> Option<Report> {
-        self.fleet.keep();
-        let reply = self.fleet.lane(self.place.slot).ask(call).await.ok()?;
-        let report = Report::read(&integers(&reply))?;
-        self.learn(report.view, &[], word);
-        Some(report)
-    }
 }
 
 impl Desk for Shared {
@@ -390,16 +284,7 @@ impl Desk for Shared {
     type Answer = Option<Given>;
 
     fn sit(self: &Arc<Self>, ask: Wish, waker: &Waker) -> (Arc<Together>, usize) {
-        let seat = {
-            let mut inner = self.inner.lock();
-            let joined = inner.batches.last().and_then(|batch| Some((batch.clone(), batch.join(ask, waker)?)));
-            joined.unwrap_or_else(|| {
-                let batch = Arc::new(Batch::new());
-                let place = batch.join(ask, waker).unwrap_or(0); // nobody else knows it yet
-                inner.batches.push(batch.clone());
-                (batch, place)
-            })
-        };
+        let seat = self.inner.lock().batches.join(ask, waker);
         self.call_out();
         seat
     }
@@ -415,24 +300,6 @@ impl Desk for Shared {
             self.call_out();
         }
     }
-}
-
-fn looked_at(report: &Report) -> Option<BreakerView> {
-    let [calls, failures, slow, streak, probes, ..] = report.tail[..] else { return None };
-    let count = |n: i64| u64::try_from(n).ok();
-    let view = report.view;
-    Some(BreakerView {
-        phase: view.phase,
-        forced: view.forced,
-        epoch: view.epoch,
-        calls: count(calls)?,
-        failures: count(failures)?,
-        slow: count(slow)?,
-        streak: u32::try_from(streak).ok()?,
-        probes: u32::try_from(probes).ok()?,
-        break_left: (view.phase == Phase::Open).then_some(view.left),
-        ramping: view.ramping,
-    })
 }
 
 /// The lock of a circuit, held while something is read out of it.

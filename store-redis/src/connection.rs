@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 
 use crate::failure::Failure;
@@ -13,8 +14,19 @@ use crate::lane::Replied;
 #[derive(Clone)]
 pub(crate) enum Connection {
     Single(MultiplexedConnection),
-    Cluster(ClusterConnection),
+    Cluster {
+        connection: ClusterConnection,
+        /// The lanes of shards that did not answer when it was opened.
+        lacking: Vec<usize>,
+    },
 }
+
+/// The slots of each master of a Cluster, as ranges, in the order of their first slot.
+pub(crate) type Shards = Vec<Vec<(u16, u16)>>;
+
+/// To all masters, and the first good answer counts: one that hangs keeps nobody waiting.
+pub(crate) const ANY_MASTER: RoutingInfo =
+    RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded)));
 
 /// What one command came to.
 enum Came {
@@ -29,7 +41,20 @@ impl Connection {
     }
 
     pub(crate) const fn cluster(connection: ClusterConnection) -> Self {
-        Self::Cluster(connection)
+        Self::Cluster { connection, lacking: Vec::new() }
+    }
+
+    /// The same, known not to reach the shards of these lanes.
+    pub(crate) fn lacking(self, lanes: Vec<usize>) -> Self {
+        match self {
+            Self::Cluster { connection, .. } => Self::Cluster { connection, lacking: lanes },
+            single @ Self::Single(_) => single,
+        }
+    }
+
+    /// Whether it is known not to reach the shard of this lane.
+    pub(crate) fn lacks(&self, lane: usize) -> bool {
+        matches!(self, Self::Cluster { lacking, .. } if lacking.contains(&lane))
     }
 
     /// Runs scripts, all at once. The outer error means that the connection is of no use any more.
@@ -52,7 +77,7 @@ impl Connection {
     async fn send(&self, commands: Vec<Cmd>) -> Result<Vec<Came>, Failure> {
         match self {
             Self::Single(connection) => send_single(connection.clone(), commands).await,
-            Self::Cluster(connection) => {
+            Self::Cluster { connection, .. } => {
                 // Each to the master of its key; a pipeline can only go to one.
                 let each = commands.into_iter().map(|command| {
                     let mut connection = connection.clone();
@@ -63,11 +88,11 @@ impl Connection {
         }
     }
 
-    /// The slots of each master of a Cluster, as ranges, in the order of their first slot; none elsewhere.
-    pub(crate) async fn shards(&self) -> Option<Vec<Vec<(u16, u16)>>> {
-        let Self::Cluster(connection) = self else { return None };
-        let reply = connection.clone().req_packed_command(redis::cmd("CLUSTER").arg("SLOTS")).await.ok()?;
-        Some(shards(&reply))
+    /// The shards of a Cluster; none elsewhere.
+    pub(crate) async fn shards(&self) -> Option<Shards> {
+        let Self::Cluster { connection, .. } = self else { return None };
+        let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
+        Some(shards(&connection.clone().route_command(slots, ANY_MASTER).await.ok()?))
     }
 }
 
@@ -98,7 +123,7 @@ fn came(reply: Result<Value, RedisError>) -> Result<Came, Failure> {
 }
 
 /// `CLUSTER SLOTS`: ranges with their masters; a master is known by its node id, or else by its address.
-fn shards(reply: &Value) -> Vec<Vec<(u16, u16)>> {
+fn shards(reply: &Value) -> Shards {
     let Value::Array(ranges) = reply else { return Vec::new() };
     let mut masters: Vec<(String, Vec<(u16, u16)>)> = Vec::new();
     let mut sorted: Vec<_> = ranges.iter().filter_map(slot_range).collect();

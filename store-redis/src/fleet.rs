@@ -35,6 +35,8 @@ pub(crate) struct Fleet {
     pub(crate) rng: Rng,
     pub(crate) observers: Observers,
     pub(crate) time: invocation::Time,
+    /// Names that no other replica has: never seeded, or two replicas with one seed would be one.
+    pub(crate) identity: Rng,
     /// This replica among all: the owner of its leases.
     pub(crate) owner: u64,
     /// Replicas that are alive, this one included; 0 while unknown.
@@ -66,11 +68,13 @@ impl Fleet {
         let options = parts.options;
         let keys = Keys::new(options.prefix.as_deref(), &options.environment, options.key_secret.clone());
         let many = parts.lanes.len() > 1;
+        let identity = Rng::from_entropy();
         Self {
             channel: keys.channel(),
             keys,
             clock: parts.clock,
-            owner: parts.rng.next() >> 11, // what a double holds exactly
+            owner: identity.next() >> 11, // what a double holds exactly
+            identity,
             rng: parts.rng,
             observers: parts.observers,
             time: parts.time,

@@ -10,19 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::{cluster, sentinel};
-use futures_util::{Stream, StreamExt};
+use futures_util::{FutureExt, Stream, StreamExt};
 use redis::aio::{MultiplexedConnection, PubSubSink};
 use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::SentinelClient;
-use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Client, ErrorKind, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::connection::Connection;
+use crate::connection::{ANY_MASTER, Connection};
 use crate::failure::Failure;
 
-/// How long dialling may take. It happens in the background: callers wait for their budget at most.
-pub(crate) const DIAL: Duration = Duration::from_secs(1);
+/// How long it may take to connect to one server, and how long to find one first: past sentinels that hang, or together
+/// with all others of a Cluster. It happens in the background: callers wait for their budget at most.
+pub(crate) const CONNECT: Duration = Duration::from_secs(1);
+const FIND: Duration = Duration::from_secs(5);
 
 /// Where connections come from.
 #[derive(Clone)]
@@ -55,9 +57,17 @@ impl Source {
         matches!(self.from, From::Cluster(_) | From::ClusterPool(_))
     }
 
+    /// How long dialling may take.
+    const fn patience(&self) -> Duration {
+        match self.from {
+            From::Client(_) | From::Pool(_) => CONNECT,
+            From::Cluster(_) | From::ClusterPool(_) | From::Sentinel(_) | From::SentinelPool(_) => FIND,
+        }
+    }
+
     /// Opens a connection.
     pub(crate) async fn dial(&self) -> Result<Connection, Failure> {
-        let dialled = tokio::time::timeout(DIAL, self.dial_unbounded()).await;
+        let dialled = tokio::time::timeout(self.patience(), self.dial_unbounded()).await;
         dialled.unwrap_or(Err(Failure::Connection))
     }
 
@@ -69,7 +79,10 @@ impl Source {
                 let client = sentinel.lock().await.async_get_client().await.map_err(failed)?;
                 dial_client(&client).await.map(Connection::single).map_err(failed)
             }
-            From::Cluster(client) => client.get_async_connection().await.map(Connection::cluster).map_err(failed),
+            From::Cluster(client) => {
+                let dialled = client.get_async_connection_with_config(node_limits()).await;
+                dialled.map(Connection::cluster).map_err(failed)
+            }
             From::Pool(pool) => {
                 let object = pool.get().await.map_err(of_pool)?;
                 Ok(Connection::single(deadpool_redis::Connection::take(object)))
@@ -99,7 +112,7 @@ impl Source {
             };
             Some(subscribe_client(&client, channel).await.map_err(|error| Failure::of(&error)))
         };
-        tokio::time::timeout(DIAL, subscribing).await.unwrap_or(Some(Err(Failure::Connection)))
+        tokio::time::timeout(self.patience(), subscribing).await.unwrap_or(Some(Err(Failure::Connection)))
     }
 }
 
@@ -113,8 +126,14 @@ fn of_pool(error: deadpool_redis::PoolError) -> Failure {
 
 async fn dial_client(client: &Client) -> Result<MultiplexedConnection, RedisError> {
     // The budget is ours: one timer for waiting, dialling and the command together.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(DIAL));
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(CONNECT));
     client.get_multiplexed_async_connection_with_config(&config).await
+}
+
+/// The client has no limit of its own for answers, and waits for a node that hangs while it looks for others. Longer than
+/// any budget: what nobody waits for any more is not repeated.
+fn node_limits() -> ClusterConfig {
+    ClusterConfig::new().set_connection_timeout(CONNECT / 2).set_response_timeout(CONNECT)
 }
 
 /// Messages of a channel.
@@ -126,18 +145,19 @@ pub(crate) struct Subscription {
 /// What has to live as long as the subscription.
 enum Keep {
     Client(PubSubSink),
-    Cluster(#[allow(dead_code)] ClusterConnection),
+    Cluster { connection: ClusterConnection, channel: String },
 }
 
 impl Subscription {
     /// Whether the other end still answers. A connection that swallows everything looks like a quiet one.
     pub(crate) async fn is_alive(&mut self) -> bool {
-        match &mut self.keep {
-            Keep::Client(sink) => {
-                matches!(tokio::time::timeout(DIAL, sink.ping::<Value>()).await, Ok(Ok(_)))
+        let answer = async {
+            match &mut self.keep {
+                Keep::Client(sink) => sink.ping::<Value>().await.is_ok(),
+                Keep::Cluster { connection, channel } => subscribe_everywhere(connection, channel).await.is_ok(),
             }
-            Keep::Cluster(_) => true, // the client looks after it
-        }
+        };
+        tokio::time::timeout(CONNECT, answer).await.unwrap_or(false)
     }
 }
 
@@ -148,18 +168,35 @@ async fn subscribe_client(client: &Client, channel: &str) -> Result<Subscription
     Ok(Subscription { messages: Box::pin(messages), keep: Keep::Client(sink) })
 }
 
-/// In a Cluster a message published anywhere reaches every node; over RESP2 there is no way to hear it.
+/// In a Cluster a message published anywhere reaches every node. Over RESP2 there is no way to hear it.
 async fn subscribe_cluster(client: &ClusterClient, channel: &str) -> Option<Result<Subscription, Failure>> {
     let (sender, receiver) = mpsc::unbounded_channel::<PushInfo>();
-    let config = ClusterConfig::new().set_push_sender(sender);
-    let mut connection = client.get_async_connection_with_config(config).await.ok()?;
-    if let Err(error) = connection.subscribe(channel).await {
-        return match Failure::of(&error) {
-            Failure::Call(_) => None,
-            failure => Some(Err(failure)),
-        };
+    let config = node_limits().set_push_sender(sender);
+    let mut connection = match client.get_async_connection_with_config(config).await {
+        Ok(connection) => connection,
+        Err(error) => return Some(Err(Failure::of(&error))),
+    };
+    // Which of the two it speaks, a connection says by refusing at once.
+    let refused = connection.subscribe(channel).now_or_never();
+    if matches!(refused, Some(Err(error)) if error.kind() == ErrorKind::RESP3NotSupported) {
+        return None;
     }
-    let messages = futures_util::stream::unfold(receiver, |mut receiver| async {
+    let subscribed = subscribe_everywhere(&mut connection, channel).await;
+    Some(subscribed.map_err(|error| Failure::of(&error)).map(|()| {
+        let messages = Box::pin(messages(receiver));
+        Subscription { messages, keep: Keep::Cluster { connection, channel: channel.to_owned() } }
+    }))
+}
+
+/// Subscribes on every master that answers, so that one that hangs takes nobody's messages away; what is heard more than
+/// once is no news. Done over and over it also finds masters that are new, or new again.
+async fn subscribe_everywhere(connection: &mut ClusterConnection, channel: &str) -> Result<(), RedisError> {
+    let subscribe = redis::cmd("SUBSCRIBE").arg(channel).to_owned();
+    connection.route_command(subscribe, ANY_MASTER).await.map(|_| ())
+}
+
+fn messages(receiver: mpsc::UnboundedReceiver<PushInfo>) -> impl Stream<Item = String> {
+    futures_util::stream::unfold(receiver, |mut receiver| async {
         loop {
             let push = receiver.recv().await?;
             if let (PushKind::Message, [_, Value::BulkString(payload)]) = (&push.kind, &push.data[..])
@@ -168,8 +205,7 @@ async fn subscribe_cluster(client: &ClusterClient, channel: &str) -> Option<Resu
                 return Some((text, receiver));
             }
         }
-    });
-    Some(Ok(Subscription { messages: Box::pin(messages), keep: Keep::Cluster(connection) }))
+    })
 }
 
 macro_rules! from {

@@ -23,7 +23,9 @@ pub(crate) struct RedisWire {
     connection: ArcSwapOption<Connection>,
     /// There is a connection again.
     opened: Notify,
-    /// Tells the keeper that one is wanted.
+    /// One is wanted.
+    wanted: Notify,
+    /// Tells the keeper that there is one to probe with.
     wake: Arc<Notify>,
     /// Sent along with every call, where a test moves the time.
     virtual_clock: Option<Clock>,
@@ -31,7 +33,8 @@ pub(crate) struct RedisWire {
 
 impl RedisWire {
     pub(crate) fn new(source: Source, wake: Arc<Notify>, virtual_clock: Option<Clock>) -> Self {
-        Self { source, connection: ArcSwapOption::empty(), opened: Notify::new(), wake, virtual_clock }
+        let (opened, wanted) = (Notify::new(), Notify::new());
+        Self { source, connection: ArcSwapOption::empty(), opened, wanted, wake, virtual_clock }
     }
 
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
@@ -41,6 +44,12 @@ impl RedisWire {
     pub(crate) fn put(&self, connection: Connection) {
         self.connection.store(Some(Arc::new(connection)));
         self.opened.notify_waiters();
+        self.wake.notify_one();
+    }
+
+    /// Returns when somebody misses a connection.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.notified().await;
     }
 
     /// Throws the connection away, if it still is this one; any, if none is named.
@@ -49,7 +58,7 @@ impl RedisWire {
         let same = broken.is_none_or(|broken| current.as_ref().is_some_and(|current| Arc::ptr_eq(current, broken)));
         if same {
             self.connection.store(None);
-            self.wake.notify_one();
+            self.wanted.notify_one();
         }
     }
 
@@ -60,25 +69,34 @@ impl RedisWire {
             if let Some(connection) = self.connection() {
                 return connection;
             }
-            self.wake.notify_one();
+            self.wanted.notify_one();
             opened.await;
         }
     }
 
-    async fn send_all(&self, mut calls: Vec<Invocation>) -> Result<Vec<Replied>, Failure> {
+    async fn send_all(&self, calls: Vec<Invocation>) -> Result<Vec<Replied>, Failure> {
         let connection = self.connected().await;
+        let answer = self.send_over(&connection, calls).await;
+        // A Cluster's connection is one to every node, and mends itself.
+        if answer == Err(Failure::Connection) && !self.source.is_cluster() {
+            self.discard(Some(&connection));
+        }
+        answer
+    }
+
+    /// Sends over this connection, which need not be the one in use.
+    pub(crate) async fn send_over(
+        &self,
+        connection: &Connection,
+        mut calls: Vec<Invocation>,
+    ) -> Result<Vec<Replied>, Failure> {
         if let Some(clock) = &self.virtual_clock {
             let now = clock.now().as_micros();
             calls.iter_mut().for_each(|call| {
                 call.arg(now);
             });
         }
-        let answer = connection.run(&calls).await;
-        // A Cluster's connection is one to every node, and mends itself.
-        if answer == Err(Failure::Connection) && !self.source.is_cluster() {
-            self.discard(Some(&connection));
-        }
-        answer
+        connection.run(&calls).await
     }
 }
 

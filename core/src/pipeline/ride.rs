@@ -158,7 +158,7 @@ impl<'a, S: Store> Ride<'a, S> {
         if self.timed { self.stages.clock.now() } else { Time::ZERO }
     }
 
-    /// A wait for permits is over.
+    /// A wait for permits or for a store's word is over: it was not the operation's.
     pub(super) fn waited(&mut self) {
         self.now = self.read_clock();
         self.ended = self.now;

@@ -65,6 +65,7 @@ where
                         |cx: &mut task::Context<'_>| poll_within(&mut timer, within, cx, |cx| asking.as_mut().poll(cx));
                     let grant = poll_fn(poll).await;
                     timer.disarm();
+                    ride.waited();
                     step = match grant {
                         Ok(grant) => ride.takes(&grant),
                         Err(Elapsed) => ride.is_late(),
@@ -97,6 +98,7 @@ where
                         };
                         let answer = poll_fn(poll).await;
                         timer.disarm();
+                        ride.waited();
                         step = match answer {
                             Ok((answer, change)) => {
                                 ride.tell_change(change);

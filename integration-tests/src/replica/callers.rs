@@ -53,10 +53,11 @@ pub(super) async fn call_for_a_while(ground: Arc<Ground>, load: Arc<Load>, numbe
 
 async fn call<'a>(ground: &Ground, pipeline: &Pipeline, route: &'a str) -> Entry<'a> {
     let alone = ground.module.store_mode() == Some(StoreMode::Degraded);
-    let departed = AtomicU64::new(0);
+    let (departed, decided_at) = (AtomicU64::new(0), AtomicU64::new(0));
     let operation = || async {
-        let now = Moment::now();
+        let (now, worked) = (Moment::now(), thread_time());
         departed.store(now.as_nanos(), Ordering::Relaxed);
+        decided_at.store(worked.as_nanos() as u64, Ordering::Relaxed);
         ground.ledger.departs(now);
         ground.dependency.answer().await
     };
@@ -67,7 +68,12 @@ async fn call<'a>(ground: &Ground, pipeline: &Pipeline, route: &'a str) -> Entry
         poll_fn(|cx| {
             let before = thread_time();
             let polled = calling.as_mut().poll(cx);
-            on_processor += thread_time().saturating_sub(before);
+            if polls == 0 {
+                // Up to the operation, which is none of the store's business.
+                let decided_at = Some(decided_at.load(Ordering::Relaxed)).filter(|at| *at > 0);
+                let decided_at = decided_at.map_or_else(thread_time, Duration::from_nanos);
+                on_processor = decided_at.saturating_sub(before);
+            }
             polls += 1;
             polled
         })

@@ -68,7 +68,7 @@ impl Child {
                     return report;
                 }
                 last = Some(report);
-                sleep(Duration::from_millis(2)).await;
+                sleep(Duration::from_millis(5)).await;
             }
         });
         match seen.await {

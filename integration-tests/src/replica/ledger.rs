@@ -1,6 +1,6 @@
 //! What became of a replica's calls, and how long they waited for the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -146,9 +146,12 @@ impl Entry<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Ledger(Mutex<Pages>);
 
+/// Written by every call, so only what is quick is done here.
 #[derive(Debug, Default)]
 struct Pages {
     tally: Tally,
+    admitted: HashMap<Source, u64>,
+    refused: HashMap<(Code, Source), u64>,
     asking: Vec<Duration>,
     alone: Vec<Duration>,
     alone_on_processor: Vec<Duration>,
@@ -161,24 +164,23 @@ impl Ledger {
 
     pub(super) fn enter(&self, entry: &Entry<'_>) {
         let mut pages = self.0.lock();
-        let (pages, route) = (&mut *pages, entry.route.to_owned());
+        let pages = &mut *pages;
         let tally = &mut pages.tally;
         if let Some(departed) = entry.departed {
             let place = tally.at_dependency.iter().position(|at| *at == departed);
             place.map(|place| tally.at_dependency.swap_remove(place));
             tally.first_admitted = Some(tally.first_admitted.map_or(departed, |first| first.min(departed)));
             tally.last_admitted = Some(tally.last_admitted.map_or(departed, |last| last.max(departed)));
-            *tally.admitted.entry(entry.source.name().to_owned()).or_default() += 1;
+            *pages.admitted.entry(entry.source).or_default() += 1;
             if entry.probe {
                 tally.probes.push(Span { from: departed, to: entry.ended });
             }
             if entry.failed {
-                tally.first_failed.entry(route).or_insert(entry.ended);
+                note_first(&mut tally.first_failed, entry);
             }
         } else if let Some(code) = entry.refused {
-            let sources = tally.refused.entry(code.name().to_owned()).or_default();
-            *sources.entry(entry.source.name().to_owned()).or_default() += 1;
-            tally.first_refused.entry(route).or_insert(entry.ended);
+            *pages.refused.entry((code, entry.source)).or_default() += 1;
+            note_first(&mut tally.first_refused, entry);
         }
         if entry.alone {
             pages.alone.push(entry.wait());
@@ -194,27 +196,41 @@ impl Ledger {
         tally.most_lost = tally.most_lost.max(so_far);
     }
 
-    pub(super) fn tally(&self) -> Tally {
+    /// Everything but the waits: to sort them takes longer than callers should be kept.
+    pub(super) fn look(&self) -> Tally {
         self.0.lock().tally()
     }
 
-    /// Forgets everything but who is at the dependency still.
+    /// Everything; all is forgotten but who is at the dependency still.
     pub(super) fn take(&self) -> Tally {
-        let mut pages = self.0.lock();
+        let pages = {
+            let mut pages = self.0.lock();
+            let mut fresh = Pages::default();
+            fresh.tally.at_dependency.clone_from(&pages.tally.at_dependency);
+            std::mem::replace(&mut *pages, fresh)
+        };
         let tally = pages.tally();
-        *pages = Pages::default();
-        pages.tally.at_dependency.clone_from(&tally.at_dependency);
-        tally
+        let [asking, alone, on_processor] = [pages.asking, pages.alone, pages.alone_on_processor].map(Waits::of);
+        Tally { asking, alone, alone_on_processor: on_processor, ..tally }
     }
 }
 
 impl Pages {
     fn tally(&self) -> Tally {
-        Tally {
-            asking: Waits::of(self.asking.clone()),
-            alone: Waits::of(self.alone.clone()),
-            alone_on_processor: Waits::of(self.alone_on_processor.clone()),
-            ..self.tally.clone()
+        let mut tally = self.tally.clone();
+        for (source, count) in &self.admitted {
+            tally.admitted.insert(source.name().to_owned(), *count);
         }
+        for ((code, source), count) in &self.refused {
+            let sources = tally.refused.entry(code.name().to_owned()).or_default();
+            sources.insert(source.name().to_owned(), *count);
+        }
+        tally
+    }
+}
+
+fn note_first(firsts: &mut BTreeMap<String, Moment>, entry: &Entry<'_>) {
+    if !firsts.contains_key(entry.route) {
+        firsts.insert(entry.route.to_owned(), entry.ended);
     }
 }

@@ -102,7 +102,7 @@ impl Setup {
 /// What a replica is to do. Every order is answered by a [`Report`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// To tell what it has seen.
+    /// To tell what it has seen, except for how long calls waited.
     Look,
     /// To let the dependency behave like this from now on.
     Behave(Behaviour),

@@ -78,7 +78,7 @@ impl Worker {
             at: Moment::now(),
             alone: module.store_mode() == Some(StoreMode::Degraded),
             replicas: module.replicas(),
-            tally: self.ground.ledger.tally(),
+            tally: self.ground.ledger.look(),
             told: self.ear.told(),
         }
     }

@@ -26,7 +26,7 @@ async fn play_bucket(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     let bucket = store.bucket(key, &RateLimitSpec::per_second(1_000));
     let ask = Ask { cost: 1, max_wait: Duration::ZERO };
     let first = store.acquire(&bucket, now(), ask).await;
-    store.refund(&bucket, 1, now());
+    store.refund(&bucket, 1, now(), first.source);
     store.peek(&bucket, now()).await;
     let bucket = store.bucket(key, &RateLimitSpec::per_second(2_000));
     vec![first.source, store.acquire(&bucket, now(), ask).await.source]

@@ -40,8 +40,8 @@ async fn hang(callers: usize, pause: Duration) {
     let recovered = seen.moments(|what| matches!(what, Heard::Recovered { .. }))[0];
     let (lost, after) = (tally.most_lost, recovered.since(continued));
     println!(
-        "{callers} callers: lost at most {lost:?} each; alone: {:?}, on the processor {:?}, {} parked; back after {after:?}",
-        tally.alone, tally.alone_on_processor, tally.alone_and_parked,
+        "{callers} callers: lost at most {lost:?} each, asking {:?}; alone: {:?}, on the processor {:?}, {} parked; back after {after:?}",
+        tally.asking, tally.alone, tally.alone_on_processor, tally.alone_and_parked,
     );
     assert_eq!((seen.outages(), seen.recoveries()), (vec!["timeout"], 1), "one outage, told once");
     assert_eq!(tally.refused.len(), 0, "no caller was refused: {:?}", tally.refused);

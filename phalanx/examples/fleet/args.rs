@@ -49,7 +49,7 @@ pub(crate) struct Show {
     #[arg(long, value_name = "S", requires = "kill_redis_at", value_parser = second)]
     restart_redis_at: Option<Duration>,
     /// Let our Redis hang (SIGSTOP) at this second.
-    #[arg(long, value_name = "S", requires = "spawn_redis", value_parser = second)]
+    #[arg(long, value_name = "S", requires = "spawn_redis", conflicts_with = "kill_redis_at", value_parser = second)]
     stop_redis_at: Option<Duration>,
     /// Let it go on (SIGCONT).
     #[arg(long, value_name = "S", requires = "stop_redis_at", value_parser = second)]

@@ -41,7 +41,7 @@ impl Board {
         let mut lines = vec![self.title(now, pages.tallies.len()), Line::new()];
         lines.extend(table::lines(&pages.tallies, &pages.standings, story.act_at(now), now, width));
         lines.push(Line::new());
-        lines.extend(pages.timeline.lines(&pages.moments, now, width));
+        lines.extend(pages.timeline.lines(&pages.turns, now, width));
         if first.is_some_and(|standing| standing.fleet.is_some()) {
             lines.push(timeline::alone(&pages.timeline, &pages.evidence, now, width));
         }

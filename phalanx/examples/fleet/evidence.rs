@@ -7,9 +7,9 @@ use phalanx::{Phase, Transition};
 use crate::faults::Fault;
 
 /// Changes of one epoch belong together if they are no further apart; a Redis that lost everything counts anew.
-const TOGETHER: Duration = Duration::from_secs(3);
+const TOGETHER: Duration = Duration::from_secs(1);
 /// How near is about.
-const ABOUT: Duration = Duration::from_secs(1);
+const ABOUT: Duration = Duration::from_secs(2);
 
 /// Everything that was seen of a fleet of processes.
 #[derive(Debug)]
@@ -95,10 +95,11 @@ impl Evidence {
     pub(crate) fn heard(&mut self, replica: usize, at: Duration, change: &Transition) -> bool {
         let known = self.changes.iter_mut().rev().find(|known| {
             let same = known.epoch == change.epoch && known.to == change.to;
-            same && known.heard[replica].is_none() && known.first.abs_diff(at) < TOGETHER
+            same && known.first.abs_diff(at) < TOGETHER
         });
         if let Some(known) = known {
-            known.heard[replica] = Some(at);
+            let heard = known.heard[replica].get_or_insert(at);
+            *heard = at.min(*heard);
             known.first = known.first.min(at);
             return false;
         }
@@ -106,6 +107,13 @@ impl Evidence {
         heard[replica] = Some(at);
         self.changes.push(Change { epoch: change.epoch, to: change.to, by: replica, first: at, heard });
         true
+    }
+
+    /// A replica refused a call because the circuit is open: it knows, whether or not it told.
+    pub(crate) fn knows(&mut self, replica: usize, at: Duration) {
+        if let Some(change) = self.changes.last_mut().filter(|change| change.to == Phase::Open && change.first <= at) {
+            change.heard[replica].get_or_insert(at);
+        }
     }
 
     /// Openings of the fleet's circuit, in order.

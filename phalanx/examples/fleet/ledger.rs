@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Code, Outcome, Policy, Transition};
+use phalanx::{BreakerSpec, Code, Outcome, Phase, Policy, Transition};
 
 use crate::evidence::Evidence;
 use crate::moment::{Moment, Turn};
@@ -27,6 +27,8 @@ pub(crate) struct Ledger {
 pub(crate) struct Pages {
     pub(crate) tallies: Vec<Tally>,
     pub(crate) moments: Vec<Moment>,
+    /// Where the circuit stood from when on.
+    pub(crate) turns: Vec<(Duration, Phase)>,
     pub(crate) timeline: Timeline,
     pub(crate) evidence: Evidence,
     /// How each replica last said that things stand.
@@ -49,6 +51,7 @@ impl Ledger {
         let pages = Pages {
             tallies: vec![Tally::default(); replicas],
             moments: Vec::new(),
+            turns: Vec::new(),
             timeline: Timeline::new(story, DEMAND * replicas as f64),
             evidence: Evidence::new(replicas),
             standings: vec![None; replicas],
@@ -126,7 +129,7 @@ impl Ledger {
             Report::Changed { change, alone } => return self.changed(&mut pages, replica, at, change, alone),
             Report::Stands(standing) => {
                 pages.standings[replica] = Some(standing);
-                return;
+                return pages.agree(at);
             }
             Report::Degraded(reason) => {
                 pages.evidence.left_alone(replica, at);
@@ -155,6 +158,9 @@ impl Ledger {
             (Some(Code::CircuitOpen | Code::ProbeQuota), _) => {
                 pages.spared += u64::from(self.story.act_at(at) == Act::Failing);
                 pages.told[replica].get_or_insert(at);
+                if call.reason == Some(Code::CircuitOpen) && !call.alone {
+                    pages.evidence.knows(replica, at);
+                }
                 pages.timeline.refused(at);
             }
             (_, None) => pages.timeline.refused(at),
@@ -185,6 +191,7 @@ impl Ledger {
         if !alone {
             pages.window.clear();
         }
+        pages.turns.push((at, change.to));
         pages.moments.push(Moment { at, what: Turn::Circuit { replica, change, failing, alone } });
     }
 }
@@ -197,6 +204,21 @@ impl Pages {
             self.act = Some(act);
             self.moments.push(Moment { at: story.start_of(act), what: Turn::Upstream(act) });
         }
+    }
+
+    /// Where the circuit stands, if all processes see it the same way: what one of them decided alone may have been
+    /// forgotten without a word.
+    fn agree(&mut self, at: Duration) {
+        let mut phases = self.standings.iter().flatten().filter(|one| one.fleet.is_some()).map(|one| one.circuit.phase);
+        let Some(agreed) = phases.next().filter(|first| phases.all(|phase| phase == *first)) else { return };
+        if self.phase() != agreed {
+            self.turns.push((at, agreed));
+        }
+    }
+
+    /// Where the circuit stands.
+    pub(crate) fn phase(&self) -> Phase {
+        self.turns.last().map_or(Phase::Closed, |(_, phase)| *phase)
     }
 
     /// Lets go of attempts that left the breaker's window.

@@ -4,10 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::Phase;
-
 use crate::ledger::{Ledger, Pages};
-use crate::moment::Moment;
 use crate::table::millis;
 use crate::tally::Tally;
 
@@ -56,7 +53,7 @@ impl Lines {
         let story = self.ledger.story();
         let at = Duration::from_secs(self.seconds);
         let fleet = Tally::sum(&pages.tallies);
-        let phase = pages.moments.iter().filter_map(Moment::phase).next_back().unwrap_or(Phase::Closed);
+        let phase = pages.phase();
         let p95 = fleet.p95(story.now()).map_or_else(|| "-".to_owned(), millis);
         write!(
             out,

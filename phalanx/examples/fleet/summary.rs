@@ -7,7 +7,7 @@ use phalanx::{Code, Phase};
 
 use crate::args::Show;
 use crate::ledger::{Ledger, Pages};
-use crate::moment::{Moment, Turn};
+use crate::moment::Turn;
 use crate::paint::{Ink, Line};
 use crate::promises;
 use crate::story::{Act, Story};
@@ -33,7 +33,7 @@ pub(crate) fn print(out: &mut impl Write, ledger: &Ledger, show: &Show, colour: 
     let mut lines = vec![Line::new(), title(&pages, &story, show.scale.seed), Line::new()];
     lines.extend(figures(&Tally::sum(&pages.tallies)));
     lines.push(Line::new());
-    let course = Course::of(&pages.moments);
+    let course = Course::of(&pages);
     let ramp = ledger.breaker().ramp.map(|ramp| ramp.over).unwrap_or_default();
     lines.extend(course.sentences(&pages, &story, ramp));
     lines.push(Line::new());
@@ -87,16 +87,15 @@ fn figures(fleet: &Tally) -> Vec<Line> {
 }
 
 impl Course {
-    fn of(moments: &[Moment]) -> Self {
-        let opening = moments.iter().find(|moment| moment.phase() == Some(Phase::Open));
+    fn of(pages: &Pages) -> Self {
+        let opening = pages.moments.iter().find(|moment| moment.phase() == Some(Phase::Open));
         let opened = opening.and_then(|moment| match moment.what {
             Turn::Circuit { replica, .. } => Some((moment.at, replica)),
             _ => None,
         });
         let alone = opening.is_some_and(|moment| matches!(moment.what, Turn::Circuit { alone: true, .. }));
-        let last = moments.iter().rev().find(|moment| moment.phase().is_some());
-        let closing = last.filter(|moment| opened.is_some() && moment.phase() == Some(Phase::Closed));
-        Self { opened, alone, closed: closing.map(|moment| moment.at) }
+        let last = pages.turns.last().filter(|(_, phase)| opened.is_some() && *phase == Phase::Closed);
+        Self { opened, alone, closed: last.map(|(at, _)| *at) }
     }
 
     fn sentences(&self, pages: &Pages, story: &Story, ramp: Duration) -> Vec<Line> {

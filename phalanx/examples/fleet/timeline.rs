@@ -5,7 +5,6 @@ use std::time::Duration;
 use phalanx::Phase;
 
 use crate::evidence::Evidence;
-use crate::moment::Moment;
 use crate::paint::{Ink, Line};
 use crate::story::{Act, Story};
 
@@ -54,12 +53,12 @@ impl Timeline {
     }
 
     /// The strip, drawn up to `now`.
-    pub(crate) fn lines(&self, moments: &[Moment], now: Duration, width: usize) -> Vec<Line> {
+    pub(crate) fn lines(&self, turns: &[(Duration, Phase)], now: Duration, width: usize) -> Vec<Line> {
         let strip = Strip { timeline: self, columns: columns(width), now };
         vec![
             strip.bar(),
             strip.names(),
-            strip.row("circuit", |column| strip.circuit(column, moments)),
+            strip.row("circuit", |column| strip.circuit(column, turns)),
             strip.row("upstream", |column| strip.upstream(column)),
             strip.row("refused", |column| (Ink::Yellow, strip.height(column, |slot| slot.refused))),
         ]
@@ -139,12 +138,12 @@ impl Strip<'_> {
     }
 
     /// Three heights as well as three colours, for those who see no colours.
-    fn circuit(&self, column: usize, moments: &[Moment]) -> (Ink, char) {
+    fn circuit(&self, column: usize, turns: &[(Duration, Phase)]) -> (Ink, char) {
         let (start, end) = (self.time(column), self.time(column + 1));
-        let mut turns = moments.iter().filter(|moment| moment.at < end);
+        let mut turns = turns.iter().filter(|(at, _)| *at < end);
         // Probes are over in a blink; they must not be lost between two columns.
-        let probed = turns.clone().any(|moment| moment.at >= start && moment.phase() == Some(Phase::HalfOpen));
-        let last = turns.rfind(|moment| moment.phase().is_some()).and_then(Moment::phase);
+        let probed = turns.clone().any(|(at, phase)| *at >= start && *phase == Phase::HalfOpen);
+        let last = turns.next_back().map(|(_, phase)| *phase);
         let phase = if probed { Phase::HalfOpen } else { last.unwrap_or(Phase::Closed) };
         let glyph = match phase {
             Phase::Closed => '▁',

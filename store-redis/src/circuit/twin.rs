@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use phalanx_core::breaker::{Admission, Breaker, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::breaker::{Admission, Breaker, BreakerView, Forced, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::Time;
-use phalanx_core::rejection::Source;
+use phalanx_core::rejection::{Code, Source};
 use phalanx_core::store::Answer;
 use phalanx_store_memory::BreakerCell;
 
-use super::telling::Run;
+use super::owed::Run;
 use super::{Held, Inner, Shared};
 
 /// The mark of a twin's ticket: an epoch that no circuit reaches.
@@ -41,27 +41,39 @@ impl Shared {
         {
             return twin.clone();
         }
-        let spec = &inner.spec;
-        let breaker = match &inner.known {
-            None => Breaker::new(now, spec),
-            Some(known) => {
-                let view = &known.view;
-                let left = known.until.since(now);
-                Breaker::restore(now, spec, view.epoch, view.phase, left, view.escalation, view.forced)
-            }
-        };
-        let twin = Arc::new(BreakerCell::over(self.fleet.clock.clone(), spec, self.fleet.rng.fork(), breaker));
+        let machine = restored(inner, now);
+        let twin = Arc::new(BreakerCell::over(self.fleet.clock.clone(), &inner.spec, self.fleet.rng.fork(), machine));
         inner.twin = Some((outage, twin.clone()));
         twin
     }
 
-    /// Takes the word of the twin.
-    pub(super) fn admit_by_twin(&self, now: Time) -> (Answer, Option<Transition>) {
+    /// Decides without Redis: by the twin while it is away, and by what was last heard if only one answer is late.
+    pub(super) fn admit_alone(&self, now: Time) -> (Answer, Option<Transition>) {
         self.fleet.lane(self.place.slot).latch.decided_locally();
+        if !self.is_away() {
+            return (self.admit_as_last_heard(now), None);
+        }
         let twin = self.twin(&mut self.inner.lock(), now);
         let (answer, change) = twin.admit_now(now).map_or_else(|| twin.admit(now), |answer| (answer, None));
         let source = if answer.source == Source::Local { Source::Degraded } else { answer.source };
         (Answer { admission: marked(answer.admission), source }, change)
+    }
+
+    /// A closed circuit admits; whatever would take a lease, and nobody can give one, refuses: trial calls are the whole
+    /// fleet's.
+    fn admit_as_last_heard(&self, now: Time) -> Answer {
+        let known = self.inner.lock().known;
+        let epoch = known.map_or(0, |known| known.view.epoch);
+        let admission = match known {
+            Some(known) if known.view.phase == Phase::Open && now < known.until => {
+                Admission::Refused { code: Code::CircuitOpen, until: known.until }
+            }
+            Some(known) if known.view.phase != Phase::Closed => {
+                Admission::Refused { code: Code::ProbeQuota, until: Time::NEVER }
+            }
+            _ => Admission::Admitted(Ticket { epoch, lease: None }),
+        };
+        Answer { admission, source: Source::Degraded }
     }
 
     pub(super) fn record_by_twin(
@@ -97,19 +109,27 @@ impl Shared {
     }
 
     /// An operator's word that Redis cannot hear: it counts here at once, and is told when Redis is back.
-    pub(super) fn force_alone(&self, forced: Option<Forced>) {
+    pub(super) fn force_alone(self: &Arc<Self>, forced: Option<Forced>) {
         let now = self.fleet.clock.now();
         let mut inner = self.inner.lock();
         inner.owed.word = Some(forced);
-        self.twin(&mut inner, now).force(forced);
+        if self.is_away() {
+            self.twin(&mut inner, now).force(forced);
+        } else if let Some(known) = &mut inner.known {
+            known.view.forced = forced;
+            self.show(&mut inner, now);
+        }
     }
 
     pub(super) fn reset_alone(&self, now: Time) -> Option<Transition> {
-        self.twin(&mut self.inner.lock(), now).reset(now)
+        let mut inner = self.inner.lock();
+        if self.is_away() { self.twin(&mut inner, now).reset(now) } else { None }
     }
 
     pub(super) fn inspect_alone(&self, now: Time) -> BreakerView {
-        self.twin(&mut self.inner.lock(), now).inspect(now)
+        let mut inner = self.inner.lock();
+        let machine = if self.is_away() { return self.twin(&mut inner, now).inspect(now) } else { restored(&inner, now) };
+        BreakerCell::over(self.fleet.clock.clone(), &inner.spec, self.fleet.rng.fork(), machine).inspect(now)
     }
 
     /// Redis went away: nobody is answered from what was last heard any more.
@@ -126,16 +146,35 @@ impl Shared {
         self.front.show(inner.known.map_or(0, |known| known.view.epoch), phalanx_store_memory::Shown::Ask);
     }
 
-    /// Redis is back and decides again. An open twin keeps this replica from calling until its break is over.
-    pub(crate) fn come_back(self: &Arc<Self>) {
-        let now = self.fleet.clock.now();
-        let mut inner = self.inner.lock();
+    /// The outage is over. If the twin is open, this replica goes on refusing until that break is over.
+    pub(super) fn retire_twin(&self, inner: &mut Inner, now: Time) {
+        if self.is_away() {
+            return;
+        }
         if let Some((_, twin)) = inner.twin.take() {
             let left = twin.inspect(now).break_left.unwrap_or_default();
             inner.held_open = (!left.is_zero()).then(|| now.after(left));
         }
+    }
+
+    /// Redis is back and decides again. An open twin keeps this replica from calling until its break is over.
+    pub(crate) fn come_back(self: &Arc<Self>) {
+        let now = self.fleet.clock.now();
+        let mut inner = self.inner.lock();
+        self.retire_twin(&mut inner, now);
         self.show(&mut inner, now);
         drop(inner);
         self.tick(true);
+    }
+}
+
+/// A machine that goes on from what was last heard.
+fn restored(inner: &Inner, now: Time) -> Breaker {
+    match &inner.known {
+        None => Breaker::new(now, &inner.spec),
+        Some(known) => {
+            let (view, left) = (&known.view, known.until.since(now));
+            Breaker::restore(now, &inner.spec, view.epoch, view.phase, left, view.escalation, view.forced)
+        }
     }
 }

@@ -45,9 +45,23 @@ impl Report {
     }
 }
 
-/// A pushed message: whom it is about, how that stands, and the change of phase, if it was one.
-pub(crate) fn pushed(message: &str) -> Option<(&str, View, Option<Transition>)> {
-    let (id, numbers) = message.split_once(' ')?;
+/// A pushed message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pushed<'a> {
+    /// Whom it is about.
+    pub(crate) id: &'a str,
+    /// Whose doing it was.
+    pub(crate) by: u64,
+    pub(crate) view: View,
+    /// The change of phase, if it was one.
+    pub(crate) change: Option<Transition>,
+}
+
+/// Reads a pushed message.
+pub(crate) fn pushed(message: &str) -> Option<Pushed<'_>> {
+    let (signed, numbers) = message.split_once(' ')?;
+    let (id, by) = signed.split_once('@')?;
+    let by = by.parse().ok()?;
     let numbers: Vec<i64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     let [at, phase, epoch, left, forced, ramping, escalation, from, break_for, calls, failures, slow] = numbers[..]
     else {
@@ -58,7 +72,7 @@ pub(crate) fn pushed(message: &str) -> Option<(&str, View, Option<Transition>)> 
         0 => None,
         _ => Some(transition(&[from, phase, epoch, break_for, calls, failures, slow])?),
     };
-    Some((id, view, change))
+    Some(Pushed { id, by, view, change })
 }
 
 fn view([at, phase, epoch, left, forced, ramping, escalation]: [i64; 7]) -> Option<View> {
@@ -168,10 +182,10 @@ mod tests {
 
     #[test]
     fn a_pushed_message_is_read() {
-        let (id, view, change) = pushed("ab 9 2 5 700 0 0 1 1 1000 10 6 0").unwrap();
-        assert_eq!((id, view.left), ("ab", Duration::from_micros(700)));
-        assert_eq!(change.unwrap().seen.failures, 6);
-        assert_eq!(pushed("ab 9 1 5 0 1 0 0 0 -1 0 0 0").unwrap().2, None);
+        let message = pushed("ab@7 9 2 5 700 0 0 1 1 1000 10 6 0").unwrap();
+        assert_eq!((message.id, message.by, message.view.left), ("ab", 7, Duration::from_micros(700)));
+        assert_eq!(message.change.unwrap().seen.failures, 6);
+        assert_eq!(pushed("ab@7 9 1 5 0 1 0 0 0 -1 0 0 0").unwrap().change, None);
     }
 
     proptest! {
@@ -180,7 +194,7 @@ mod tests {
             let _ = Report::read(&integers);
             let _ = pushed(&text);
             let words: Vec<_> = integers.iter().map(i64::to_string).collect();
-            let _ = pushed(&format!("id {}", words.join(" ")));
+            let _ = pushed(&format!("id@1 {}", words.join(" ")));
         }
     }
 }

@@ -1,19 +1,25 @@
-//! Tends the connection: dials when there is none, probes when a latch is down, and says so once.
+//! Watches the latches: tells when one falls, probes until it can be lifted, and tells that too. Beside it somebody
+//! sees to the connection (`dialling`), so that neither keeps the other waiting.
 //!
 //! Probes run a real script that writes, because `PING` is answered by servers that can do nothing else. They wait
 //! longer each time, with jitter, so that a fleet does not come back all at once; three good ones in a row, quickly one
 //! after the other, end the outage.
 
+mod dialling;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use phalanx_core::event::What;
 use phalanx_lua as lua;
 use tokio::time::{Instant, sleep_until};
 
 use crate::failure::Failure;
 use crate::fleet::Fleet;
+use crate::invocation::Invocation;
+use crate::keys::Key;
 use crate::lane::Lane;
 use crate::wire::RedisWire;
 
@@ -24,12 +30,10 @@ const LONGEST: Duration = Duration::from_secs(2);
 const OPERATORS: Duration = Duration::from_secs(30);
 /// Between good probes.
 const CONFIRM: Duration = Duration::from_millis(25);
-/// Before a connection that broke is opened again.
-const REDIAL: Duration = Duration::from_millis(5);
 /// How long a probe's key lives.
 const PROBE_LIVES: Duration = Duration::from_secs(60);
-/// How often the shards of a Cluster are looked up.
-const TOPOLOGY: Duration = Duration::from_secs(5);
+/// Every so many failed probes of a shard, another connection to the Cluster is tried.
+const SCOUT_EVERY: u32 = 3;
 
 /// One lane's outage, as the keeper sees it.
 struct Watch {
@@ -38,57 +42,41 @@ struct Watch {
     /// The fall that has been told of.
     told: u64,
     down: bool,
+    /// A probe is under way.
+    probing: bool,
     failed: u32,
     next: Instant,
 }
 
-/// Tends the connection for ever.
+/// Tends connection and latches for ever.
 pub(super) async fn tend(fleet: &Arc<Fleet>, wire: &RedisWire) {
+    tokio::join!(dialling::keep_connected(fleet, wire), watch(fleet, wire));
+}
+
+async fn watch(fleet: &Arc<Fleet>, wire: &RedisWire) {
     let watch = |(number, lane): (usize, &Arc<Lane>)| {
         let told = lane.latch.falls() - u64::from(lane.latch.is_down());
-        Watch { lane: lane.clone(), number, told, down: false, failed: 0, next: Instant::now() }
+        let (lane, next) = (lane.clone(), Instant::now());
+        Watch { lane, number, told, down: false, probing: false, failed: 0, next }
     };
     let mut watches: Vec<Watch> = fleet.lanes.iter().enumerate().map(watch).collect();
-    let mut redial = Instant::now();
-    let mut dials: u32 = 0;
-    let mut topology = Instant::now();
+    let mut probes = FuturesUnordered::new();
     loop {
+        watches.iter_mut().for_each(|watch| watch.notice(fleet, wire));
         let now = Instant::now();
-        for watch in &mut watches {
-            watch.notice(fleet, wire);
-        }
-        if wire.connection().is_none() && now >= redial {
-            match wire.source.dial().await {
-                Ok(connection) => {
-                    (dials, topology) = (0, now);
-                    wire.put(connection);
-                }
-                Err(failure) => {
-                    dials += 1;
-                    let sent = Instant::now();
-                    fleet.lanes.iter().for_each(|lane| lane.missed(&failure, sent));
-                    let wait = if dials < 3 { REDIAL } else { wait(fleet, dials - 2, &failure) };
-                    redial = Instant::now() + wait;
-                }
+        let mut next = now + Duration::from_secs(3_600);
+        for watch in watches.iter_mut().filter(|watch| watch.down && !watch.probing && wire.connection().is_some()) {
+            if watch.next <= now {
+                watch.probing = true;
+                probes.push(probe(fleet, wire, watch.number, watch.failed));
+            } else {
+                next = next.min(watch.next);
             }
         }
-        if fleet.lane_of.is_some() && now >= topology {
-            topology = Instant::now() + TOPOLOGY;
-            look_up_shards(fleet, wire).await;
-        }
-        for watch in watches.iter_mut().filter(|watch| watch.down) {
-            if wire.connection().is_some() && Instant::now() >= watch.next {
-                watch.probe(fleet, wire).await;
-            }
-        }
-        let wanted = if wire.connection().is_none() { Some(redial) } else { None };
-        let probing = watches.iter().filter(|watch| watch.down && wire.connection().is_some()).map(|watch| watch.next);
-        let shards = fleet.lane_of.is_some().then_some(topology);
-        let idle = Instant::now() + Duration::from_secs(3_600);
-        let next = probing.chain(wanted).chain(shards).min().unwrap_or(idle);
         tokio::select! {
             () = sleep_until(next) => {}
             () = fleet.wake.notified() => {}
+            Some((number, result)) = probes.next() => watches[number].judge(fleet, wire, &result),
         }
     }
 }
@@ -113,29 +101,42 @@ impl Watch {
         }
     }
 
-    async fn probe(&mut self, fleet: &Arc<Fleet>, wire: &RedisWire) {
-        let key = probe_key(fleet, self.number);
-        let mut call = fleet.call(&lua::PROBE, &[&key]);
-        call.arg(PROBE_LIVES.as_micros() as u64);
-        let result = self.lane.probe(call).await;
-        match (&result, self.lane.latch.probed(result.is_ok(), Instant::now())) {
+    /// Takes a probe's word.
+    fn judge(&mut self, fleet: &Fleet, wire: &RedisWire, result: &Result<(), Failure>) {
+        self.probing = false;
+        match (result, self.lane.latch.probed(result.is_ok(), Instant::now())) {
             (_, Some(outage)) => {
                 self.down = false;
                 let (outage, decided_locally) = (outage.lasted, outage.decided_locally);
                 fleet.observers.tell_all(What::StoreRecovered { outage, decided_locally });
-                fleet.keeping.circuits.all().iter().for_each(|circuit| circuit.come_back());
+                // Those of other shards that are still away keep their twins.
+                let circuits = fleet.keeping.circuits.all();
+                circuits.iter().filter(|circuit| !circuit.is_away()).for_each(|circuit| circuit.come_back());
                 fleet.keeping.digests.all().iter().for_each(|digest| digest.tick(true));
             }
             (Ok(()), None) => self.next = Instant::now() + CONFIRM,
             (Err(failure), None) => {
                 self.failed += 1;
                 self.next = Instant::now() + wait(fleet, self.failed, failure);
-                if !wire.source.is_cluster() || self.failed.is_multiple_of(3) {
+                if !wire.source.is_cluster() {
                     wire.discard(None);
                 }
             }
         }
     }
+}
+
+/// Probes a lane over the connection there is; or, where a shard has failed often or is not to be reached by that, over
+/// a new one, which takes the old one's place if it does better. Callers on other shards stay on the old one meanwhile.
+async fn probe(fleet: &Fleet, wire: &RedisWire, number: usize, failed: u32) -> (usize, Result<(), Failure>) {
+    let unreachable = wire.connection().is_some_and(|connection| connection.lacks(number));
+    let scouting = wire.source.is_cluster() && failed % SCOUT_EVERY == SCOUT_EVERY - 1;
+    let result = if unreachable || scouting {
+        dialling::scout(fleet, wire, number).await
+    } else {
+        fleet.lanes[number].probe(probe_call(fleet, &probe_key(fleet, number))).await
+    };
+    (number, result)
 }
 
 /// Anything between nothing and the longest wait after so many failures: replicas that fell together come back apart.
@@ -145,24 +146,19 @@ fn wait(fleet: &Fleet, failed: u32, failure: &Failure) -> Duration {
     fleet.rng.between(Duration::ZERO, longest)
 }
 
-/// A key that lies on the lane's own server.
-fn probe_key(fleet: &Fleet, lane: usize) -> crate::keys::Key {
-    let leads_here = |n: &u32| std::ptr::eq(&**fleet.lane(fleet.keys.probe(*n).slot), &*fleet.lanes[lane]);
-    let n = (0..1_024).find(leads_here).unwrap_or(0);
-    fleet.keys.probe(n)
+fn probe_call(fleet: &Fleet, key: &Key) -> Invocation {
+    let mut call = fleet.call(&lua::PROBE, &[key]);
+    call.arg(PROBE_LIVES.as_micros() as u64);
+    call
 }
 
-/// Learns which slots lie together, so that one shard's outage is one lane's.
-async fn look_up_shards(fleet: &Fleet, wire: &RedisWire) {
-    let (Some(connection), Some(lane_of)) = (wire.connection(), &fleet.lane_of) else { return };
-    let looked = tokio::time::timeout(crate::source::DIAL, connection.shards()).await;
-    let Ok(Some(shards)) = looked else { return };
-    for (number, ranges) in shards.iter().enumerate() {
-        let lane = u8::try_from(number % fleet.lanes.len()).unwrap_or(0);
-        for slot in ranges.iter().flat_map(|(first, last)| *first..=*last) {
-            if let Some(place) = lane_of.get(usize::from(slot)) {
-                place.store(lane, Ordering::Relaxed);
-            }
-        }
-    }
+/// A key that lies on the lane's own server.
+fn probe_key(fleet: &Fleet, lane: usize) -> Key {
+    key_where(fleet, |slot| std::ptr::eq(&**fleet.lane(slot), &*fleet.lanes[lane]))
+}
+
+/// A probe's key in a slot as wanted; there are keys enough for any shard that holds a hundredth of the slots.
+fn key_where(fleet: &Fleet, wanted: impl Fn(u16) -> bool) -> Key {
+    let n = (0..1_024).find(|n| wanted(fleet.keys.probe(*n).slot)).unwrap_or(0);
+    fleet.keys.probe(n)
 }

@@ -52,10 +52,12 @@ async fn follow(fleet: &Fleet, mut subscription: Subscription) {
     }
 }
 
+/// What this replica did itself it hears of in the reply.
 fn hear(fleet: &Fleet, message: &str) {
-    if let Some((id, view, change)) = pushed(message)
-        && let Some(circuit) = fleet.keeping.circuits.get(id)
+    if let Some(message) = pushed(message)
+        && message.by != fleet.owner
+        && let Some(circuit) = fleet.keeping.circuits.get(message.id)
     {
-        circuit.learn(view, change.as_slice(), Word::Push);
+        circuit.learn(message.view, message.change.as_slice(), Word::Push);
     }
 }

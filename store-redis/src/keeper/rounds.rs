@@ -55,7 +55,7 @@ fn tick(fleet: &Fleet, turn: &mut usize) {
 pub(crate) async fn heartbeat(fleet: &Arc<Fleet>) {
     let (members, generation) = fleet.keys.fleet();
     let mut call = fleet.call(&lua::MEMBERSHIP_HEARTBEAT, &[&members, &generation]);
-    let fresh = format!("{:016x}", fleet.rng.next());
+    let fresh = format!("{:016x}", fleet.identity.next());
     call.arg(fleet.owner).arg(LIFE.as_micros() as u64).arg(fresh);
     let Ok(Value::Array(reply)) = fleet.lane(members.slot).ask(call).await else { return };
     let [_, Value::Int(live), Value::BulkString(generation)] = &reply[..] else { return };

@@ -1,0 +1,118 @@
+//! The fleet under Sentinel: a master that hands over, one that is killed, sentinels that hang.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+
+#[path = "cluster/kit.rs"]
+mod kit;
+
+use deadpool_redis::sentinel::SentinelServerType as PoolServerType;
+use phalanx::{Pipeline, RedisSource, ResilienceModule, Source, StoreMode};
+use phalanx_integration_tests::server::{MASTER_NAME, Sentinel};
+use redis::sentinel::{SentinelClient, SentinelServerType};
+use tokio::time::Instant;
+
+use crate::kit::{Log, SECOND, SLACK};
+
+fn client(formation: &Sentinel) -> RedisSource {
+    let urls = formation.sentinel_urls();
+    SentinelClient::build(urls, MASTER_NAME, None, SentinelServerType::Master).unwrap().into()
+}
+
+fn pool(formation: &Sentinel) -> RedisSource {
+    pool_of(formation).into()
+}
+
+fn pool_of(formation: &Sentinel) -> deadpool_redis::sentinel::Pool {
+    let (urls, name) = (formation.sentinel_urls(), MASTER_NAME.to_owned());
+    let config = deadpool_redis::sentinel::Config::from_urls(urls, name, PoolServerType::Master);
+    config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap()
+}
+
+async fn replica(source: RedisSource) -> (ResilienceModule, Pipeline, Log) {
+    let log = Log::default();
+    let module = kit::replica(source, &log).build().unwrap();
+    let pipeline = module.pipeline("stack", "route").unwrap();
+    assert_eq!(kit::call(&pipeline).await.0.source, Source::Fleet);
+    (module, pipeline, log)
+}
+
+/// A planned change of masters, and then the death of the new one.
+async fn changes_masters(formation: &Sentinel, source: RedisSource) {
+    let (module, pipeline, log) = replica(source).await;
+
+    let first = formation.master().await.port();
+    let second = formation.fail_over().await.port();
+    let began = Instant::now();
+    kit::until_fleet(&pipeline).await;
+    println!("FAILOVER: the fleet decides {:?} after it; {:?}", began.elapsed(), log.read());
+    assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+    assert!(log.outages().len() <= 1, "{:?}", log.read());
+    kit::until_shared(&module).await;
+    let outages = log.outages().len();
+    assert_eq!(log.recoveries(), outages);
+
+    // The old master can only take over once it has become a replica in turn.
+    let old = formation.servers().iter().find(|server| server.port() == first).unwrap();
+    old.until(&["INFO", "replication"], |info| info.contains("master_link_status:up")).await;
+    formation.until_replicas_are_known().await;
+    formation.master().await.kill();
+    log.until_degraded(outages + 1).await;
+    let (decision, took) = kit::call(&pipeline).await;
+    assert_eq!((decision.source, module.store_mode()), (Source::Degraded, Some(StoreMode::Degraded)));
+    assert!(took < SLACK, "{took:?}");
+    formation.until_another_than(second).await;
+    let began = Instant::now();
+    kit::until_fleet(&pipeline).await;
+    println!("kill -9: the fleet decides {:?} after the promotion", began.elapsed());
+    assert!(began.elapsed() < 3 * SECOND, "{:?}", began.elapsed());
+    kit::until_shared(&module).await;
+    assert_eq!((log.outages().len(), log.recoveries()), (outages + 1, outages + 1), "{:?}", log.read());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_follows_a_failover_and_survives_the_death_of_its_master() {
+    let formation = Sentinel::start().await;
+    changes_masters(&formation, client(&formation)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_follows_a_failover_and_survives_the_death_of_its_master() {
+    let formation = Sentinel::start().await;
+    changes_masters(&formation, pool(&formation)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_of_a_pool_that_lead_to_the_old_master_keep_nobody_there() {
+    let formation = Sentinel::start().await;
+    let pool = pool_of(&formation);
+    let others: Vec<_> = futures_of(&pool, 8).await;
+    drop(others); // idle now, and a PING finds nothing wrong with them
+    let (module, pipeline, log) = replica(pool.into()).await;
+    formation.fail_over().await;
+    let began = Instant::now();
+    kit::until_fleet(&pipeline).await;
+    kit::until_shared(&module).await;
+    println!("eight idle connections to the old master: back after {:?}, {:?}", began.elapsed(), log.read());
+    assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+}
+
+async fn futures_of(pool: &deadpool_redis::sentinel::Pool, count: usize) -> Vec<deadpool_redis::sentinel::Connection> {
+    let mut taken = Vec::new();
+    for _ in 0..count {
+        taken.push(pool.get().await.unwrap());
+    }
+    taken
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_hang_keep_nobody_from_the_master() {
+    let formation = Sentinel::start().await;
+    formation.sentinels()[0].stop();
+    let log = Log::default();
+    let module = kit::replica(client(&formation), &log).build().unwrap();
+    let pipeline = module.pipeline("stack", "route").unwrap();
+    let began = Instant::now();
+    kit::until_fleet(&pipeline).await;
+    println!("the first sentinel hangs: the fleet decides after {:?}", began.elapsed());
+    assert!(began.elapsed() < 4 * SECOND, "{:?}", began.elapsed());
+}

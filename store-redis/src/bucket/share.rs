@@ -1,0 +1,26 @@
+//! What a replica may give out while Redis is away: its share of the rate, from its share of what was left.
+
+use std::time::Duration;
+
+use phalanx_core::rate_limit::{Rate, RateLimitSpec};
+use phalanx_core::store::Ask;
+use phalanx_store_memory::BucketCell;
+
+use crate::fleet::Fleet;
+
+/// A bucket with the `replicas`-th part of the rate, holding the same part of what was last seen.
+pub(super) fn share(spec: &RateLimitSpec, replicas: u32, seen: Option<i64>, fleet: &Fleet) -> BucketCell {
+    let parts = u64::from(replicas.max(1));
+    let burst = spec.capacity().div_ceil(parts).max(1);
+    let own = RateLimitSpec { per: spec.per.saturating_mul(replicas.max(1)), burst: Some(burst), ..spec.clone() };
+    let cell = BucketCell::new(fleet.clock.clone(), &own);
+    let price = Rate::of(spec).price.max(1);
+    let last_seen = seen.map_or(spec.capacity(), |units| u64::try_from(units).unwrap_or(0) / price);
+    let mut surplus = burst.saturating_sub(last_seen / parts);
+    while surplus > 0 {
+        let cost = u32::try_from(surplus).unwrap_or(u32::MAX);
+        cell.acquire(fleet.clock.now(), Ask { cost, max_wait: Duration::ZERO });
+        surplus -= u64::from(cost);
+    }
+    cell
+}
