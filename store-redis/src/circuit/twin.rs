@@ -128,7 +128,8 @@ impl Shared {
 
     pub(super) fn inspect_alone(&self, now: Time) -> BreakerView {
         let mut inner = self.inner.lock();
-        let machine = if self.is_away() { return self.twin(&mut inner, now).inspect(now) } else { restored(&inner, now) };
+        let machine =
+            if self.is_away() { return self.twin(&mut inner, now).inspect(now) } else { restored(&inner, now) };
         BreakerCell::over(self.fleet.clock.clone(), &inner.spec, self.fleet.rng.fork(), machine).inspect(now)
     }
 
