@@ -17,6 +17,7 @@ mod ear;
 mod ledger;
 mod moment;
 mod orders;
+mod starvation;
 mod worker;
 
 pub use self::child::Child;

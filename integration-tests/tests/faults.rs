@@ -17,6 +17,8 @@ mod keys;
 mod kit;
 #[path = "faults/latency.rs"]
 mod latency;
+#[path = "faults/membership.rs"]
+mod membership;
 #[path = "faults/refusals.rs"]
 mod refusals;
 #[path = "faults/runtimes.rs"]

@@ -12,6 +12,8 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::lane::Solo;
+
 /// Callers in one batch who ask otherwise than the one before: a script is told of each, and has to stay short.
 const TURNS: usize = 256;
 
@@ -141,8 +143,9 @@ pub(crate) trait Desk: Send + Sync {
     type Ask: Void + Send;
     type Answer: Copy + Send + Sync;
 
-    /// Finds a place in a batch that has not left, and sees to it that it will.
-    fn sit(self: &Arc<Self>, ask: Self::Ask, waker: &Waker) -> Seat<Self>;
+    /// Finds a place in a batch that has not left, and sees to it that it will. Who is alone may get a flight of his own,
+    /// to be flown by himself.
+    fn sit(self: &Arc<Self>, ask: Self::Ask, waker: &Waker) -> (Seat<Self>, Option<Solo>);
 
     /// Takes back what was granted to a caller who went away.
     fn give_back(self: &Arc<Self>, answer: Self::Answer);
@@ -153,6 +156,7 @@ pub(crate) struct Asking<'a, D: Desk> {
     desk: &'a Arc<D>,
     ask: D::Ask,
     seat: Option<Seat<D>>,
+    solo: Option<Solo>,
 }
 
 /// A batch and a place in it.
@@ -160,7 +164,7 @@ pub(crate) type Seat<D> = (Arc<Batch<<D as Desk>::Ask, <D as Desk>::Answer>>, us
 
 impl<'a, D: Desk> Asking<'a, D> {
     pub(crate) const fn new(desk: &'a Arc<D>, ask: D::Ask) -> Self {
-        Self { desk, ask, seat: None }
+        Self { desk, ask, seat: None, solo: None }
     }
 }
 
@@ -169,10 +173,15 @@ impl<D: Desk> Future for Asking<'_, D> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let Some((batch, place)) = &this.seat else {
-            this.seat = Some(this.desk.sit(this.ask, cx.waker()));
-            return Poll::Pending;
-        };
+        if this.seat.is_none() {
+            let (seat, solo) = this.desk.sit(this.ask, cx.waker());
+            (this.seat, this.solo) = (Some(seat), solo);
+        }
+        if let Some(solo) = &mut this.solo {
+            std::task::ready!(solo.poll(cx)); // wakes this task itself, so the batch need not
+            this.solo = None;
+        }
+        let Some((batch, place)) = &this.seat else { return Poll::Ready(None) };
         let answer = std::task::ready!(batch.poll(*place, cx.waker()));
         this.seat = None;
         Poll::Ready(answer)

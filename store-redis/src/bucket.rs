@@ -25,11 +25,11 @@ use phalanx_store_memory::BucketCell;
 
 use self::groups::{Group, Wish, groups};
 use self::share::share;
-use crate::batch::{Asking, Batch, Batches, Desk};
+use crate::batch::{Asking, Batch, Batches, Desk, Seat};
 use crate::fleet::Fleet;
 use crate::invocation::integers;
 use crate::keys::{Key, Kind};
-use crate::lane::{Manifest, Passenger, Replied};
+use crate::lane::{Manifest, Passenger, Pilot, Replied, Solo};
 
 /// Refunds in one script.
 const REFUNDS: usize = 256;
@@ -214,6 +214,15 @@ impl Shared {
         }
     }
 
+    /// A batch that nobody else can join, on a flight of its own: what it costs nobody else, if its caller forgets it.
+    fn sit_alone(self: &Arc<Self>, ask: Wish, pilot: Pilot) -> (Seat<Self>, Option<Solo>) {
+        let (batch, rate) = (Arc::new(Batch::new()), self.state.lock().rate);
+        let place = batch.join(ask, Waker::noop()).unwrap_or(0);
+        let mut manifest = Manifest::default();
+        self.board_callers(&mut manifest, rate, batch.clone());
+        ((batch, place), Some(pilot.fly(manifest)))
+    }
+
     fn board_retune(self: &Arc<Self>, manifest: &mut Manifest, old: Rate, new: Rate) {
         let mut call = self.fleet.call(&lua::RATE_LIMIT_RETUNE, &[&self.place]);
         for rate in [old, new] {
@@ -310,10 +319,13 @@ impl Desk for Shared {
     type Ask = Wish;
     type Answer = Option<Given>;
 
-    fn sit(self: &Arc<Self>, ask: Wish, waker: &Waker) -> (Arc<Together>, usize) {
+    fn sit(self: &Arc<Self>, ask: Wish, waker: &Waker) -> (Seat<Self>, Option<Solo>) {
+        if let Some(pilot) = self.fleet.lane(self.place.slot).take_off() {
+            return self.sit_alone(ask, pilot);
+        }
         let seat = self.state.lock().batches.join(ask, waker);
         self.call_out();
-        seat
+        (seat, None)
     }
 
     fn give_back(self: &Arc<Self>, answer: Option<Given>) {

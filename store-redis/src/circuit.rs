@@ -35,9 +35,10 @@ pub(crate) use self::learning::Word;
 use self::owed::{Owed, Run, Settled};
 use self::twin::is_twins;
 use self::view::{View, spec_text};
-use crate::batch::{Asking, Batch, Batches, Desk, Void};
+use crate::batch::{Asking, Batch, Batches, Desk, Seat, Void};
 use crate::fleet::Fleet;
 use crate::keys::{Key, Kind};
+use crate::lane::Solo;
 
 /// The circuit of one key, as this replica holds it.
 #[derive(Clone, Debug)]
@@ -283,10 +284,10 @@ impl Desk for Shared {
     type Ask = Wish;
     type Answer = Option<Given>;
 
-    fn sit(self: &Arc<Self>, ask: Wish, waker: &Waker) -> (Arc<Together>, usize) {
+    fn sit(self: &Arc<Self>, ask: Wish, waker: &Waker) -> (Seat<Self>, Option<Solo>) {
         let seat = self.inner.lock().batches.join(ask, waker);
         self.call_out();
-        seat
+        (seat, None)
     }
 
     /// A trial call that nobody makes frees its place.

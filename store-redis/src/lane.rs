@@ -20,6 +20,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -36,6 +37,9 @@ use crate::latch::Latch;
 const FLIGHTS: usize = 4;
 /// Cells on one flight.
 const SEATS: usize = 64;
+/// Cells on all flights under way, from which on nobody else leaves: with more, callers of many keys would leave by twos
+/// and threes, and the server would run a script for each.
+const ABOARD: usize = 4;
 
 /// What came of one call.
 pub type Replied = Result<Value, Failure>;
@@ -102,7 +106,9 @@ pub(crate) struct Lane {
 #[derive(Default)]
 struct Ready {
     queue: VecDeque<Arc<dyn Passenger>>,
+    /// Flights under way, and cells on them.
     flying: usize,
+    aboard: usize,
 }
 
 impl Lane {
@@ -120,17 +126,30 @@ impl Lane {
         {
             let mut ready = self.ready.lock();
             ready.queue.push_back(passenger);
-            if ready.flying >= FLIGHTS {
+            if ready.flying >= FLIGHTS || ready.aboard >= ABOARD {
                 return;
             }
             ready.flying += 1;
         }
-        let flight = Flight { lane: self.clone(), landed: false };
+        self.launch(Flight::new(self, 0).fly());
+    }
+
+    /// Lets a flight fly by itself. Without a runtime it is dropped, and whoever boarded lands with a failure.
+    fn launch(&self, flight: impl Future<Output = ()> + Send + 'static) {
         let runtime = Handle::try_current().ok().or_else(|| self.runtime.lock().clone());
         if let Some(runtime) = runtime {
-            runtime.spawn(flight.fly());
+            runtime.spawn(flight);
         }
-        // Without a runtime the flight is dropped here, and whoever boarded lands with a failure.
+    }
+
+    /// Where nobody flies and nobody waits, a caller may fly himself, which saves two hops between tasks.
+    pub(crate) fn take_off(self: &Arc<Self>) -> Option<Pilot> {
+        let mut ready = self.ready.lock();
+        let alone = ready.flying == 0 && ready.queue.is_empty() && !self.latch.is_down();
+        alone.then(|| {
+            (ready.flying, ready.aboard) = (1, ready.aboard + 1);
+            Pilot(Flight::new(self, 1))
+        })
     }
 
     /// Asks one thing, alone.
@@ -206,15 +225,19 @@ impl Lane {
     }
 
     /// The next passengers; none ends the flight.
-    fn next_passengers(&self) -> Option<Vec<Arc<dyn Passenger>>> {
+    fn next_passengers(&self, aboard: &mut usize) -> Option<Vec<Arc<dyn Passenger>>> {
         let mut ready = self.ready.lock();
-        if ready.queue.is_empty() {
+        ready.aboard -= std::mem::take(aboard);
+        // If too many are aboard others, one of those takes the queue when it lands.
+        if ready.queue.is_empty() || ready.aboard >= ABOARD {
             ready.flying -= 1;
+            drop(ready);
             self.landed.notify_waiters();
             return None;
         }
-        let seats = ready.queue.len().min(SEATS);
-        Some(ready.queue.drain(..seats).collect())
+        *aboard = ready.queue.len().min(SEATS);
+        ready.aboard += *aboard;
+        Some(ready.queue.drain(..*aboard).collect())
     }
 }
 
@@ -226,13 +249,19 @@ impl fmt::Debug for Lane {
 
 struct Flight {
     lane: Arc<Lane>,
+    /// Cells on it.
+    aboard: usize,
     landed: bool,
 }
 
 impl Flight {
+    fn new(lane: &Arc<Lane>, aboard: usize) -> Self {
+        Self { lane: lane.clone(), aboard, landed: false }
+    }
+
     /// Carries who is ready, and goes on as long as there is somebody.
     async fn fly(mut self) {
-        while let Some(passengers) = self.lane.next_passengers() {
+        while let Some(passengers) = self.lane.next_passengers(&mut self.aboard) {
             let mut manifest = Manifest::default();
             passengers.into_iter().for_each(|passenger| passenger.board(&mut manifest));
             if !manifest.legs.is_empty() {
@@ -242,6 +271,63 @@ impl Flight {
             }
         }
         self.landed = true;
+    }
+}
+
+impl Flight {
+    /// Ends, or flies on by itself if somebody waits.
+    fn land(mut self) {
+        let lane = self.lane.clone();
+        let mut ready = lane.ready.lock();
+        if !ready.queue.is_empty() {
+            drop(ready);
+            return lane.launch(self.fly());
+        }
+        ready.aboard -= self.aboard;
+        ready.flying -= 1;
+        self.landed = true;
+        drop(ready);
+        lane.landed.notify_waiters();
+    }
+}
+
+/// A caller who flies himself.
+pub(crate) struct Pilot(Flight);
+
+impl Pilot {
+    /// Carries what is his; whoever has come meanwhile flies on without him.
+    pub(crate) fn fly(self, manifest: Manifest) -> Solo {
+        let lane = self.0.lane.clone();
+        let flight = async move {
+            let flight = self.0;
+            flight.lane.carry_all(manifest).await;
+            flight.land();
+        };
+        Solo { flight: Some(Box::pin(flight)), lane }
+    }
+}
+
+/// A flight that its caller flies. If he goes away it flies on by itself.
+pub(crate) struct Solo {
+    flight: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    lane: Arc<Lane>,
+}
+
+impl Solo {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(flight) = &mut self.flight {
+            std::task::ready!(flight.as_mut().poll(cx));
+            self.flight = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Solo {
+    fn drop(&mut self) {
+        if let Some(flight) = self.flight.take() {
+            self.lane.launch(flight);
+        }
     }
 }
 
@@ -270,7 +356,11 @@ impl Lane {
 impl Drop for Flight {
     fn drop(&mut self) {
         if !self.landed {
-            self.lane.ready.lock().flying -= 1;
+            {
+                let mut ready = self.lane.ready.lock();
+                ready.flying -= 1;
+                ready.aboard -= self.aboard;
+            }
             self.lane.ground();
             self.lane.landed.notify_waiters();
         }

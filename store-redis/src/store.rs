@@ -128,9 +128,9 @@ impl RedisStore {
             }
             circuits.iter().for_each(|circuit| circuit.0.tick(round == 0));
             self.0.digests.values().iter().for_each(|digest| digest.0.tick(round == 0));
-            for lane in &fleet.lanes {
-                lane.idle().await;
-            }
+            // A caller who flies himself and is not polled any more must not keep this waiting.
+            let all = futures_util::future::join_all(fleet.lanes.iter().map(|lane| lane.idle()));
+            let _ = tokio::time::timeout(4 * fleet.options.store_budget, all).await;
         }
     }
 

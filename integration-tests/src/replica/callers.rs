@@ -14,6 +14,10 @@ use super::dependency::Dependency;
 use super::ledger::{Entry, Ledger};
 use super::moment::{Moment, thread_time};
 use super::orders::Load;
+use super::starvation;
+
+/// A decision alone that took longer was disturbed itself.
+const LONGEST_CONTROL: Duration = Duration::from_micros(10);
 
 /// What all callers of a replica share.
 #[derive(Debug)]
@@ -30,9 +34,11 @@ pub(super) async fn call_for_a_while(ground: Arc<Ground>, load: Arc<Load>, numbe
     let route = load.route_of(number);
     let pipeline = ground.module.pipeline(load.policy(), route).expect("a policy that there is");
     let began = Moment::now();
-    // They come one after the other, not all at once.
-    sleep(load.pause.mul_f64(number as f64 / load.callers.max(1) as f64)).await;
-    let mut lost = Duration::ZERO;
+    if !load.at_once {
+        sleep(load.pause.mul_f64(number as f64 / load.callers.max(1) as f64)).await;
+    }
+    let (mut lost, mut starved) = (Duration::ZERO, Duration::ZERO);
+    let mut in_a_row = 0;
     for _ in 0..load.calls {
         if began.elapsed() >= load.lasting || ground.enough.load(Ordering::Relaxed) {
             return;
@@ -40,15 +46,35 @@ pub(super) async fn call_for_a_while(ground: Arc<Ground>, load: Arc<Load>, numbe
         let entry = call(&ground, &pipeline, route).await;
         // Redis was asked and did not answer: all the waiting was for nothing.
         if !entry.alone && entry.source == Source::Degraded {
+            if load.counting_starvation {
+                starved += starvation::between(entry.began, entry.decided()).min(entry.wait());
+            }
             lost += entry.wait();
-            ground.ledger.lost(lost);
+            ground.ledger.lost(lost.saturating_sub(starved), starved);
         }
         ground.ledger.enter(&entry);
+        if entry.alone {
+            ground.ledger.control(spin(entry.on_processor.min(LONGEST_CONTROL)));
+        }
         if load.until_refused && entry.refused.is_some() {
             return;
         }
-        if load.pause.is_zero() { yield_now().await } else { sleep(load.pause).await }
+        in_a_row = if entry.alone { in_a_row + 1 } else { load.in_a_row };
+        if in_a_row >= load.in_a_row {
+            in_a_row = 0;
+            if load.pause.is_zero() { yield_now().await } else { sleep(load.pause).await }
+        }
     }
+}
+
+/// Does nothing for so long, and tells how long the thread had a processor for it: what else the machine does in its
+/// name (interrupts, page faults) it does here as well.
+fn spin(lasting: Duration) -> Duration {
+    let (before, began) = (thread_time(), Moment::now());
+    while began.elapsed() < lasting {
+        std::hint::spin_loop();
+    }
+    thread_time().saturating_sub(before)
 }
 
 async fn call<'a>(ground: &Ground, pipeline: &Pipeline, route: &'a str) -> Entry<'a> {
@@ -90,7 +116,7 @@ async fn call<'a>(ground: &Ground, pipeline: &Pipeline, route: &'a str) -> Entry
         began,
         departed,
         ended,
-        alone,
+        alone: alone && decision.source == Source::Degraded,
         parked: polls > 1,
         on_processor,
     }

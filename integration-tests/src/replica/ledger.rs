@@ -20,6 +20,8 @@ pub struct Tally {
     pub first_admitted: Option<Moment>,
     /// See above.
     pub last_admitted: Option<Moment>,
+    /// When each route was last let through.
+    pub last_admitted_on: BTreeMap<String, Moment>,
     /// When each route was first refused.
     pub first_refused: BTreeMap<String, Moment>,
     /// When the dependency first failed, on each route.
@@ -28,17 +30,21 @@ pub struct Tally {
     pub probes: Vec<Span>,
     /// Since when calls are there that have not come back.
     pub at_dependency: Vec<Moment>,
-    /// Waits of calls that came while Redis was asked.
+    /// Waits of calls that asked Redis.
     pub asking: Waits,
-    /// Waits of calls that came while it was not.
+    /// Waits of calls that came while it was known to be away.
     pub alone: Waits,
     /// The same, counting only the time in which the caller's thread had a processor: what the store itself costs,
     /// whatever else the machine does.
     pub alone_on_processor: Waits,
-    /// Of those, the calls that were not decided at once but had to wait for something.
+    /// The same of loops that do nothing, as long and in the same places.
+    pub control_on_processor: Waits,
+    /// Calls alone that were not decided at once but had to wait for something.
     pub alone_and_parked: u64,
     /// The most that one caller has lost, over all its calls that Redis was asked about and did not answer.
     pub most_lost: Duration,
+    /// The most of that which was the machine's fault and is not counted, where it is not.
+    pub most_starved: Duration,
 }
 
 impl Tally {
@@ -104,6 +110,8 @@ pub struct Waits {
     pub p999: Duration,
     /// All of them.
     pub worst: Duration,
+    /// How many took 50 µs or longer.
+    pub from_50_us: usize,
 }
 
 impl Waits {
@@ -114,7 +122,13 @@ impl Waits {
             let rank = (waits.len() as f64 * share).ceil() as usize;
             waits.get(rank.saturating_sub(1)).copied().unwrap_or_default()
         };
-        Self { count: waits.len(), p50: at(0.5), p99: at(0.99), p999: at(0.999), worst: at(1.0) }
+        let from_50_us = waits.len() - waits.partition_point(|wait| *wait < Duration::from_micros(50));
+        Self { count: waits.len(), p50: at(0.5), p99: at(0.99), p999: at(0.999), worst: at(1.0), from_50_us }
+    }
+
+    /// The share of those that took 50 µs or longer.
+    pub fn share_from_50_us(&self) -> f64 {
+        self.from_50_us as f64 / self.count.max(1) as f64
     }
 }
 
@@ -130,16 +144,21 @@ pub(super) struct Entry<'a> {
     /// When the operation was started, if it was.
     pub(super) departed: Option<Moment>,
     pub(super) ended: Moment,
-    /// Whether the store was known to be away when it began.
+    /// Whether the store was known to be away when it began, and still when it was decided.
     pub(super) alone: bool,
     pub(super) parked: bool,
     pub(super) on_processor: Duration,
 }
 
 impl Entry<'_> {
-    /// From the call to its operation, or to its refusal.
+    /// When its operation was started, or it was refused.
+    pub(super) fn decided(&self) -> Moment {
+        self.departed.unwrap_or(self.ended)
+    }
+
+    /// From the call to then.
     pub(super) fn wait(&self) -> Duration {
-        self.departed.unwrap_or(self.ended).since(self.began)
+        self.decided().since(self.began)
     }
 }
 
@@ -155,6 +174,7 @@ struct Pages {
     asking: Vec<Duration>,
     alone: Vec<Duration>,
     alone_on_processor: Vec<Duration>,
+    control_on_processor: Vec<Duration>,
 }
 
 impl Ledger {
@@ -171,6 +191,10 @@ impl Ledger {
             place.map(|place| tally.at_dependency.swap_remove(place));
             tally.first_admitted = Some(tally.first_admitted.map_or(departed, |first| first.min(departed)));
             tally.last_admitted = Some(tally.last_admitted.map_or(departed, |last| last.max(departed)));
+            match tally.last_admitted_on.get_mut(entry.route) {
+                Some(last) => *last = departed.max(*last),
+                None => drop(tally.last_admitted_on.insert(entry.route.to_owned(), departed)),
+            }
             *pages.admitted.entry(entry.source).or_default() += 1;
             if entry.probe {
                 tally.probes.push(Span { from: departed, to: entry.ended });
@@ -191,9 +215,15 @@ impl Ledger {
         }
     }
 
-    pub(super) fn lost(&self, so_far: Duration) {
+    pub(super) fn control(&self, on_processor: Duration) {
+        self.0.lock().control_on_processor.push(on_processor);
+    }
+
+    /// A caller has lost so much so far, and the machine cost it so much.
+    pub(super) fn lost(&self, so_far: Duration, starved: Duration) {
         let tally = &mut self.0.lock().tally;
         tally.most_lost = tally.most_lost.max(so_far);
+        tally.most_starved = tally.most_starved.max(starved);
     }
 
     /// Everything but the waits: to sort them takes longer than callers should be kept.
@@ -210,8 +240,13 @@ impl Ledger {
             std::mem::replace(&mut *pages, fresh)
         };
         let tally = pages.tally();
-        let [asking, alone, on_processor] = [pages.asking, pages.alone, pages.alone_on_processor].map(Waits::of);
-        Tally { asking, alone, alone_on_processor: on_processor, ..tally }
+        Tally {
+            asking: Waits::of(pages.asking),
+            alone: Waits::of(pages.alone),
+            alone_on_processor: Waits::of(pages.alone_on_processor),
+            control_on_processor: Waits::of(pages.control_on_processor),
+            ..tally
+        }
     }
 }
 

@@ -129,6 +129,11 @@ pub struct Load {
     /// How many calls each makes at most.
     pub(super) calls: u64,
     pub(super) until_refused: bool,
+    /// Whether all come in the same moment, and not spread over their pause.
+    pub(super) at_once: bool,
+    /// Calls that each makes in a row, without a pause, while Redis is not asked.
+    pub(super) in_a_row: u64,
+    pub(super) counting_starvation: bool,
 }
 
 impl Load {
@@ -142,6 +147,9 @@ impl Load {
             lasting: Duration::from_secs(60),
             calls: 1,
             until_refused: false,
+            at_once: false,
+            in_a_row: 1,
+            counting_starvation: false,
         }
     }
 
@@ -175,6 +183,27 @@ impl Load {
     #[must_use]
     pub fn until_refused(mut self) -> Self {
         self.until_refused = true;
+        self
+    }
+
+    /// All come in the same moment, and not spread over their pause.
+    #[must_use]
+    pub fn at_once(mut self) -> Self {
+        self.at_once = true;
+        self
+    }
+
+    /// So many calls in a row, without a pause, while Redis is not asked.
+    #[must_use]
+    pub fn in_a_row(mut self, calls: u64) -> Self {
+        self.in_a_row = calls;
+        self
+    }
+
+    /// What callers lose is counted without the time in which the machine had no processor for the replica.
+    #[must_use]
+    pub fn counting_starvation(mut self) -> Self {
+        self.counting_starvation = true;
         self
     }
 

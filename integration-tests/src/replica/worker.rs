@@ -14,6 +14,7 @@ use super::ear::Ear;
 use super::ledger::Ledger;
 use super::moment::Moment;
 use super::orders::{Load, Order, Report, Setup};
+use super::starvation;
 
 /// The replica.
 #[derive(Debug)]
@@ -65,6 +66,9 @@ impl Worker {
 
     /// Lets callers come.
     pub fn start(&mut self, load: Load) {
+        if load.counting_starvation {
+            starvation::watch();
+        }
         let load = Arc::new(load);
         for number in 0..load.callers {
             self.callers.spawn(call_for_a_while(self.ground.clone(), load.clone(), number));

@@ -34,9 +34,11 @@ async fn scripts_flushed_again_and_again_are_sent_again_and_nobody_notices() {
 async fn connections_killed_again_and_again_are_opened_again_and_callers_see_no_error() {
     const KILLS: u32 = 20;
     let redis = Spawned::start().await;
-    let setup = Setup::new(redis.url()).policy(plenty()).policy(guarded());
+    let round = 2 * SECOND;
+    let setup = Setup::new(redis.url()).policy(plenty()).policy(guarded()).sync_interval(round);
     let [mut one, mut other] = workers(&setup).await;
-    one.start(callers());
+    // So many keys that several round trips are under way at a time: what breaks is one connection all the same.
+    one.start(callers().routes((0..16).map(|n| n.to_string())).callers(16));
     let mut worst = std::time::Duration::ZERO;
     for _ in 0..KILLS {
         sleep(50 * MS).await;
@@ -46,7 +48,8 @@ async fn connections_killed_again_and_again_are_opened_again_and_callers_see_no_
         }
         let fleet = one.look().tally.admitted_by(Source::Fleet);
         // More than were on their way when it broke.
-        let seen = one.until(PATIENCE, "Redis decides", |seen| seen.tally.admitted_by(Source::Fleet) > fleet + 4).await;
+        let seen =
+            one.until(PATIENCE, "Redis decides", |seen| seen.tally.admitted_by(Source::Fleet) > fleet + 16).await;
         worst = worst.max(seen.at.since(killed));
     }
     let seen = one.obey(Order::Enough).await;
@@ -55,10 +58,11 @@ async fn connections_killed_again_and_again_are_opened_again_and_callers_see_no_
     assert!(worst < 100 * MS, "Redis decided again after {worst:?}");
     assert_eq!(seen.outages(), Vec::<&str>::new(), "a broken connection is no outage");
     let alone = seen.tally.decided_by(Source::Degraded);
-    assert!(alone <= u64::from(KILLS) * 4, "{alone} calls decided alone, of 4 callers at {KILLS} kills");
+    assert!(alone <= u64::from(KILLS) * 16, "{alone} calls decided alone, of 16 callers at {KILLS} kills");
 
     // Whoever listens does so again: another one's trip comes by push, well before the next round could bring it.
-    sleep(200 * MS).await;
+    let channel = format!("ph1:{}:c", setup.environment);
+    redis.until(&["PUBSUB", "NUMSUB", &channel], |answer| answer.ends_with("\n2")).await;
     other.run(Load::once("guarded", "r")).await;
     one.obey(Order::Behave(Behaviour::Badly)).await;
     let failed = one.run(Load::once("guarded", "r")).await.tally.first_failed["r"];
@@ -67,7 +71,7 @@ async fn connections_killed_again_and_again_are_opened_again_and_callers_see_no_
     let after = refused.first_refused["r"].since(failed);
     assert_eq!(refused.refused(Code::CircuitOpen), 1);
     println!("a trip was pushed after {after:?}");
-    assert!(after < 100 * MS, "a trip was seen after {after:?}: no push");
+    assert!(after < 500 * MS, "a trip was seen after {after:?}: not by push, at rounds of {round:?}");
 }
 
 #[tokio::test]

@@ -32,7 +32,8 @@ async fn an_empty_redis_after_a_kill_costs_one_burst_and_open_circuits_are_put_b
 
     let began = Moment::now();
     for replica in &replicas {
-        replica.start_load(Load::lasting("limited", "r", 60 * SECOND).callers(10).pause(10 * MS)).await;
+        let load = Load::lasting("limited", "r", 60 * SECOND).callers(10).pause(10 * MS).counting_starvation();
+        replica.start_load(load).await;
     }
     sleep(300 * MS).await;
     let killed = Moment::now();
