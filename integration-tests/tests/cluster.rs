@@ -12,3 +12,5 @@ mod kit;
 mod operations;
 #[path = "cluster/push.rs"]
 mod push;
+#[path = "cluster/replaced.rs"]
+mod replaced;

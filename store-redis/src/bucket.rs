@@ -185,7 +185,9 @@ impl Shared {
             return twin.clone();
         }
         let replicas = self.fleet.sharers();
-        let twin = Arc::new(share(&state.spec, replicas, state.seen, &self.fleet));
+        // An outage begins with time-outs, which a twin decided already: what it has given out is not there twice.
+        let left = state.twin.as_ref().map(|(_, twin)| twin.peek(self.fleet.clock.now()).permits());
+        let twin = Arc::new(share(&state.spec, replicas, state.seen, left, &self.fleet));
         state.twin = Some((outage, twin.clone()));
         twin
     }

@@ -40,6 +40,8 @@ const SEATS: usize = 64;
 /// Cells on all flights under way, from which on nobody else leaves: with more, callers of many keys would leave by twos
 /// and threes, and the server would run a script for each.
 const ABOARD: usize = 4;
+/// Turns that a flight waits at most for passengers who are about to come.
+const TURNS: usize = 3;
 
 /// What came of one call.
 pub type Replied = Result<Value, Failure>;
@@ -179,7 +181,10 @@ impl Lane {
             answer = timeout_at(Instant::now() + self.budget / 4, &mut sending).await;
         }
         let answer = answer.unwrap_or(Err(Failure::Timeout));
+        // Who waited so long for his flight that Redis had no fair chance to answer says nothing about Redis.
+        let fair = until.saturating_duration_since(sent) >= self.budget / 2;
         let telling = match &answer {
+            Err(Failure::Timeout) if !fair => return answer,
             Err(failure) => Some(failure),
             // One reply that says the server cannot serve speaks for all.
             Ok(replies) => replies.iter().find_map(|reply| match reply {
@@ -221,6 +226,19 @@ impl Lane {
                 }
             }
             landed.await;
+        }
+    }
+
+    /// Whoever was just answered and asks again comes along: waits as long as that brings somebody, a few turns at most.
+    async fn gather(&self) {
+        let mut waiting = 0;
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+            let now_waiting = self.ready.lock().queue.len();
+            if now_waiting == waiting {
+                return;
+            }
+            waiting = now_waiting;
         }
     }
 
@@ -266,8 +284,7 @@ impl Flight {
             passengers.into_iter().for_each(|passenger| passenger.board(&mut manifest));
             if !manifest.legs.is_empty() {
                 self.lane.carry_all(manifest).await;
-                // Whoever was just answered and asks again comes along.
-                tokio::task::yield_now().await;
+                self.lane.gather().await;
             }
         }
         self.landed = true;
@@ -364,5 +381,52 @@ impl Drop for Flight {
             self.lane.ground();
             self.lane.landed.notify_waiters();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invocation::Time;
+
+    const BUDGET: Duration = Duration::from_millis(20);
+
+    /// A server that never answers.
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Wire for Silent {
+        fn send(&self, _: Vec<Invocation>) -> Pin<Box<dyn Future<Output = Result<Vec<Replied>, Failure>> + Send + '_>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn lane() -> Lane {
+        Lane::new(Arc::new(Silent), BUDGET, Arc::default(), Arc::default())
+    }
+
+    fn call() -> Vec<Invocation> {
+        vec![Invocation::new(&phalanx_lua::PROBE, Time::Server, &["k"])]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn three_budgets_of_silence_make_the_latch_fall() {
+        let lane = lane();
+        for _ in 0..3 {
+            assert!(!lane.latch.is_down());
+            let sent = Instant::now();
+            assert_eq!(lane.carry(call(), sent, sent + BUDGET).await, Err(Failure::Timeout));
+        }
+        assert!(lane.latch.is_down());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_left_too_late_to_be_answered_says_nothing_about_redis() {
+        let lane = lane();
+        for _ in 0..10 {
+            let sent = Instant::now();
+            assert_eq!(lane.carry(call(), sent, sent + BUDGET / 4).await, Err(Failure::Timeout));
+        }
+        assert!(!lane.latch.is_down());
     }
 }

@@ -4,7 +4,7 @@
 //! it cannot serve. It is lifted by three good probes in a row and by nothing else, so a late success of an earlier
 //! time cannot lift it and a server that comes and goes does not make it flutter. Many time-outs of one burst are one:
 //! a time-out counts only if its command was sent after the one counted before had run out, and any answer meanwhile
-//! wipes the slate.
+//! wipes the slate. So are the calls that break together with one connection.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,6 +35,8 @@ struct Evidence {
     breaks: u32,
     /// When the last time-out that counted ran out.
     last: Option<Instant>,
+    /// When the last break that counted was noticed: all that was under way breaks with its connection.
+    last_break: Option<Instant>,
     good_probes: u32,
     since: Option<Instant>,
     reason: Option<Failure>,
@@ -91,9 +93,12 @@ impl Latch {
                 evidence.timeouts += 1;
                 evidence.last = Some(now);
             }
-            Failure::Connection => evidence.breaks += 1,
+            Failure::Connection if evidence.last_break.is_none_or(|last| sent >= last) => {
+                evidence.breaks += 1;
+                evidence.last_break = Some(now);
+            }
             Failure::Refusing(_) => evidence.breaks = BREAKS,
-            Failure::Timeout | Failure::Call(_) | Failure::NotAsked => {}
+            Failure::Timeout | Failure::Connection | Failure::Call(_) | Failure::NotAsked => {}
         }
         if evidence.timeouts < TIMEOUTS && evidence.breaks < BREAKS {
             return false;
@@ -167,6 +172,15 @@ mod tests {
         assert!(latch.miss(&Failure::Connection, now, now));
         assert!(Latch::new().miss(&Failure::Refusing("OOM"), now, now));
         assert!(!Latch::new().miss(&Failure::Call("ERR".to_owned()), now, now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whatever_breaks_with_one_connection_is_one_break() {
+        let (latch, sent) = (Latch::new(), Instant::now());
+        for _ in 0..1_000 {
+            assert!(!latch.miss(&Failure::Connection, sent, sent + BUDGET));
+        }
+        assert!(latch.miss(&Failure::Connection, sent + BUDGET, sent + BUDGET), "another one that breaks too");
     }
 
     #[tokio::test(start_paused = true)]

@@ -72,7 +72,7 @@ impl Source {
     }
 
     async fn dial_unbounded(&self) -> Result<Connection, Failure> {
-        let failed = |error: RedisError| Failure::of(&error);
+        let failed = |error: RedisError| of_dialling(&error);
         match &self.from {
             From::Client(client) => dial_client(client).await.map(Connection::single).map_err(failed),
             From::Sentinel(sentinel) => {
@@ -105,21 +105,29 @@ impl Source {
                 (Some(client), _) | (None, From::Client(client)) => client.clone(),
                 (None, From::Sentinel(sentinel)) => match sentinel.lock().await.async_get_client().await {
                     Ok(client) => client,
-                    Err(error) => return Some(Err(Failure::of(&error))),
+                    Err(error) => return Some(Err(of_dialling(&error))),
                 },
                 (None, From::Cluster(client)) => return subscribe_cluster(client, channel).await,
                 (None, From::Pool(_) | From::SentinelPool(_) | From::ClusterPool(_)) => return None,
             };
-            Some(subscribe_client(&client, channel).await.map_err(|error| Failure::of(&error)))
+            Some(subscribe_client(&client, channel).await.map_err(|error| of_dialling(&error)))
         };
         tokio::time::timeout(self.patience(), subscribing).await.unwrap_or(Some(Err(Failure::Connection)))
     }
 }
 
+/// Why nobody could be dialled. That TLS refused only the words of the error tell.
+fn of_dialling(error: &RedisError) -> Failure {
+    const TLS: [&str; 3] = ["certificate", "fatal alert", "corrupt message"];
+    let words = error.to_string();
+    let by_tls = error.is_io_error() && TLS.iter().any(|word| words.contains(word));
+    if by_tls { Failure::Refusing("TLS") } else { Failure::of(error) }
+}
+
 /// A pool's error is its connection's, or that it had none to give.
 fn of_pool(error: deadpool_redis::PoolError) -> Failure {
     match error {
-        deadpool_redis::PoolError::Backend(error) => Failure::of(&error),
+        deadpool_redis::PoolError::Backend(error) => of_dialling(&error),
         _ => Failure::Connection,
     }
 }
@@ -174,7 +182,7 @@ async fn subscribe_cluster(client: &ClusterClient, channel: &str) -> Option<Resu
     let config = node_limits().set_push_sender(sender);
     let mut connection = match client.get_async_connection_with_config(config).await {
         Ok(connection) => connection,
-        Err(error) => return Some(Err(Failure::of(&error))),
+        Err(error) => return Some(Err(of_dialling(&error))),
     };
     // Which of the two it speaks, a connection says by refusing at once.
     let refused = connection.subscribe(channel).now_or_never();

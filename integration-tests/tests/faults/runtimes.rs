@@ -1,11 +1,13 @@
 //! More than one runtime, and runtimes that end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx::{Kind, Policy, RateLimitSpec, ResilienceModule, Source};
 use phalanx_integration_tests::replica::Setup;
 use phalanx_integration_tests::server::Redis;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Barrier;
 
 use crate::kit::MS;
 
@@ -31,10 +33,16 @@ async fn sources(module: &ResilienceModule, calls: usize) -> Vec<Source> {
 
 #[tokio::test]
 async fn two_runtimes_share_one_module() {
-    let module = module().await;
+    let (module, both) = (module().await, Arc::new(Barrier::new(2)));
     let threads = [(); 2].map(|()| {
-        let module = module.clone();
-        std::thread::spawn(move || runtime().block_on(sources(&module, 200)))
+        let (module, both) = (module.clone(), both.clone());
+        std::thread::spawn(move || {
+            runtime().block_on(async {
+                let sources = sources(&module, 200).await;
+                both.wait().await; // none ends under the other
+                sources
+            })
+        })
     });
     for thread in threads {
         assert_eq!(thread.join().unwrap(), [Source::Fleet; 200]);

@@ -8,15 +8,22 @@ use phalanx_store_memory::BucketCell;
 
 use crate::fleet::Fleet;
 
-/// A bucket with the `replicas`-th part of the rate, holding the same part of what was last seen.
-pub(super) fn share(spec: &RateLimitSpec, replicas: u32, seen: Option<i64>, fleet: &Fleet) -> BucketCell {
+/// A bucket with the `replicas`-th part of the rate, holding the same part of what was last seen, and no more than the
+/// twin before it had left.
+pub(super) fn share(
+    spec: &RateLimitSpec,
+    replicas: u32,
+    seen: Option<i64>,
+    left: Option<u64>,
+    fleet: &Fleet,
+) -> BucketCell {
     let parts = u64::from(replicas.max(1));
     let burst = spec.capacity().div_ceil(parts).max(1);
     let own = RateLimitSpec { per: spec.per.saturating_mul(replicas.max(1)), burst: Some(burst), ..spec.clone() };
     let cell = BucketCell::new(fleet.clock.clone(), &own);
     let price = Rate::of(spec).price.max(1);
     let last_seen = seen.map_or(spec.capacity(), |units| u64::try_from(units).unwrap_or(0) / price);
-    let mut surplus = burst.saturating_sub(last_seen / parts);
+    let mut surplus = burst.saturating_sub((last_seen / parts).min(left.unwrap_or(u64::MAX)));
     while surplus > 0 {
         let cost = u32::try_from(surplus).unwrap_or(u32::MAX);
         cell.acquire(fleet.clock.now(), Ask { cost, max_wait: Duration::ZERO });

@@ -33,7 +33,7 @@ const CONFIRM: Duration = Duration::from_millis(25);
 /// How long a probe's key lives.
 const PROBE_LIVES: Duration = Duration::from_secs(60);
 /// Every so many failed probes of a shard, another connection to the Cluster is tried.
-const SCOUT_EVERY: u32 = 3;
+const SCOUT_EVERY: u32 = 2;
 
 /// One lane's outage, as the keeper sees it.
 struct Watch {
@@ -109,9 +109,7 @@ impl Watch {
                 self.down = false;
                 let (outage, decided_locally) = (outage.lasted, outage.decided_locally);
                 fleet.observers.tell_all(What::StoreRecovered { outage, decided_locally });
-                // Those of other shards that are still away keep their twins.
-                let circuits = fleet.keeping.circuits.all();
-                circuits.iter().filter(|circuit| !circuit.is_away()).for_each(|circuit| circuit.come_back());
+                fleet.keeping.circuits.all().iter().for_each(|circuit| circuit.come_back());
                 fleet.keeping.digests.all().iter().for_each(|digest| digest.tick(true));
             }
             (Ok(()), None) => self.next = Instant::now() + CONFIRM,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use phalanx_core::event::What;
 use phalanx_lua as lua;
 use redis::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use crate::fleet::Fleet;
 
@@ -21,17 +21,20 @@ const IN_ONE_ROUND: usize = 512;
 
 /// Makes the rounds for ever.
 pub(super) async fn make(fleet: &Arc<Fleet>) {
-    let mut beat = Instant::now();
+    let (mut beat, mut round) = (Instant::now(), Instant::now());
     let mut turn = 0;
     loop {
         if Instant::now() >= beat {
             beat = Instant::now() + HEARTBEAT;
             heartbeat(fleet).await;
         }
-        tick(fleet, &mut turn);
-        // Replicas that started together drift apart.
-        let interval = fleet.options.sync_interval;
-        sleep(fleet.rng.between(interval.mul_f64(0.9), interval)).await;
+        if Instant::now() >= round {
+            tick(fleet, &mut turn);
+            // Replicas that started together drift apart.
+            let interval = fleet.options.sync_interval;
+            round = Instant::now() + fleet.rng.between(interval.mul_f64(0.9), interval);
+        }
+        sleep_until(beat.min(round)).await; // who lives says so however rarely rounds are made
     }
 }
 
