@@ -15,12 +15,13 @@
 //! together, which is what makes a round trip cheap. A flight that is lost (its runtime ended) lands all the same, with
 //! a failure.
 
+mod flight;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -29,6 +30,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use self::flight::Flight;
+pub(crate) use self::flight::{Manifest, Pilot, Solo};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::latch::Latch;
@@ -56,39 +59,6 @@ pub trait Wire: Send + Sync + fmt::Debug + 'static {
 pub(crate) trait Passenger: Send + Sync {
     /// Hands over all there is to say now.
     fn board(self: Arc<Self>, manifest: &mut Manifest);
-}
-
-/// What a flight carries.
-#[derive(Default)]
-pub(crate) struct Manifest {
-    legs: Vec<Leg>,
-    /// Since when the one who waits longest has been waiting.
-    opened: Option<Instant>,
-}
-
-struct Leg {
-    call: Option<Invocation>,
-    land: Option<Box<dyn FnOnce(Replied) + Send>>,
-}
-
-impl Manifest {
-    pub(crate) fn add(&mut self, call: Invocation, land: impl FnOnce(Replied) + Send + 'static) {
-        self.legs.push(Leg { call: Some(call), land: Some(Box::new(land)) });
-    }
-
-    /// Somebody has been waiting since then.
-    pub(crate) fn waiting_since(&mut self, since: Instant) {
-        self.opened = Some(self.opened.map_or(since, |opened| opened.min(since)));
-    }
-}
-
-/// A flight that is lost lands with a failure.
-impl Drop for Leg {
-    fn drop(&mut self) {
-        if let Some(land) = self.land.take() {
-            land(Err(Failure::NotAsked));
-        }
-    }
 }
 
 /// The way to one server, or to one shard of a Cluster.
@@ -265,89 +235,6 @@ impl fmt::Debug for Lane {
     }
 }
 
-struct Flight {
-    lane: Arc<Lane>,
-    /// Cells on it.
-    aboard: usize,
-    landed: bool,
-}
-
-impl Flight {
-    fn new(lane: &Arc<Lane>, aboard: usize) -> Self {
-        Self { lane: lane.clone(), aboard, landed: false }
-    }
-
-    /// Carries who is ready, and goes on as long as there is somebody.
-    async fn fly(mut self) {
-        while let Some(passengers) = self.lane.next_passengers(&mut self.aboard) {
-            let mut manifest = Manifest::default();
-            passengers.into_iter().for_each(|passenger| passenger.board(&mut manifest));
-            if !manifest.legs.is_empty() {
-                self.lane.carry_all(manifest).await;
-                self.lane.gather().await;
-            }
-        }
-        self.landed = true;
-    }
-}
-
-impl Flight {
-    /// Ends, or flies on by itself if somebody waits.
-    fn land(mut self) {
-        let lane = self.lane.clone();
-        let mut ready = lane.ready.lock();
-        if !ready.queue.is_empty() {
-            drop(ready);
-            return lane.launch(self.fly());
-        }
-        ready.aboard -= self.aboard;
-        ready.flying -= 1;
-        self.landed = true;
-        drop(ready);
-        lane.landed.notify_waiters();
-    }
-}
-
-/// A caller who flies himself.
-pub(crate) struct Pilot(Flight);
-
-impl Pilot {
-    /// Carries what is his; whoever has come meanwhile flies on without him.
-    pub(crate) fn fly(self, manifest: Manifest) -> Solo {
-        let lane = self.0.lane.clone();
-        let flight = async move {
-            let flight = self.0;
-            flight.lane.carry_all(manifest).await;
-            flight.land();
-        };
-        Solo { flight: Some(Box::pin(flight)), lane }
-    }
-}
-
-/// A flight that its caller flies. If he goes away it flies on by itself.
-pub(crate) struct Solo {
-    flight: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    lane: Arc<Lane>,
-}
-
-impl Solo {
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(flight) = &mut self.flight {
-            std::task::ready!(flight.as_mut().poll(cx));
-            self.flight = None;
-        }
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Solo {
-    fn drop(&mut self) {
-        if let Some(flight) = self.flight.take() {
-            self.lane.launch(flight);
-        }
-    }
-}
-
 impl Lane {
     async fn carry_all(&self, mut manifest: Manifest) {
         let sent = Instant::now();
@@ -365,21 +252,6 @@ impl Lane {
             if let Some(land) = leg.land.take() {
                 land(reply);
             }
-        }
-    }
-}
-
-/// A flight that ends before its time (its runtime was shut down, or there is none) strands nobody.
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if !self.landed {
-            {
-                let mut ready = self.lane.ready.lock();
-                ready.flying -= 1;
-                ready.aboard -= self.aboard;
-            }
-            self.lane.ground();
-            self.lane.landed.notify_waiters();
         }
     }
 }
