@@ -11,7 +11,7 @@ ifndef REDIS_URL
 export PHALANX_TEST_REDIS ?= spawn
 endif
 
-.PHONY: test setup format lint check-lua tests container-tests redis-image model docs bench fleet
+.PHONY: test setup format lint check-lua tests container-tests redis-image model docs bench bench-fleet fleet
 
 test: setup format lint check-lua tests model docs
 
@@ -38,7 +38,7 @@ tests:
 
 # Test binaries that need no more than a Redis, whoever runs it. They run once more on one in a container; features as in
 # `tests`, so that nothing is built twice.
-CONTAINER_TESTS ?= servers
+CONTAINER_TESTS ?= servers conformance_redis server_clock telling
 
 container-tests: redis-image
 	PHALANX_TEST_REDIS=container PHALANX_TEST_REDIS_IMAGE=phalanx-test-redis:local \
@@ -60,6 +60,10 @@ docs:
 # Beside the peers, in one run; ratios are what counts. Builds a dozen crates that nothing else needs.
 bench:
 	RUSTFLAGS= $(CARGO) run --locked --release -p phalanx-bench -- local
+
+# The same for the fleet, over a redis-server of its own.
+bench-fleet:
+	RUSTFLAGS= $(CARGO) run --locked --release -p phalanx-bench -- fleet
 
 fleet:
 	$(CARGO) run --locked --example fleet
