@@ -23,3 +23,7 @@ mod membership;
 mod refusals;
 #[path = "faults/runtimes.rs"]
 mod runtimes;
+#[path = "faults/slowness.rs"]
+mod slowness;
+#[path = "faults/state.rs"]
+mod state;

@@ -36,8 +36,8 @@ fn replica(source: impl Into<RedisSource>, sync: Duration) -> (ResilienceModule,
 async fn a_pool_of_one_gives_its_connection_away_once_and_keeps_serving_others() {
     let server = Spawned::start().await;
     let pool = pool(&server, 1);
-    let (_module, pipeline, log) = replica(pool.clone(), SECOND / 4);
-    assert_eq!(kit::call(&pipeline).await.0.source, Source::Fleet);
+    let (module, pipeline, log) = replica(pool.clone(), SECOND / 4);
+    kit::warm_up(&module, &log).await;
     assert_eq!(pool.status().size, 0, "taken out");
 
     let (theirs, status) = (pool.get().await.unwrap(), pool.status());
@@ -78,7 +78,7 @@ async fn a_hung_server_costs_a_pools_callers_no_more_than_the_budget() {
     }
     drop(others); // idle: whoever takes one out of the pool first asks it whether it lives
     let (module, pipeline, log) = replica(pool, SECOND / 4);
-    kit::until_fleet(&pipeline).await;
+    kit::warm_up(&module, &log).await;
 
     server.stop();
     let began = Instant::now();

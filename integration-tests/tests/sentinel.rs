@@ -32,7 +32,7 @@ async fn replica(source: RedisSource) -> (ResilienceModule, Pipeline, Log) {
     let log = Log::default();
     let module = kit::replica(source, &log).build().unwrap();
     let pipeline = module.pipeline("stack", "route").unwrap();
-    assert_eq!(kit::call(&pipeline).await.0.source, Source::Fleet);
+    kit::warm_up(&module, &log).await;
     (module, pipeline, log)
 }
 
@@ -48,7 +48,6 @@ async fn hand_over(formation: &Sentinel) -> (&Spawned, u16) {
 /// A planned change of masters, and then the death of the new one.
 async fn changes_masters(formation: &Sentinel, source: RedisSource) {
     let (module, pipeline, log) = replica(source).await;
-
     let (old, second) = hand_over(formation).await;
     let began = Instant::now();
     kit::until_fleet(&pipeline).await;

@@ -21,8 +21,12 @@ pub(crate) enum Connection {
     },
 }
 
-/// The slots of each master of a Cluster, as ranges, in the order of their first slot.
-pub(crate) type Shards = Vec<Vec<(u16, u16)>>;
+/// A master of a Cluster: where it listens, and its slots as ranges.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shard {
+    address: String,
+    pub(crate) slots: Vec<(u16, u16)>,
+}
 
 /// To all masters, and the first good answer counts: one that hangs keeps nobody waiting.
 pub(crate) const ANY_MASTER: RoutingInfo =
@@ -88,12 +92,24 @@ impl Connection {
         }
     }
 
-    /// The shards of a Cluster; none elsewhere.
-    pub(crate) async fn shards(&self) -> Option<Shards> {
+    /// The shards of a Cluster, in the order of their first slot; none elsewhere.
+    pub(crate) async fn shards(&self) -> Option<Vec<Shard>> {
         let Self::Cluster { connection, .. } = self else { return None };
-        let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
-        Some(shards(&connection.clone().route_command(slots, ANY_MASTER).await.ok()?))
+        Some(shards(&connection.clone().route_command(cluster_slots(), ANY_MASTER).await.ok()?))
     }
+
+    /// The same, and the numbers of those that this connection does not reach: who is asked of all masters is told of
+    /// those only that it is connected to.
+    pub(crate) async fn survey(&self) -> Option<(Vec<Shard>, Vec<usize>)> {
+        let Self::Cluster { connection, .. } = self else { return None };
+        let everyone = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let reply = connection.clone().route_command(cluster_slots(), everyone).await.ok()?;
+        surveyed(&reply)
+    }
+}
+
+fn cluster_slots() -> Cmd {
+    redis::cmd("CLUSTER").arg("SLOTS").to_owned()
 }
 
 async fn send_single(mut connection: MultiplexedConnection, commands: Vec<Cmd>) -> Result<Vec<Came>, Failure> {
@@ -122,23 +138,76 @@ fn came(reply: Result<Value, RedisError>) -> Result<Came, Failure> {
     }
 }
 
-/// `CLUSTER SLOTS`: ranges with their masters; a master is known by its node id, or else by its address.
-fn shards(reply: &Value) -> Shards {
-    let Value::Array(ranges) = reply else { return Vec::new() };
-    let mut masters: Vec<(String, Vec<(u16, u16)>)> = Vec::new();
-    let mut sorted: Vec<_> = ranges.iter().filter_map(slot_range).collect();
-    sorted.sort_unstable();
-    for (first, last, master) in sorted {
-        match masters.iter_mut().find(|(known, _)| *known == master) {
-            Some((_, ranges)) => ranges.push((first, last)),
-            None => masters.push((master, vec![(first, last)])),
-        }
-    }
-    masters.into_iter().map(|(_, ranges)| ranges).collect()
+/// What every master that is reached says of the slots, by its address.
+fn surveyed(reply: &Value) -> Option<(Vec<Shard>, Vec<usize>)> {
+    let Value::Map(replies) = reply else { return None };
+    let shards = shards(&replies.first()?.1);
+    let reached = |shard: &Shard| replies.iter().any(|(address, _)| *address == text(&shard.address));
+    let missing: Vec<usize> = (0..shards.len()).filter(|number| !reached(&shards[*number])).collect();
+    // Where the client knows its nodes by other names than they do themselves, nothing can be said.
+    let strangers = missing.len() == shards.len();
+    Some((shards, if strangers { Vec::new() } else { missing }))
 }
 
-fn slot_range(range: &Value) -> Option<(u16, u16, String)> {
+fn text(text: &str) -> Value {
+    Value::BulkString(text.as_bytes().to_vec())
+}
+
+/// `CLUSTER SLOTS`: ranges with their masters, each known by all that is said of it.
+fn shards(reply: &Value) -> Vec<Shard> {
+    let Value::Array(ranges) = reply else { return Vec::new() };
+    let mut sorted: Vec<_> = ranges.iter().filter_map(slot_range).collect();
+    sorted.sort_unstable_by_key(|(first, ..)| *first);
+    let mut shards: Vec<(&[Value], Shard)> = Vec::new();
+    for (first, last, master) in sorted {
+        match shards.iter_mut().find(|(known, _)| *known == master) {
+            Some((_, shard)) => shard.slots.push((first, last)),
+            None => shards.push((master, Shard { address: address(master), slots: vec![(first, last)] })),
+        }
+    }
+    shards.into_iter().map(|(_, shard)| shard).collect()
+}
+
+fn slot_range(range: &Value) -> Option<(u16, u16, &[Value])> {
     let Value::Array(parts) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &parts[..] else { return None };
-    Some((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, format!("{master:?}")))
+    Some((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, master))
+}
+
+fn address(master: &[Value]) -> String {
+    match master {
+        [Value::BulkString(host), Value::Int(port), ..] => format!("{}:{port}", String::from_utf8_lossy(host)),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: i64, last: i64, port: i64) -> Value {
+        let master = Value::Array(vec![text("10.0.0.1"), Value::Int(port), text(&format!("id-{port}"))]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), master])
+    }
+
+    #[test]
+    fn ranges_of_one_master_are_one_shard_and_the_first_slot_gives_the_order() {
+        let reply = Value::Array(vec![range(200, 299, 1), range(100, 199, 2), range(0, 99, 1), Value::Nil]);
+        let slots: Vec<_> = shards(&reply).into_iter().map(|shard| shard.slots).collect();
+        assert_eq!(slots, [vec![(0, 99), (200, 299)], vec![(100, 199)]]);
+        assert_eq!(shards(&Value::Nil), []);
+    }
+
+    #[test]
+    fn a_master_that_did_not_answer_is_missed_unless_nobody_is_known_by_name() {
+        let slots = Value::Array(vec![range(0, 99, 1), range(100, 199, 2)]);
+        let missing = |addresses: &[&str]| {
+            let reply = addresses.iter().map(|address| (text(address), slots.clone())).collect();
+            surveyed(&Value::Map(reply)).map(|(_, missing)| missing)
+        };
+        assert_eq!(missing(&["10.0.0.1:1", "10.0.0.1:2"]), Some(vec![]));
+        assert_eq!(missing(&["10.0.0.1:2"]), Some(vec![0]));
+        assert_eq!(missing(&["tunnel:1", "tunnel:2"]), Some(vec![]));
+        assert_eq!(missing(&[]), None);
+    }
 }

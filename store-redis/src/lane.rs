@@ -46,6 +46,9 @@ const ABOARD: usize = 4;
 /// Turns that a flight waits at most for passengers who are about to come.
 const TURNS: usize = 3;
 
+/// Timers go by whole milliseconds and are never early. To keep to the budget they are set so much before.
+const TICK: Duration = Duration::from_millis(1);
+
 /// What came of one call.
 pub type Replied = Result<Value, Failure>;
 
@@ -136,13 +139,13 @@ impl Lane {
 
     /// Asks something to learn whether Redis is well again, within its budget.
     pub(crate) async fn probe(&self, call: Invocation) -> Result<(), Failure> {
-        let answer = tokio::time::timeout(self.budget, self.wire.send(vec![call])).await;
-        let mut replies = answer.unwrap_or(Err(Failure::Timeout))?;
+        let mut replies = self.send(vec![call], Instant::now() + self.budget).await?;
         replies.pop().unwrap_or(Err(Failure::Timeout)).map(|_| ())
     }
 
-    /// Sends and waits, and tells the latch what came of it.
-    async fn carry(&self, calls: Vec<Invocation>, sent: Instant, until: Instant) -> Result<Vec<Replied>, Failure> {
+    /// Sends and waits, no longer than until then.
+    async fn send(&self, calls: Vec<Invocation>, until: Instant) -> Result<Vec<Replied>, Failure> {
+        let until = until - TICK.min(self.budget / 10);
         let mut sending = pin!(self.wire.send(calls));
         let mut answer = timeout_at(until, &mut sending).await;
         // A timer that comes late means that this process stood still, not Redis: the reply may be waiting to be read.
@@ -150,7 +153,12 @@ impl Lane {
         if answer.is_err() && late > self.budget / 4 {
             answer = timeout_at(Instant::now() + self.budget / 4, &mut sending).await;
         }
-        let answer = answer.unwrap_or(Err(Failure::Timeout));
+        answer.unwrap_or(Err(Failure::Timeout))
+    }
+
+    /// The same, and tells the latch what came of it.
+    async fn carry(&self, calls: Vec<Invocation>, sent: Instant, until: Instant) -> Result<Vec<Replied>, Failure> {
+        let answer = self.send(calls, until).await;
         // Who waited so long for his flight that Redis had no fair chance to answer says nothing about Redis.
         let fair = until.saturating_duration_since(sent) >= self.budget / 2;
         let telling = match &answer {

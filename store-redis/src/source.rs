@@ -36,7 +36,7 @@ pub struct Source {
 
 #[derive(Clone)]
 enum From {
-    Client(Client),
+    Client(Box<Client>),
     Pool(deadpool_redis::Pool),
     Cluster(Box<ClusterClient>),
     ClusterPool(cluster::Pool),
@@ -102,7 +102,8 @@ impl Source {
     pub(crate) async fn subscribe(&self, channel: &str) -> Option<Result<Subscription, Failure>> {
         let subscribing = async {
             let client = match (&self.push, &self.from) {
-                (Some(client), _) | (None, From::Client(client)) => client.clone(),
+                (Some(client), _) => client.clone(),
+                (None, From::Client(client)) => (**client).clone(),
                 (None, From::Sentinel(sentinel)) => match sentinel.lock().await.async_get_client().await {
                     Ok(client) => client,
                     Err(error) => return Some(Err(of_dialling(&error))),
@@ -227,7 +228,7 @@ macro_rules! from {
 }
 
 from! {
-    Client => From::Client,
+    Client => |client| From::Client(Box::new(client)),
     deadpool_redis::Pool => From::Pool,
     ClusterClient => |client| From::Cluster(Box::new(client)),
     cluster::Pool => From::ClusterPool,

@@ -1,6 +1,7 @@
 //! The wire to a real Redis: one connection, opened in the background, thrown away when it breaks.
 //!
-//! Who sends while there is none waits for it; the flight's timer bounds that. Nobody on a caller's way dials.
+//! Who sends while there is none waits for it, until it turns out that there is none to be had; the flight's timer bounds
+//! that. Nobody on a caller's way dials.
 
 use std::fmt;
 use std::future::Future;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use phalanx_core::clock::Clock;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use crate::connection::Connection;
 use crate::failure::Failure;
@@ -21,10 +22,12 @@ use crate::source::Source;
 pub(crate) struct RedisWire {
     pub(crate) source: Source,
     connection: ArcSwapOption<Connection>,
-    /// There is a connection again.
+    /// There is a connection again, or none to be had.
     opened: Notify,
     /// One is wanted.
     wanted: Notify,
+    /// Held while another connection to a Cluster is tried, because one at a time is enough.
+    pub(crate) scouting: Mutex<()>,
     /// Tells the keeper that there is one to probe with.
     wake: Arc<Notify>,
     /// Sent along with every call, where a test moves the time.
@@ -33,8 +36,8 @@ pub(crate) struct RedisWire {
 
 impl RedisWire {
     pub(crate) fn new(source: Source, wake: Arc<Notify>, virtual_clock: Option<Clock>) -> Self {
-        let (opened, wanted) = (Notify::new(), Notify::new());
-        Self { source, connection: ArcSwapOption::empty(), opened, wanted, wake, virtual_clock }
+        let (opened, wanted, scouting) = (Notify::new(), Notify::new(), Mutex::new(()));
+        Self { source, connection: ArcSwapOption::empty(), opened, wanted, scouting, wake, virtual_clock }
     }
 
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
@@ -45,6 +48,11 @@ impl RedisWire {
         self.connection.store(Some(Arc::new(connection)));
         self.opened.notify_waiters();
         self.wake.notify_one();
+    }
+
+    /// Lets nobody wait any longer: there is none to be had.
+    pub(crate) fn give_up(&self) {
+        self.opened.notify_waiters();
     }
 
     /// Returns when somebody misses a connection.
@@ -62,41 +70,31 @@ impl RedisWire {
         }
     }
 
-    async fn connected(&self) -> Arc<Connection> {
-        loop {
-            let mut opened = pin!(self.opened.notified());
-            opened.as_mut().enable(); // before looking, so that none is missed in between
-            if let Some(connection) = self.connection() {
-                return connection;
-            }
-            self.wanted.notify_one();
-            opened.await;
+    async fn connected(&self) -> Result<Arc<Connection>, Failure> {
+        let mut opened = pin!(self.opened.notified());
+        opened.as_mut().enable(); // before looking, so that none is missed in between
+        if let Some(connection) = self.connection() {
+            return Ok(connection);
         }
+        self.wanted.notify_one();
+        opened.await;
+        self.connection().ok_or(Failure::Connection)
     }
 
-    async fn send_all(&self, calls: Vec<Invocation>) -> Result<Vec<Replied>, Failure> {
-        let connection = self.connected().await;
-        let answer = self.send_over(&connection, calls).await;
-        // A Cluster's connection is one to every node, and mends itself.
-        if answer == Err(Failure::Connection) && !self.source.is_cluster() {
-            self.discard(Some(&connection));
-        }
-        answer
-    }
-
-    /// Sends over this connection, which need not be the one in use.
-    pub(crate) async fn send_over(
-        &self,
-        connection: &Connection,
-        mut calls: Vec<Invocation>,
-    ) -> Result<Vec<Replied>, Failure> {
+    async fn send_all(&self, mut calls: Vec<Invocation>) -> Result<Vec<Replied>, Failure> {
+        let connection = self.connected().await?;
         if let Some(clock) = &self.virtual_clock {
             let now = clock.now().as_micros();
             calls.iter_mut().for_each(|call| {
                 call.arg(now);
             });
         }
-        connection.run(&calls).await
+        let answer = connection.run(&calls).await;
+        // A Cluster's connection is one to every node, and mends itself.
+        if answer == Err(Failure::Connection) && !self.source.is_cluster() {
+            self.discard(Some(&connection));
+        }
+        answer
     }
 }
 

@@ -11,9 +11,6 @@ use redis::cluster::ClusterClient;
 use crate::kit::{self, Log};
 use crate::operations;
 
-/// Routes in these tests: enough that every master holds some of everything.
-const ROUTES: usize = 60;
-
 /// A route and the keys it made.
 pub(crate) struct Placed {
     pub(crate) pipeline: Pipeline,
@@ -33,10 +30,11 @@ impl Placed {
 }
 
 /// Calls routes one by one, and looks which keys each of them made.
-pub(crate) async fn place(cluster: &Cluster, module: &ResilienceModule) -> Vec<Placed> {
+pub(crate) async fn place(cluster: &Cluster, module: &ResilienceModule, routes: usize) -> Vec<Placed> {
+    module.redis_store().unwrap().settle().await;
     let mut known = keys_of_routes(cluster).await;
     let mut placed = Vec::new();
-    for route in 0..ROUTES {
+    for route in 0..routes {
         let pipeline = module.pipeline("stack", &format!("route {route} {{x}}")).unwrap();
         assert_eq!(kit::call(&pipeline).await.0.source, Source::Fleet);
         module.redis_store().unwrap().settle().await;
@@ -90,7 +88,8 @@ async fn sixty_routes_are_decided_by_the_fleet_and_every_key_lies_where_its_tag_
     let cluster = Cluster::start().await;
     let (log, other_log) = (Log::default(), Log::default());
     let module = kit::replica(client(&cluster), &log).build().unwrap();
-    let placed = place(&cluster, &module).await;
+    kit::warm_up(&module, &log).await;
+    let placed = place(&cluster, &module, 60).await;
 
     for route in &placed {
         let hashes: BTreeSet<_> = route.keys.iter().map(|key| key.rsplit(':').next()).collect();

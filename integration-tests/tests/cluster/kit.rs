@@ -1,7 +1,8 @@
 //! What the tests of Redis' formations share: a stack that uses everything, a log of what observers are told, and calls
 //! that say who decided and how long it took.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+// Each test file uses its part; a test may unwrap.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +46,11 @@ impl Default for Log {
 impl Log {
     pub fn read(&self) -> Vec<Told> {
         self.0.borrow().clone()
+    }
+
+    /// What was told until now does not count.
+    pub fn clear(&self) {
+        self.0.send_modify(Vec::clear);
     }
 
     /// Returns when the log is as wanted.
@@ -146,6 +152,14 @@ pub async fn until_fleet(pipeline: &Pipeline) {
         }
     };
     within_patience(calling).await;
+}
+
+/// Opens the connection and waits until Redis decides; what was told meanwhile does not count, because a busy machine may
+/// take its time.
+pub async fn warm_up(module: &ResilienceModule, log: &Log) {
+    until_fleet(&module.pipeline("stack", "the connection is opened").unwrap()).await;
+    until_shared(module).await;
+    log.clear();
 }
 
 /// Waits for something that must happen.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use phalanx::{Phase, ResilienceModule};
-use phalanx_integration_tests::server::Cluster;
-use redis::ProtocolVersion;
+use deadpool_redis::Runtime;
+use phalanx::{Phase, RedisSource, ResilienceModule};
+use phalanx_integration_tests::server::{Cluster, Spawned};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
-use tokio::time::{Instant, sleep};
+use redis::{Client, ProtocolVersion};
+use tokio::time::Instant;
 
 use crate::keys;
 use crate::kit::{self, Log, SECOND, SLACK, Told};
@@ -18,31 +19,26 @@ fn speaking_resp3(cluster: &Cluster) -> ClusterClient {
     ClusterClientBuilder::new(cluster.urls()).use_protocol(ProtocolVersion::RESP3).build().unwrap()
 }
 
-/// Two replicas that have both used the route and hear each other.
-async fn pair(client: impl Fn() -> ClusterClient, sync: Duration) -> [(ResilienceModule, Log); 2] {
+/// Two replicas of a fleet, both at work.
+async fn pair<S: Into<RedisSource>>(
+    source: impl Fn() -> S,
+    fleet: &str,
+    sync: Duration,
+) -> [(ResilienceModule, Log); 2] {
     let replica = || {
         let log = Log::default();
-        (kit::replica(client(), &log).sync_interval(sync).build().unwrap(), log)
+        (kit::replica(source(), &log).environment(fleet).sync_interval(sync).build().unwrap(), log)
     };
     let pair = [replica(), replica()];
     for (module, log) in &pair {
-        kit::until_fleet(&module.pipeline("stack", "warm-up").unwrap()).await;
-        log.until("the first heartbeat", |told| told.iter().any(|told| matches!(told, Told::Replicas(_)))).await;
+        kit::warm_up(module, log).await;
     }
     pair
 }
 
-/// Returns when as many subscribe to the fleet's channel as there are masters to subscribe on, times two.
-async fn until_both_listen(cluster: &Cluster) {
-    let mut heard = 0;
-    while heard < 2 {
-        heard = 0;
-        for master in cluster.masters() {
-            let text = master.cli(&["PUBSUB", "NUMSUB", "ph1:default:c"]).await;
-            heard = heard.max(text.lines().nth(1).unwrap_or_default().parse().unwrap());
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
+/// Returns when two listen to a fleet's channel on this master.
+async fn until_both_listen(master: &Spawned, fleet: &str) {
+    master.until(&["PUBSUB", "NUMSUB", &format!("ph1:{fleet}:c")], |said| said.ends_with('2')).await;
 }
 
 /// Trips the route on one replica; how long until the other has heard of it.
@@ -58,24 +54,34 @@ async fn trip(here: &ResilienceModule, there: &(ResilienceModule, Log), route: &
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_speaks_resp3_is_pushed_the_trips_of_all_shards() {
+async fn trips_are_pushed_to_clients_that_speak_resp3_and_to_pools_that_have_somebody_to_listen() {
     let cluster = Cluster::start().await;
-    let [one, other] = pair(|| speaking_resp3(&cluster), NEVER).await;
-    kit::within_patience(until_both_listen(&cluster)).await;
-    let mut slowest = Duration::ZERO;
-    for route in 0..20 {
-        slowest = slowest.max(trip(&one.0, &other, &format!("route-{route}")).await);
+    let node = &cluster.masters()[1];
+    let listening_pool = || {
+        let pool = deadpool_redis::cluster::Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1));
+        RedisSource::from(pool.unwrap()).with_push(Client::open(node.url()).unwrap())
+    };
+    let (clients, pools) =
+        tokio::join!(pair(|| speaking_resp3(&cluster), "clients", NEVER), pair(listening_pool, "pools", NEVER));
+    for (fleet, [one, other]) in [("clients", clients), ("pools", pools)] {
+        until_both_listen(node, fleet).await;
+        let mut slowest = Duration::ZERO;
+        for route in 0..20 {
+            slowest = slowest.max(trip(&one.0, &other, &format!("route-{route}")).await);
+        }
+        println!("pushed over the cluster to {fleet}: slowest of 20 {slowest:?}");
+        assert!(slowest < SLACK, "{slowest:?}");
     }
-    println!("pushed over the cluster: slowest of 20 {slowest:?}");
-    assert!(slowest < SLACK, "{slowest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hung_master_takes_no_push_from_the_others() {
     let cluster = Cluster::start().await;
-    let [one, other] = pair(|| speaking_resp3(&cluster), NEVER).await;
-    kit::within_patience(until_both_listen(&cluster)).await;
-    let placed = keys::place(&cluster, &one.0).await;
+    let [one, other] = pair(|| speaking_resp3(&cluster), "default", NEVER).await;
+    for master in cluster.masters() {
+        until_both_listen(master, "default").await;
+    }
+    let placed = keys::place(&cluster, &one.0, 20).await;
     for hung in cluster.masters() {
         let well = placed.iter().filter(|route| !route.lies_on(&cluster, hung));
         let route = well.map(|route| route.pipeline.key().route().unwrap().to_owned()).find(|route| {
@@ -100,7 +106,7 @@ async fn a_hung_master_takes_no_push_from_the_others() {
 async fn a_client_that_speaks_resp2_finds_trips_within_the_sync_interval() {
     let cluster = Cluster::start().await;
     let sync = SECOND / 4;
-    let [one, other] = pair(|| keys::client(&cluster), sync).await;
+    let [one, other] = pair(|| keys::client(&cluster), "default", sync).await;
     for route in 0..5 {
         let route = format!("route-{route}");
         let (here, far) = (one.0.pipeline("stack", &route).unwrap(), other.0.pipeline("stack", &route).unwrap());

@@ -39,7 +39,8 @@ async fn a_replica_that_takes_over_from_a_hung_master_is_found() {
     let replica = replica_of(&cluster, hung).await;
     let log = Log::default();
     let module = kit::replica(client(&cluster), &log).build().unwrap();
-    let placed = place(&cluster, &module).await;
+    kit::warm_up(&module, &log).await;
+    let placed = place(&cluster, &module, 15).await;
     let sick = placed.iter().find(|route| cluster.master_of(route.key('r')).port() == hung.port()).unwrap();
 
     hung.stop();
@@ -60,7 +61,8 @@ async fn a_cluster_that_dies_and_comes_back_with_nothing_is_used_again() {
     let cluster = Cluster::start().await;
     let log = Log::default();
     let module = kit::replica(client(&cluster), &log).build().unwrap();
-    let placed = place(&cluster, &module).await;
+    kit::warm_up(&module, &log).await;
+    let placed = place(&cluster, &module, 15).await;
     cluster.masters().iter().for_each(Spawned::kill);
     for route in &placed {
         while kit::call(&route.pipeline).await.0.source != Source::Degraded {}
@@ -77,6 +79,6 @@ async fn a_cluster_that_dies_and_comes_back_with_nothing_is_used_again() {
         kit::until_fleet(&route.pipeline).await;
     }
     assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
-    // One for each shard.
-    assert_eq!((log.outages().len(), log.recoveries()), (3, 3), "{:?}", log.read());
+    // One for each shard; more, if a master was back before the others let it serve.
+    assert!(log.outages().len() >= 3 && log.outages().len() == log.recoveries(), "{:?}", log.read());
 }

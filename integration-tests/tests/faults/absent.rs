@@ -10,11 +10,11 @@ use crate::kit::{MS, PATIENCE, RECOVERY, assert_one_outage, callers, plenty};
 async fn without_redis_a_service_starts_decides_alone_and_joins_when_it_comes() {
     let redis = Spawned::start().await;
     redis.kill();
-    // Nobody waits for the budget: that nobody is there is told at once.
-    let mut worker = Worker::new(&Setup::new(redis.url()).policy(plenty()).patient());
+    let setup = Setup::new(redis.url()).policy(plenty()).store_budget(200 * MS);
+    let mut worker = Worker::new(&setup);
     let first = worker.run(Load::once("plenty", "r")).await.tally;
     assert_eq!(first.admitted_by(Source::Degraded), 1, "{first:#?}");
-    assert!(first.asking.worst <= 250 * MS, "the first call waited {:?}", first.asking.worst);
+    assert!(first.asking.worst <= 300 * MS, "the first call waited {:?}", first.asking.worst);
     worker.until(PATIENCE, "the outage is told", |seen| seen.outages() == ["connection"]).await;
     assert_eq!(worker.module().store_mode(), Some(StoreMode::Degraded));
     let next = worker.run(Load::once("plenty", "r").callers(100)).await.tally;

@@ -35,7 +35,7 @@ async fn connections_killed_again_and_again_are_opened_again_and_callers_see_no_
     const KILLS: u32 = 20;
     let redis = Spawned::start().await;
     let round = 2 * SECOND;
-    let setup = Setup::new(redis.url()).policy(plenty()).policy(guarded()).sync_interval(round);
+    let setup = Setup::new(redis.url()).policy(plenty()).policy(guarded()).sync_interval(round).patient();
     let [mut one, mut other] = workers(&setup).await;
     // So many keys that several round trips are under way at a time: what breaks is one connection all the same.
     one.start(callers().routes((0..16).map(|n| n.to_string())).callers(16));

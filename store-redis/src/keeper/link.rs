@@ -18,7 +18,6 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::failure::Failure;
 use crate::fleet::Fleet;
-use crate::invocation::Invocation;
 use crate::keys::Key;
 use crate::lane::Lane;
 use crate::wire::RedisWire;
@@ -45,6 +44,8 @@ struct Watch {
     /// A probe is under way.
     probing: bool,
     failed: u32,
+    /// The next one goes over another connection.
+    scout: bool,
     next: Instant,
 }
 
@@ -57,7 +58,7 @@ async fn watch(fleet: &Arc<Fleet>, wire: &RedisWire) {
     let watch = |(number, lane): (usize, &Arc<Lane>)| {
         let told = lane.latch.falls() - u64::from(lane.latch.is_down());
         let (lane, next) = (lane.clone(), Instant::now());
-        Watch { lane, number, told, down: false, probing: false, failed: 0, next }
+        Watch { lane, number, told, down: false, probing: false, failed: 0, scout: false, next }
     };
     let mut watches: Vec<Watch> = fleet.lanes.iter().enumerate().map(watch).collect();
     let mut probes = FuturesUnordered::new();
@@ -68,7 +69,7 @@ async fn watch(fleet: &Arc<Fleet>, wire: &RedisWire) {
         for watch in watches.iter_mut().filter(|watch| watch.down && !watch.probing && wire.connection().is_some()) {
             if watch.next <= now {
                 watch.probing = true;
-                probes.push(probe(fleet, wire, watch.number, watch.failed));
+                probes.push(probe(fleet, wire, watch.number, watch.scout));
             } else {
                 next = next.min(watch.next);
             }
@@ -90,7 +91,7 @@ impl Watch {
         }
         self.told = falls;
         let reason = self.lane.latch.reason().unwrap_or(Failure::Connection);
-        (self.down, self.failed) = (true, 0);
+        (self.down, self.failed, self.scout) = (true, 0, false);
         self.next = Instant::now() + wait(fleet, 0, &reason);
         fleet.observers.tell_all(What::StoreDegraded { reason: reason.word() });
         fleet.keeping.circuits.all().iter().for_each(|circuit| circuit.go_alone());
@@ -103,7 +104,7 @@ impl Watch {
 
     /// Takes a probe's word.
     fn judge(&mut self, fleet: &Fleet, wire: &RedisWire, result: &Result<(), Failure>) {
-        self.probing = false;
+        (self.probing, self.scout) = (false, false);
         match (result, self.lane.latch.probed(result.is_ok(), Instant::now())) {
             (_, Some(outage)) => {
                 self.down = false;
@@ -115,6 +116,7 @@ impl Watch {
             (Ok(()), None) => self.next = Instant::now() + CONFIRM,
             (Err(failure), None) => {
                 self.failed += 1;
+                self.scout = wire.source.is_cluster() && self.failed.is_multiple_of(SCOUT_EVERY);
                 self.next = Instant::now() + wait(fleet, self.failed, failure);
                 if !wire.source.is_cluster() {
                     wire.discard(None);
@@ -124,17 +126,18 @@ impl Watch {
     }
 }
 
-/// Probes a lane over the connection there is; or, where a shard has failed often or is not to be reached by that, over
-/// a new one, which takes the old one's place if it does better. Callers on other shards stay on the old one meanwhile.
-async fn probe(fleet: &Fleet, wire: &RedisWire, number: usize, failed: u32) -> (usize, Result<(), Failure>) {
+/// Probes a lane. Where a shard has failed often, or is not to be reached by the connection there is, over a new one; callers
+/// on other shards stay on the old one until the new one has shown that it reaches more.
+async fn probe(fleet: &Fleet, wire: &RedisWire, number: usize, scout: bool) -> (usize, Result<(), Failure>) {
     let unreachable = wire.connection().is_some_and(|connection| connection.lacks(number));
-    let scouting = wire.source.is_cluster() && failed % SCOUT_EVERY == SCOUT_EVERY - 1;
-    let result = if unreachable || scouting {
-        dialling::scout(fleet, wire, number).await
-    } else {
-        fleet.lanes[number].probe(probe_call(fleet, &probe_key(fleet, number))).await
-    };
-    (number, result)
+    if scout || unreachable {
+        if let Err(failure) = dialling::scout(fleet, wire, number).await {
+            return (number, Err(failure));
+        }
+    }
+    let mut call = fleet.call(&lua::PROBE, &[&probe_key(fleet, number)]);
+    call.arg(PROBE_LIVES.as_micros() as u64);
+    (number, fleet.lanes[number].probe(call).await)
 }
 
 /// Anything between nothing and the longest wait after so many failures: replicas that fell together come back apart.
@@ -144,19 +147,9 @@ fn wait(fleet: &Fleet, failed: u32, failure: &Failure) -> Duration {
     fleet.rng.between(Duration::ZERO, longest)
 }
 
-fn probe_call(fleet: &Fleet, key: &Key) -> Invocation {
-    let mut call = fleet.call(&lua::PROBE, &[key]);
-    call.arg(PROBE_LIVES.as_micros() as u64);
-    call
-}
-
 /// A key that lies on the lane's own server.
 fn probe_key(fleet: &Fleet, lane: usize) -> Key {
-    key_where(fleet, |slot| std::ptr::eq(&**fleet.lane(slot), &*fleet.lanes[lane]))
-}
-
-/// A probe's key in a slot as wanted; there are keys enough for any shard that holds a hundredth of the slots.
-fn key_where(fleet: &Fleet, wanted: impl Fn(u16) -> bool) -> Key {
-    let n = (0..1_024).find(|n| wanted(fleet.keys.probe(*n).slot)).unwrap_or(0);
+    let leads_here = |n: &u32| std::ptr::eq(&**fleet.lane(fleet.keys.probe(*n).slot), &*fleet.lanes[lane]);
+    let n = (0..1_024).find(leads_here).unwrap_or(0);
     fleet.keys.probe(n)
 }

@@ -1,18 +1,17 @@
 //! Sees to it that there is a connection, and that a Cluster's is fit to be used.
 //!
 //! A Cluster's connection is one to every node, and whoever asks it for a node that it could not reach makes it look
-//! for that node while all others wait. So it is tried before it is used: which slots lie together, and whether every
-//! shard answers. A shard that does not is down from the start, and nobody asks for it over this connection again.
+//! for that node while all others wait. So it is looked at before it is used: which slots lie together, and which shards
+//! it reaches. One that it does not is down from the start, and nobody asks for it over this connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{key_where, probe_call, wait};
-use crate::connection::{Connection, Shards};
+use super::wait;
+use crate::connection::{Connection, Shard};
 use crate::failure::Failure;
 use crate::fleet::Fleet;
 use crate::lane::Lane;
@@ -47,15 +46,24 @@ pub(super) async fn keep_connected(fleet: &Fleet, wire: &RedisWire) {
                 failed += 1;
                 let sent = Instant::now();
                 lanes_in_use(fleet).iter().for_each(|lane| lane.missed(&failure, sent));
+                if lanes_in_use(fleet).iter().all(|lane| lane.latch.is_down()) {
+                    wire.give_up();
+                }
                 sleep(if failed < 3 { REDIAL } else { wait(fleet, failed - 2, &failure) }).await;
             }
         }
     }
 }
 
-/// Opens another connection to a Cluster. If the shard answers on it, and all others that are not down as well, it
-/// takes the place of the one there is; else it goes.
+/// Opens another connection to a Cluster. If it reaches the shard, and all others that are not down as well, it takes the
+/// place of the one there is; else it goes.
 pub(super) async fn scout(fleet: &Fleet, wire: &RedisWire, number: usize) -> Result<(), Failure> {
+    let before = wire.connection();
+    let _turn = wire.scouting.lock().await;
+    let found = wire.connection().filter(|connection| !connection.lacks(number));
+    if found.is_some_and(|found| before.is_none_or(|before| !Arc::ptr_eq(&found, &before))) {
+        return Ok(()); // somebody else's scout was here
+    }
     let (connection, shards) = open(fleet, wire).await?;
     let wanted = |lane: &usize| *lane == number || !fleet.lanes[*lane].latch.is_down();
     if (0..fleet.lanes.len()).filter(wanted).any(|lane| connection.lacks(lane)) {
@@ -66,27 +74,13 @@ pub(super) async fn scout(fleet: &Fleet, wire: &RedisWire, number: usize) -> Res
     Ok(())
 }
 
-/// A connection, tried if it is a Cluster's.
-async fn open(fleet: &Fleet, wire: &RedisWire) -> Result<(Connection, Shards), Failure> {
+/// A connection, and the shards of a Cluster.
+async fn open(fleet: &Fleet, wire: &RedisWire) -> Result<(Connection, Vec<Shard>), Failure> {
     let connection = wire.source.dial().await?;
-    if !wire.source.is_cluster() {
-        return Ok((connection, Shards::new()));
-    }
-    let shards = shards(&connection).await.unwrap_or_default();
-    let answers = shards.iter().map(|ranges| async {
-        let key = key_where(fleet, |slot| ranges.iter().any(|(first, last)| (*first..=*last).contains(&slot)));
-        let calls = vec![probe_call(fleet, &key)];
-        // Any answer will do: what it says is for the shard's own probes to judge.
-        timeout(CONNECT / 2, wire.send_over(&connection, calls)).await.is_ok_and(|answer| answer.is_ok())
-    });
-    let answers = join_all(answers).await;
-    let silent: Vec<usize> =
-        (0..answers.len()).filter(|shard| !answers[*shard]).map(|n| n % fleet.lanes.len()).collect();
-    if !silent.is_empty() {
-        // It may still be looking for them. It answers this when it is done.
-        self::shards(&connection).await;
-    }
-    Ok((connection.lacking(silent), shards))
+    let surveyed = timeout(CONNECT, connection.survey()).await.ok().flatten();
+    let (shards, missing) = surveyed.unwrap_or_default();
+    let lanes = missing.into_iter().map(|shard| shard % fleet.lanes.len()).collect();
+    Ok((connection.lacking(lanes), shards))
 }
 
 /// Lets a latch fall that has seen nothing yet.
@@ -103,21 +97,17 @@ fn lanes_in_use(fleet: &Fleet) -> &[Arc<Lane>] {
 }
 
 async fn look_up_shards(fleet: &Fleet, connection: &Connection) {
-    if let Some(shards) = shards(connection).await {
+    if let Ok(Some(shards)) = timeout(CONNECT, connection.shards()).await {
         spread(fleet, &shards);
     }
 }
 
-async fn shards(connection: &Connection) -> Option<Shards> {
-    timeout(2 * CONNECT, connection.shards()).await.ok().flatten()
-}
-
 /// Gives each shard a lane, so that its outage is that lane's alone.
-fn spread(fleet: &Fleet, shards: &Shards) {
+fn spread(fleet: &Fleet, shards: &[Shard]) {
     let Some(lane_of) = &fleet.lane_of else { return };
-    for (number, ranges) in shards.iter().enumerate() {
+    for (number, shard) in shards.iter().enumerate() {
         let lane = u8::try_from(number % fleet.lanes.len()).unwrap_or(0);
-        for slot in ranges.iter().flat_map(|(first, last)| *first..=*last) {
+        for slot in shard.slots.iter().flat_map(|(first, last)| *first..=*last) {
             if let Some(place) = lane_of.get(usize::from(slot)) {
                 place.store(lane, Ordering::Relaxed);
             }

@@ -1,0 +1,132 @@
+//! The account of `docs/redis.md`: enough for every operation, and not one command more than that.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+
+#[path = "cluster/kit.rs"]
+mod kit;
+#[path = "cluster/operations.rs"]
+mod operations;
+
+use std::collections::BTreeSet;
+
+use phalanx::{RedisOptions, RedisSource, Source, StateKey};
+use phalanx_integration_tests::server::ask::ask;
+use phalanx_integration_tests::server::{Cluster, MASTER_NAME, Options, Restricted, Sentinel, Spawned};
+use phalanx_store_redis::RedisStore;
+use redis::Client;
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+
+/// What the client itself sends; everything else is the scripts'.
+const CLIENT: [&str; 4] = ["evalsha", "eval", "subscribe", "ping"];
+
+const PASSWORD: &str = "hunter2";
+
+/// The line as it stands in the documentation, in one piece and with a password.
+fn line() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/redis.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let line = text.split("```").find(|block| block.contains("ACL SETUSER phalanx")).unwrap();
+    line.replace("\\\n", " ").replace(">PASSWORD", &format!(">{PASSWORD}")).trim().to_owned()
+}
+
+fn commands(line: &str) -> BTreeSet<String> {
+    line.split_whitespace().filter_map(|word| word.strip_prefix('+')).map(str::to_owned).collect()
+}
+
+fn store(source: impl Into<RedisSource>) -> RedisStore {
+    let options = RedisOptions { store_budget: kit::BUDGET, ..RedisOptions::default() };
+    RedisStore::over(source).options(options).build().unwrap()
+}
+
+/// Everything a replica does, from its first call until it leaves. Who decided each time.
+async fn live(source: impl Into<RedisSource>, server: &Spawned) -> Vec<Source> {
+    server.cli(&["FLUSHALL"]).await;
+    server.cli(&["SCRIPT", "FLUSH"]).await;
+    server.cli(&["SET", "ph1:{default:m}", "somebody else's"]).await; // heals by being deleted
+    let store = store(source);
+    let decided = operations::play_all(&store, &StateKey::new("policy", "route")).await;
+    store.leave().await;
+    decided
+}
+
+/// The commands, keys and channels that were denied.
+async fn denied(server: &Spawned) -> BTreeSet<String> {
+    let log = server.cli(&["ACL", "LOG"]).await;
+    let lines: Vec<_> = log.lines().collect();
+    let objects = lines.windows(2).filter(|pair| pair[0] == "object").map(|pair| pair[1].to_owned());
+    // From 7.2 on the client may say its name; that this one may not is harmless.
+    objects.filter(|object| object != "client|setinfo").collect()
+}
+
+#[test]
+fn the_line_grants_what_scripts_and_client_use_on_our_keys_and_nothing_else() {
+    let scripts = phalanx_lua::COMMANDS.iter().map(|command| command.to_lowercase());
+    let used: BTreeSet<_> = scripts.chain(CLIENT.map(str::to_owned)).collect();
+    assert_eq!(commands(&line()), used);
+    let others: Vec<_> =
+        line().split_whitespace().skip(3).filter(|word| !word.starts_with('+')).map(str::to_owned).collect();
+    assert_eq!(others, ["on", ">hunter2", "resetkeys", "~ph1:*", "resetchannels", "&ph1:*", "-@all"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_operation_runs_as_that_user() {
+    let redis = Restricted::start(&line()).await;
+    let decided = live(Client::open(redis.url()).unwrap(), redis.server()).await;
+    assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
+    assert_eq!(denied(redis.server()).await, BTreeSet::new());
+    for foreign in [&["EVAL", "return 1", "1", "other"][..], &["SUBSCRIBE", "other"], &["FLUSHALL"], &["KEYS", "ph1:*"]]
+    {
+        assert_eq!(ask(&redis.url(), foreign).await.unwrap_err().code(), Some("NOPERM"), "{foreign:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_one_command_something_is_denied() {
+    let redis = Restricted::start(&line()).await;
+    let server = redis.server();
+    for command in commands(&line()) {
+        server.cli(&["ACL", "SETUSER", "phalanx", &format!("-{command}")]).await;
+        let decided = live(Client::open(redis.url()).unwrap(), server).await;
+        println!("without {command}: {decided:?}");
+        server.until(&["ACL", "LOG"], |log| log.contains(&format!("object\n{command}\n"))).await;
+        assert_eq!(denied(server).await, BTreeSet::from([command.clone()]));
+        server.cli(&["ACL", "SETUSER", "phalanx", &format!("+{command}")]).await;
+        server.cli(&["ACL", "LOG", "RESET"]).await;
+    }
+}
+
+/// A server's options with the documented user, granted something in addition.
+fn options(more: &str) -> Options {
+    let line = line().replace("ACL SETUSER", "user");
+    let users = format!("user default on nopass ~* &* +@all\n{line} {more}\n");
+    Options::new().file("users.acl", users).set("aclfile", &["users.acl"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_needs_its_slots_in_addition() {
+    let cluster = Cluster::with(options("+cluster|slots")).await;
+    let login = |url: String| url.replace("redis://", &format!("redis://phalanx:{PASSWORD}@"));
+    let urls: Vec<_> = cluster.urls().into_iter().map(login).collect();
+    let store = store(redis::cluster::ClusterClient::new(urls).unwrap());
+    for route in 0..6 {
+        let decided = operations::play_all(&store, &StateKey::new("policy", &format!("route-{route}"))).await;
+        assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
+    }
+    store.leave().await;
+    for master in cluster.masters() {
+        assert_eq!(denied(master).await, BTreeSet::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_needs_the_role_in_addition() {
+    let formation = Sentinel::with(1, options("+role")).await;
+    let address = |server: &Spawned| redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), server.port());
+    let sentinels = formation.sentinels().iter().map(address);
+    let builder = SentinelClientBuilder::new(sentinels, MASTER_NAME, SentinelServerType::Master).unwrap();
+    let client = builder.set_client_to_redis_username("phalanx").set_client_to_redis_password(PASSWORD);
+    let master = formation.master().await;
+    let decided = live(client.build().unwrap(), master).await;
+    assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
+    assert_eq!(denied(master).await, BTreeSet::new());
+}
