@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use self::flight::Flight;
 pub(crate) use self::flight::{Manifest, Pilot, Solo};
@@ -80,7 +80,10 @@ pub(crate) struct Lane {
 
 #[derive(Default)]
 struct Ready {
-    queue: VecDeque<Arc<dyn Passenger>>,
+    /// Who waits for a seat, and since when.
+    queue: VecDeque<(Instant, Arc<dyn Passenger>)>,
+    /// Somebody sees to it that nobody waits too long.
+    watched: bool,
     /// Flights under way, and cells on them.
     flying: usize,
     aboard: usize,
@@ -93,20 +96,49 @@ impl Lane {
         runtime: Arc<Mutex<Option<Handle>>>,
         wake: Arc<Notify>,
     ) -> Self {
-        Self { latch: Latch::new(), wire, budget, ready: Mutex::default(), wake, landed: Notify::new(), runtime }
+        Self { latch: Latch::new(budget), wire, budget, ready: Mutex::default(), wake, landed: Notify::new(), runtime }
     }
 
     /// Somebody has something to say.
     pub(crate) fn call_out(self: &Arc<Self>, passenger: Arc<dyn Passenger>) {
         {
             let mut ready = self.ready.lock();
-            ready.queue.push_back(passenger);
+            ready.queue.push_back((Instant::now(), passenger));
             if ready.flying >= FLIGHTS || ready.aboard >= ABOARD {
+                if !std::mem::replace(&mut ready.watched, true) {
+                    drop(ready);
+                    self.launch(self.clone().watch());
+                }
                 return;
             }
             ready.flying += 1;
         }
         self.launch(Flight::new(self, 0).fly());
+    }
+
+    /// Sees to it that nobody waits for a seat longer than his budget: flights that hang one after the other could keep
+    /// him here for several.
+    async fn watch(self: Arc<Self>) {
+        loop {
+            let oldest = {
+                let mut ready = self.ready.lock();
+                match ready.queue.front() {
+                    Some((since, _)) => *since,
+                    None => return ready.watched = false,
+                }
+            };
+            let patience = self.budget - TICK.min(self.budget / 10);
+            sleep_until(oldest + patience).await;
+            let now = Instant::now();
+            let overdue: Vec<_> = {
+                let mut ready = self.ready.lock();
+                let count = ready.queue.iter().take_while(|(since, _)| *since + patience <= now).count();
+                ready.queue.drain(..count).collect()
+            };
+            for (_, passenger) in overdue {
+                passenger.board(&mut Manifest::default()); // dropped at once: all land with a failure
+            }
+        }
     }
 
     /// Lets a flight fly by itself. Without a runtime it is dropped, and whoever boarded lands with a failure.
@@ -162,7 +194,7 @@ impl Lane {
         // Who waited so long for his flight that Redis had no fair chance to answer says nothing about Redis.
         let fair = until.saturating_duration_since(sent) >= self.budget / 2;
         let telling = match &answer {
-            Err(Failure::Timeout) if !fair => return answer,
+            Err(Failure::Timeout) if !fair => Some(&Failure::NotAsked),
             Err(failure) => Some(failure),
             // One reply that says the server cannot serve speaks for all.
             Ok(replies) => replies.iter().find_map(|reply| match reply {
@@ -187,7 +219,7 @@ impl Lane {
     /// Lands everybody who is ready with a failure: nobody waits for a server that is not asked.
     pub(crate) fn ground(&self) {
         let queue = std::mem::take(&mut self.ready.lock().queue);
-        for passenger in queue {
+        for (_, passenger) in queue {
             passenger.board(&mut Manifest::default()); // dropped at once
         }
     }
@@ -233,7 +265,7 @@ impl Lane {
         }
         *aboard = ready.queue.len().min(SEATS);
         ready.aboard += *aboard;
-        Some(ready.queue.drain(..*aboard).collect())
+        Some(ready.queue.drain(..*aboard).map(|(_, passenger)| passenger).collect())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Up or down: whether Redis is asked at all.
 //!
-//! It falls after three time-outs one after the other, two broken connections in a row, or one word of the server that
+//! It falls after three time-outs one after the other, or when nothing was heard for more than two budgets since something
+//! was sent that timed out; after two broken connections in a row, or one word of the server that
 //! it cannot serve. It is lifted by three good probes in a row and by nothing else, so a late success of an earlier
 //! time cannot lift it and a server that comes and goes does not make it flutter. Many time-outs of one burst are one:
 //! a time-out counts only if its command was sent after the one counted before had run out, and any answer meanwhile
@@ -26,6 +27,8 @@ pub(crate) struct Latch {
     falls: AtomicU64,
     /// Calls decided in Redis' place since it fell.
     decided_locally: AtomicU64,
+    /// Silence that is too long.
+    silence: Duration,
     evidence: Mutex<Evidence>,
 }
 
@@ -35,6 +38,8 @@ struct Evidence {
     breaks: u32,
     /// When the last time-out that counted ran out.
     last: Option<Instant>,
+    /// Since when something is unanswered that had a fair chance, and nothing else was answered either.
+    silent_since: Option<Instant>,
     /// When the last break that counted was noticed: all that was under way breaks with its connection.
     last_break: Option<Instant>,
     good_probes: u32,
@@ -50,8 +55,9 @@ pub(crate) struct Outage {
 }
 
 impl Latch {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(budget: Duration) -> Self {
         Self {
+            silence: 2 * budget,
             down: AtomicBool::new(false),
             falls: AtomicU64::new(0),
             decided_locally: AtomicU64::new(0),
@@ -88,6 +94,10 @@ impl Latch {
         if self.is_down() {
             return false;
         }
+        if *failure == Failure::Timeout {
+            let since = evidence.silent_since.map_or(sent, |since| since.min(sent));
+            evidence.silent_since = Some(since);
+        }
         match failure {
             Failure::Timeout if evidence.last.is_none_or(|last| sent >= last) => {
                 evidence.timeouts += 1;
@@ -100,10 +110,13 @@ impl Latch {
             Failure::Refusing(_) => evidence.breaks = BREAKS,
             Failure::Timeout | Failure::Connection | Failure::Call(_) | Failure::NotAsked => {}
         }
-        if evidence.timeouts < TIMEOUTS && evidence.breaks < BREAKS {
+        let silent = evidence.silent_since.is_some_and(|since| now.duration_since(since) > self.silence);
+        if evidence.timeouts < TIMEOUTS && evidence.breaks < BREAKS && !silent {
             return false;
         }
-        *evidence = Evidence { since: Some(now), reason: Some(failure.clone()), ..Evidence::default() };
+        // Who left too late to be answered can only confirm a silence.
+        let reason = if *failure == Failure::NotAsked { Failure::Timeout } else { failure.clone() };
+        *evidence = Evidence { since: Some(now), reason: Some(reason), ..Evidence::default() };
         self.decided_locally.store(0, Ordering::Relaxed);
         self.falls.fetch_add(1, Ordering::AcqRel);
         self.down.store(true, Ordering::Release);
@@ -137,7 +150,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_thousand_time_outs_of_one_burst_are_one() {
-        let (latch, sent) = (Latch::new(), Instant::now());
+        let (latch, sent) = (Latch::new(BUDGET), Instant::now());
         for _ in 0..1_000 {
             assert!(!latch.miss(&Failure::Timeout, sent, sent + BUDGET));
         }
@@ -146,15 +159,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn three_time_outs_one_after_the_other_make_it_fall() {
-        let (latch, start) = (Latch::new(), Instant::now());
+        let (latch, start) = (Latch::new(BUDGET), Instant::now());
         let miss = |round: u32| latch.miss(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
         assert_eq!([miss(0), miss(1), miss(2)], [false, false, true]);
         assert!(latch.is_down());
     }
 
     #[tokio::test(start_paused = true)]
+    async fn two_budgets_of_silence_are_enough_however_the_time_outs_fall() {
+        let (latch, start) = (Latch::new(BUDGET), Instant::now());
+        assert!(!latch.miss(&Failure::Timeout, start, start + BUDGET));
+        assert!(!latch.miss(&Failure::Timeout, start + BUDGET / 2, start + BUDGET * 3 / 2));
+        assert!(!latch.miss(&Failure::NotAsked, start + BUDGET * 3 / 2, start + 2 * BUDGET));
+        assert!(latch.miss(&Failure::NotAsked, start + 2 * BUDGET, start + 2 * BUDGET + BUDGET / 10));
+        assert_eq!(latch.reason(), Some(Failure::Timeout));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn an_answer_meanwhile_wipes_the_slate() {
-        let (latch, start) = (Latch::new(), Instant::now());
+        let (latch, start) = (Latch::new(BUDGET), Instant::now());
         for round in 0..10 {
             latch.miss(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
             if round % 2 == 1 {
@@ -167,16 +190,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn two_broken_connections_or_one_word_of_the_server_make_it_fall() {
         let now = Instant::now();
-        let latch = Latch::new();
+        let latch = Latch::new(BUDGET);
         assert!(!latch.miss(&Failure::Connection, now, now));
         assert!(latch.miss(&Failure::Connection, now, now));
-        assert!(Latch::new().miss(&Failure::Refusing("OOM"), now, now));
-        assert!(!Latch::new().miss(&Failure::Call("ERR".to_owned()), now, now));
+        assert!(Latch::new(BUDGET).miss(&Failure::Refusing("OOM"), now, now));
+        assert!(!Latch::new(BUDGET).miss(&Failure::Call("ERR".to_owned()), now, now));
     }
 
     #[tokio::test(start_paused = true)]
     async fn whatever_breaks_with_one_connection_is_one_break() {
-        let (latch, sent) = (Latch::new(), Instant::now());
+        let (latch, sent) = (Latch::new(BUDGET), Instant::now());
         for _ in 0..1_000 {
             assert!(!latch.miss(&Failure::Connection, sent, sent + BUDGET));
         }
@@ -186,7 +209,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_three_good_probes_in_a_row_lift_it() {
         let now = Instant::now();
-        let latch = Latch::new();
+        let latch = Latch::new(BUDGET);
         latch.miss(&Failure::Refusing("OOM"), now, now);
         latch.hit();
         assert!(latch.is_down(), "a late success of an earlier time lifts nothing");

@@ -11,10 +11,9 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::dependency::Dependency;
-use super::ledger::{Entry, Ledger};
+use super::ledger::{Entry, Ledger, Losses};
 use super::moment::{Moment, thread_time};
 use super::orders::Load;
-use super::starvation;
 
 /// A decision alone that took longer was disturbed itself.
 const LONGEST_CONTROL: Duration = Duration::from_micros(10);
@@ -37,21 +36,14 @@ pub(super) async fn call_for_a_while(ground: Arc<Ground>, load: Arc<Load>, numbe
     if !load.at_once {
         sleep(load.pause.mul_f64(number as f64 / load.callers.max(1) as f64)).await;
     }
-    let (mut lost, mut starved) = (Duration::ZERO, Duration::ZERO);
+    let mut losses = Losses::new(&ground.ledger);
     let mut in_a_row = 0;
     for _ in 0..load.calls {
         if began.elapsed() >= load.lasting || ground.enough.load(Ordering::Relaxed) {
             return;
         }
         let entry = call(&ground, &pipeline, route).await;
-        // Redis was asked and did not answer: all the waiting was for nothing.
-        if !entry.alone && entry.source == Source::Degraded {
-            if load.counting_starvation {
-                starved += starvation::between(entry.began, entry.decided()).min(entry.wait());
-            }
-            lost += entry.wait();
-            ground.ledger.lost(lost.saturating_sub(starved), starved);
-        }
+        losses.note(&entry);
         ground.ledger.enter(&entry);
         if entry.alone {
             ground.ledger.control(spin(entry.on_processor.min(LONGEST_CONTROL)));

@@ -8,6 +8,7 @@ use phalanx::{Code, Source};
 use serde::{Deserialize, Serialize};
 
 use super::moment::Moment;
+use super::starvation;
 
 /// What became of calls.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -41,9 +42,10 @@ pub struct Tally {
     pub control_on_processor: Waits,
     /// Calls alone that were not decided at once but had to wait for something.
     pub alone_and_parked: u64,
-    /// The most that one caller has lost, over all its calls that Redis was asked about and did not answer.
+    /// The most that one caller has lost in one outage, over all its calls that Redis was asked about and did not answer.
+    /// Without the time in which the machine had no processor for the replica, if a load was told to count that.
     pub most_lost: Duration,
-    /// The most of that which was the machine's fault and is not counted, where it is not.
+    /// The most of that time, for one caller in one outage.
     pub most_starved: Duration,
 }
 
@@ -90,6 +92,11 @@ pub struct Span {
 }
 
 impl Span {
+    /// From its beginning to its end.
+    pub fn length(&self) -> Duration {
+        self.to.since(self.from)
+    }
+
     /// The most that were under way at one time.
     pub fn most_at_a_time(spans: &[Self]) -> usize {
         let at = |moment: Moment| spans.iter().filter(|span| span.from <= moment && moment < span.to).count();
@@ -175,6 +182,46 @@ struct Pages {
     alone: Vec<Duration>,
     alone_on_processor: Vec<Duration>,
     control_on_processor: Vec<Duration>,
+    /// Of each caller in each outage, when it waited in vain.
+    losses: Vec<Vec<Span>>,
+}
+
+/// What one caller loses in one outage.
+#[derive(Debug)]
+pub(super) struct Losses<'a> {
+    ledger: &'a Ledger,
+    spans: Vec<Span>,
+    /// The outage is known: what is lost from the next question on is another one's.
+    known: bool,
+}
+
+impl<'a> Losses<'a> {
+    pub(super) const fn new(ledger: &'a Ledger) -> Self {
+        Self { ledger, spans: Vec::new(), known: false }
+    }
+
+    pub(super) fn note(&mut self, entry: &Entry<'_>) {
+        if self.known && !entry.alone {
+            self.hand_over();
+        }
+        self.known = entry.alone;
+        // Redis was asked and did not answer: all the waiting was for nothing.
+        if !entry.alone && entry.source == Source::Degraded {
+            self.spans.push(Span { from: entry.began, to: entry.decided() });
+        }
+    }
+
+    fn hand_over(&mut self) {
+        if !self.spans.is_empty() {
+            self.ledger.0.lock().losses.push(std::mem::take(&mut self.spans));
+        }
+    }
+}
+
+impl Drop for Losses<'_> {
+    fn drop(&mut self) {
+        self.hand_over();
+    }
 }
 
 impl Ledger {
@@ -219,20 +266,13 @@ impl Ledger {
         self.0.lock().control_on_processor.push(on_processor);
     }
 
-    /// A caller has lost so much so far, and the machine cost it so much.
-    pub(super) fn lost(&self, so_far: Duration, starved: Duration) {
-        let tally = &mut self.0.lock().tally;
-        tally.most_lost = tally.most_lost.max(so_far);
-        tally.most_starved = tally.most_starved.max(starved);
-    }
-
     /// Everything but the waits: to sort them takes longer than callers should be kept.
     pub(super) fn look(&self) -> Tally {
         self.0.lock().tally()
     }
 
     /// Everything; all is forgotten but who is at the dependency still.
-    pub(super) fn take(&self) -> Tally {
+    pub(super) fn take(&self, store_budget: Duration) -> Tally {
         let pages = {
             let mut pages = self.0.lock();
             let mut fresh = Pages::default();
@@ -240,7 +280,16 @@ impl Ledger {
             std::mem::replace(&mut *pages, fresh)
         };
         let tally = pages.tally();
+        let starved = |spans: &Vec<Span>| spans.iter().map(|span| starvation::between(*span, store_budget)).sum();
+        let starved: Vec<Duration> = pages.losses.iter().map(starved).collect();
+        let lost = pages.losses.iter().map(|spans| spans.iter().map(Span::length).sum::<Duration>());
         Tally {
+            most_lost: lost
+                .zip(&starved)
+                .map(|(lost, starved)| lost.saturating_sub(*starved))
+                .max()
+                .unwrap_or_default(),
+            most_starved: starved.iter().copied().max().unwrap_or_default(),
             asking: Waits::of(pages.asking),
             alone: Waits::of(pages.alone),
             alone_on_processor: Waits::of(pages.alone_on_processor),

@@ -23,6 +23,12 @@ impl Moment {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
+    /// The moment so long before.
+    #[must_use]
+    pub fn before(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(by.as_nanos() as u64))
+    }
+
     /// Time since then.
     pub fn elapsed(self) -> Duration {
         Self::now().since(self)

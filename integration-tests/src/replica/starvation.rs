@@ -6,12 +6,13 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Once};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::ledger::Span;
 use super::moment::Moment;
 
 /// What each thread had waited for a processor at a moment.
@@ -27,36 +28,49 @@ static THREADS: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
     threads.filter(is_runtimes).map(|thread| thread.join("schedstat")).collect()
 });
 
-static SAMPLES: LazyLock<Mutex<Vec<Sample>>> = LazyLock::new(|| {
-    thread::spawn(|| {
-        loop {
-            thread::sleep(Duration::from_millis(1));
-            let sample = sample();
-            SAMPLES.lock().push(sample);
-        }
-    });
-    Mutex::new(vec![sample()])
-});
+/// None unless somebody wants to know.
+static SAMPLES: Mutex<Vec<Sample>> = Mutex::new(Vec::new());
 
 /// Begins to write it down.
 pub(super) fn watch() {
-    LazyLock::force(&SAMPLES);
+    static WATCHING: Once = Once::new();
+    WATCHING.call_once(|| {
+        drop(thread::spawn(|| {
+            loop {
+                let sample = sample();
+                SAMPLES.lock().push(sample);
+                thread::sleep(Duration::from_millis(1));
+            }
+        }));
+    });
 }
 
-/// How long one and the same thread of the runtime had to wait for a processor between two moments, whichever had to
-/// wait longest.
-pub(super) fn between(from: Moment, to: Moment) -> Duration {
-    let now = sample();
+/// How much of a caller's wait for Redis was the machine's doing. If it was so much that a timer came late, the store
+/// gives Redis a quarter of the budget more, because the answer may be there and not be read.
+pub(super) fn between(wait: Span, store_budget: Duration) -> Duration {
+    let (starved, more) = (without_processor(wait), store_budget / 4);
+    if starved < more { starved } else { (starved + more).min(wait.length()) }
+}
+
+/// For how long a thread of the runtime, one or the other, was ready and had no processor.
+fn without_processor(Span { from, to }: Span) -> Duration {
     let samples = SAMPLES.lock();
     let first = samples.partition_point(|(at, _)| *at <= from).saturating_sub(1);
     let last = samples.partition_point(|(at, _)| *at < to);
-    let reaching = samples.get(last).unwrap_or(&now); // none yet: then it is now
-    let these: Vec<&Sample> = samples[first..last].iter().chain([reaching]).collect();
-    let waited = |thread: usize| -> Duration {
-        let gained = |pair: &[&Sample]| pair[1].1[thread].saturating_sub(pair[0].1[thread]);
-        these.windows(2).map(gained).filter(|gained| *gained >= STARVATION).sum()
-    };
-    (0..now.1.len()).map(waited).max().unwrap_or_default()
+    let these = &samples[first..samples.len().min(last + 1)];
+    let mut waits = Vec::new();
+    for (before, after) in these.iter().zip(these.iter().skip(1)) {
+        let gained = before.1.iter().zip(&after.1).map(|(before, after)| after.saturating_sub(*before));
+        // The kernel counts a wait when it is over.
+        waits.extend(gained.filter(|wait| *wait >= STARVATION).map(|wait| (after.0.before(wait), after.0)));
+    }
+    waits.sort_unstable();
+    let (mut covered, mut sum) = (from, Duration::ZERO);
+    for (begin, end) in waits.into_iter().map(|(begin, end)| (begin.max(from), end.min(to))) {
+        sum += end.since(begin.max(covered));
+        covered = covered.max(end);
+    }
+    sum
 }
 
 fn sample() -> Sample {

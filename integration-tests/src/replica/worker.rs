@@ -22,6 +22,7 @@ pub struct Worker {
     ground: Arc<Ground>,
     ear: Ear,
     callers: JoinSet<()>,
+    store_budget: Duration,
 }
 
 impl Worker {
@@ -31,7 +32,7 @@ impl Worker {
         let module = setup.module().observer(ear.clone()).build().expect("a setup in order");
         let (dependency, ledger) = (Dependency::default(), Ledger::default());
         let ground = Ground { module, dependency, ledger, enough: AtomicBool::new(false) };
-        Self { ground: Arc::new(ground), ear, callers: JoinSet::new() }
+        Self { ground: Arc::new(ground), ear, callers: JoinSet::new(), store_budget: setup.store_budget }
     }
 
     /// Its module.
@@ -52,7 +53,7 @@ impl Worker {
                     ended.expect("a caller that does not panic");
                 }
                 self.ground.enough.store(false, Ordering::Relaxed);
-                return Report { tally: self.ground.ledger.take(), ..self.look() };
+                return Report { tally: self.ground.ledger.take(self.store_budget), ..self.look() };
             }
         }
         self.look()
