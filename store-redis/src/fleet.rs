@@ -98,6 +98,12 @@ impl Fleet {
         &self.lanes[lane.min(self.lanes.len() - 1)]
     }
 
+    /// The lanes that lead somewhere.
+    pub(crate) fn lanes_in_use(&self) -> &[Arc<Lane>] {
+        let highest = self.lane_of.iter().flatten().map(|lane| lane.load(Ordering::Relaxed)).max().unwrap_or(0);
+        &self.lanes[..=usize::from(highest).min(self.lanes.len() - 1)]
+    }
+
     /// A script on some keys.
     pub(crate) fn call(&self, script: &'static Script, keys: &[&Key]) -> Invocation {
         let [first, second] = [keys.first(), keys.get(1)].map(|key| key.map_or("", |key| key.text.as_str()));

@@ -151,7 +151,7 @@ impl RedisStore {
 
     /// Who decides at the moment.
     pub fn mode(&self) -> StoreMode {
-        let lanes = &self.0.fleet.lanes;
+        let lanes = self.0.fleet.lanes_in_use();
         match lanes.iter().filter(|lane| lane.latch.is_down()).count() {
             0 => StoreMode::Shared,
             down if down == lanes.len() => StoreMode::Degraded,

@@ -38,15 +38,15 @@ pub(super) async fn keep_connected(fleet: &Fleet, wire: &RedisWire) {
             Ok((connection, shards)) => {
                 failed = 0;
                 spread(fleet, &shards);
-                let lacking = lanes_in_use(fleet).iter().enumerate().filter(|(number, _)| connection.lacks(*number));
+                let lacking = fleet.lanes_in_use().iter().enumerate().filter(|(number, _)| connection.lacks(*number));
                 lacking.for_each(|(_, lane)| fall(lane));
                 wire.put(connection);
             }
             Err(failure) => {
                 failed += 1;
                 let sent = Instant::now();
-                lanes_in_use(fleet).iter().for_each(|lane| lane.missed(&failure, sent));
-                if lanes_in_use(fleet).iter().all(|lane| lane.latch.is_down()) {
+                fleet.lanes_in_use().iter().for_each(|lane| lane.missed(&failure, sent));
+                if fleet.lanes_in_use().iter().all(|lane| lane.latch.is_down()) {
                     wire.give_up();
                 }
                 sleep(if failed < 3 { REDIAL } else { wait(fleet, failed - 2, &failure) }).await;
@@ -88,12 +88,6 @@ fn fall(lane: &Lane) {
     while !lane.latch.is_down() {
         lane.missed(&Failure::Timeout, Instant::now());
     }
-}
-
-/// The lanes that lead somewhere.
-fn lanes_in_use(fleet: &Fleet) -> &[Arc<Lane>] {
-    let highest = fleet.lane_of.iter().flatten().map(|lane| lane.load(Ordering::Relaxed)).max().unwrap_or(0);
-    &fleet.lanes[..=usize::from(highest).min(fleet.lanes.len() - 1)]
 }
 
 async fn look_up_shards(fleet: &Fleet, connection: &Connection) {
