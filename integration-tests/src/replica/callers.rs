@@ -38,16 +38,19 @@ pub(super) async fn call_for_a_while(ground: Arc<Ground>, load: Arc<Load>, numbe
     }
     let mut losses = Losses::new(&ground.ledger);
     let mut in_a_row = 0;
-    for _ in 0..load.calls {
+    let mut typical = None;
+    for number in 0..load.calls {
         if began.elapsed() >= load.lasting || ground.enough.load(Ordering::Relaxed) {
             return;
         }
+        // A control for each call alone, now before it and now after: whoever comes first on a processor pays for waking
+        // it up.
+        let before = typical.filter(|_| number % 2 == 0).map(spin);
         let entry = call(&ground, &pipeline, route).await;
+        typical = entry.alone.then(|| entry.on_processor.min(LONGEST_CONTROL));
+        let after = typical.filter(|_| number % 2 == 1).map(spin);
         losses.note(&entry);
-        ground.ledger.enter(&entry);
-        if entry.alone {
-            ground.ledger.control(spin(entry.on_processor.min(LONGEST_CONTROL)));
-        }
+        ground.ledger.enter(&entry, before.or(after));
         if load.until_refused && entry.refused.is_some() {
             return;
         }

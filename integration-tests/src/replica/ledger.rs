@@ -229,9 +229,11 @@ impl Ledger {
         self.0.lock().tally.at_dependency.push(at);
     }
 
-    pub(super) fn enter(&self, entry: &Entry<'_>) {
+    /// Enters a call, and what its control took on the processor.
+    pub(super) fn enter(&self, entry: &Entry<'_>, control: Option<Duration>) {
         let mut pages = self.0.lock();
         let pages = &mut *pages;
+        pages.control_on_processor.extend(control);
         let tally = &mut pages.tally;
         if let Some(departed) = entry.departed {
             let place = tally.at_dependency.iter().position(|at| *at == departed);
@@ -260,10 +262,6 @@ impl Ledger {
         } else {
             pages.asking.push(entry.wait());
         }
-    }
-
-    pub(super) fn control(&self, on_processor: Duration) {
-        self.0.lock().control_on_processor.push(on_processor);
     }
 
     /// Everything but the waits: to sort them takes longer than callers should be kept.

@@ -130,10 +130,10 @@ impl Watch {
 /// on other shards stay on the old one until the new one has shown that it reaches more.
 async fn probe(fleet: &Fleet, wire: &RedisWire, number: usize, scout: bool) -> (usize, Result<(), Failure>) {
     let unreachable = wire.connection().is_some_and(|connection| connection.lacks(number));
-    if scout || unreachable {
-        if let Err(failure) = dialling::scout(fleet, wire, number).await {
-            return (number, Err(failure));
-        }
+    if (scout || unreachable)
+        && let Err(failure) = dialling::scout(fleet, wire, number).await
+    {
+        return (number, Err(failure));
     }
     let mut call = fleet.call(&lua::PROBE, &[&probe_key(fleet, number)]);
     call.arg(PROBE_LIVES.as_micros() as u64);
