@@ -203,14 +203,19 @@ impl Lane {
             }),
         };
         match telling {
-            Some(failure) => self.missed(failure, sent),
+            // What was noticed late happened when it was due: that this process stood still is no silence of Redis.
+            Some(failure) => self.missed_at(failure, sent, Instant::now().min(until)),
             None => self.latch.hit(),
         }
         answer
     }
 
     pub(crate) fn missed(&self, failure: &Failure, sent: Instant) {
-        if self.latch.miss(failure, sent, Instant::now()) {
+        self.missed_at(failure, sent, Instant::now());
+    }
+
+    fn missed_at(&self, failure: &Failure, sent: Instant, at: Instant) {
+        if self.latch.miss(failure, sent, at) {
             self.ground();
             self.wake.notify_one();
         }

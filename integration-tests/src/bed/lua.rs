@@ -37,7 +37,9 @@ impl Bed for LuaBed {
 
     fn store(&self) -> RedisStore {
         let wire = Arc::new(LuaWire(self.server.clone()));
-        let store = RedisStore::over_wire(wire, self.clock.clone(), RedisOptions::default());
+        // The budget is generous, because a twin's answer would only say that the machine is busy.
+        let options = RedisOptions { store_budget: Duration::from_millis(500), ..RedisOptions::default() };
+        let store = RedisStore::over_wire(wire, self.clock.clone(), options);
         self.replicas.lock().push(store.clone());
         store
     }

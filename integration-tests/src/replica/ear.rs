@@ -79,6 +79,10 @@ impl Ear {
     pub(super) fn told(&self) -> Vec<Told> {
         self.0.lock().clone()
     }
+
+    pub(super) fn forget(&self) {
+        self.0.lock().clear();
+    }
 }
 
 impl Observer for Ear {

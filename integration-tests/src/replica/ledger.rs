@@ -47,6 +47,9 @@ pub struct Tally {
     pub most_lost: Duration,
     /// The most of that time, for one caller in one outage.
     pub most_starved: Duration,
+    /// Calls that Redis was asked about and did not answer, although there was a processor for everybody: less than a
+    /// quarter of the budget was lost by waiting for one.
+    pub unanswered: usize,
 }
 
 impl Tally {
@@ -281,7 +284,9 @@ impl Ledger {
         let starved = |spans: &Vec<Span>| spans.iter().map(|span| starvation::between(*span, store_budget)).sum();
         let starved: Vec<Duration> = pages.losses.iter().map(starved).collect();
         let lost = pages.losses.iter().map(|spans| spans.iter().map(Span::length).sum::<Duration>());
+        let fed = |span: &&Span| starvation::without_processor(**span) < store_budget / 4;
         Tally {
+            unanswered: pages.losses.iter().flatten().filter(fed).count(),
             most_lost: lost
                 .zip(&starved)
                 .map(|(lost, starved)| lost.saturating_sub(*starved))

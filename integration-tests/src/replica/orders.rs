@@ -112,6 +112,8 @@ pub enum Order {
     Finish,
     /// The same, and the callers end now.
     Enough,
+    /// To forget everything it has seen.
+    Forget,
     /// To leave the fleet in good order.
     Leave,
 }
@@ -133,7 +135,8 @@ pub struct Load {
     pub(super) at_once: bool,
     /// Calls that each makes in a row, without a pause, while Redis is not asked.
     pub(super) in_a_row: u64,
-    pub(super) counting_starvation: bool,
+    /// Whose starvation is counted, beside the replica's own.
+    pub(super) starving: Option<Vec<u32>>,
 }
 
 impl Load {
@@ -149,7 +152,7 @@ impl Load {
             until_refused: false,
             at_once: false,
             in_a_row: 1,
-            counting_starvation: false,
+            starving: None,
         }
     }
 
@@ -200,10 +203,11 @@ impl Load {
         self
     }
 
-    /// What callers lose is counted without the time in which the machine had no processor for the replica.
+    /// What callers lose is counted without the time in which the machine had no processor for the replica, or for a
+    /// process of these.
     #[must_use]
-    pub fn counting_starvation(mut self) -> Self {
-        self.counting_starvation = true;
+    pub fn counting_starvation(mut self, processes: &[u32]) -> Self {
+        self.starving = Some(processes.to_vec());
         self
     }
 
@@ -227,7 +231,7 @@ pub struct Report {
     pub replicas: Option<u32>,
     /// What became of its calls since they were last forgotten.
     pub tally: Tally,
-    /// What its observers were told, from the beginning.
+    /// What its observers were told, since that was last forgotten.
     pub told: Vec<Told>,
 }
 

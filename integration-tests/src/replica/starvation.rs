@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{LazyLock, Once};
+use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
@@ -21,28 +21,30 @@ type Sample = (Moment, Vec<Duration>);
 /// Shorter waits are everyday life.
 const STARVATION: Duration = Duration::from_millis(1);
 
-static THREADS: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|thread| thread.path());
-    let is_runtimes =
-        |thread: &PathBuf| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with("tokio"));
-    threads.filter(is_runtimes).map(|thread| thread.join("schedstat")).collect()
-});
-
 /// None unless somebody wants to know.
 static SAMPLES: Mutex<Vec<Sample>> = Mutex::new(Vec::new());
 
-/// Begins to write it down.
-pub(super) fn watch() {
+/// Begins to write it down, for this process and for others (whose first thread is the one that matters).
+pub(super) fn watch(processes: &[u32]) {
     static WATCHING: Once = Once::new();
+    let others = processes.iter().map(|process| PathBuf::from(format!("/proc/{process}/schedstat")));
+    let threads: Vec<PathBuf> = threads_of_runtime().into_iter().chain(others).collect();
     WATCHING.call_once(|| {
-        drop(thread::spawn(|| {
+        drop(thread::spawn(move || {
             loop {
-                let sample = sample();
+                let sample = sample(&threads);
                 SAMPLES.lock().push(sample);
                 thread::sleep(Duration::from_millis(1));
             }
         }));
     });
+}
+
+fn threads_of_runtime() -> Vec<PathBuf> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|thread| thread.path());
+    let is_runtimes =
+        |thread: &PathBuf| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with("tokio"));
+    threads.filter(is_runtimes).map(|thread| thread.join("schedstat")).collect()
 }
 
 /// How much of a caller's wait for Redis was the machine's doing. If it was so much that a timer came late, the store
@@ -52,8 +54,8 @@ pub(super) fn between(wait: Span, store_budget: Duration) -> Duration {
     if starved < more { starved } else { (starved + more).min(wait.length()) }
 }
 
-/// For how long a thread of the runtime, one or the other, was ready and had no processor.
-fn without_processor(Span { from, to }: Span) -> Duration {
+/// For how long a thread, one or the other, was ready and had no processor.
+pub(super) fn without_processor(Span { from, to }: Span) -> Duration {
     let samples = SAMPLES.lock();
     let first = samples.partition_point(|(at, _)| *at <= from).saturating_sub(1);
     let last = samples.partition_point(|(at, _)| *at < to);
@@ -73,10 +75,10 @@ fn without_processor(Span { from, to }: Span) -> Duration {
     sum
 }
 
-fn sample() -> Sample {
+fn sample(threads: &[PathBuf]) -> Sample {
     let waited = |thread: &PathBuf| {
         let text = fs::read_to_string(thread).unwrap_or_default();
         Duration::from_nanos(text.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
     };
-    (Moment::now(), THREADS.iter().map(waited).collect())
+    (Moment::now(), threads.iter().map(waited).collect())
 }

@@ -44,6 +44,10 @@ impl Worker {
     pub async fn obey(&mut self, order: Order) -> Report {
         match order {
             Order::Look => {}
+            Order::Forget => {
+                self.ground.ledger.take(self.store_budget);
+                self.ear.forget();
+            }
             Order::Behave(behaviour) => self.ground.dependency.behave(behaviour),
             Order::Start(load) => self.start(load),
             Order::Leave => self.ground.module.leave_fleet().await,
@@ -67,8 +71,8 @@ impl Worker {
 
     /// Lets callers come.
     pub fn start(&mut self, load: Load) {
-        if load.counting_starvation {
-            starvation::watch();
+        if let Some(processes) = &load.starving {
+            starvation::watch(processes);
         }
         let load = Arc::new(load);
         for number in 0..load.callers {

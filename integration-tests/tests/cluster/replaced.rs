@@ -67,7 +67,7 @@ async fn a_cluster_that_dies_and_comes_back_with_nothing_is_used_again() {
     for route in &placed {
         while kit::call(&route.pipeline).await.0.source != Source::Degraded {}
     }
-    assert_ne!(module.store_mode(), Some(StoreMode::Shared));
+    assert_eq!(module.store_mode(), Some(StoreMode::Degraded));
     for master in cluster.masters() {
         master.restart().await;
     }

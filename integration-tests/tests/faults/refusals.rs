@@ -39,7 +39,7 @@ async fn hurt_and_heal(
 
 /// The same by settings of the server that are put right again.
 async fn set_and_reset(reason: &str, redis: &Spawned, hurt: &[&str], heal: &[&str]) {
-    let mut worker = worker(&Setup::new(redis.url()).policy(plenty())).await;
+    let mut worker = worker(&Setup::new(redis.url()).policy(plenty()).patient()).await;
     let say = |words| async move {
         redis.cli(words).await;
     };
@@ -64,7 +64,7 @@ async fn too_few_replicas_to_write() {
 #[tokio::test]
 async fn a_server_that_could_not_save() {
     let redis = Spawned::with(Options::new().set("save", &["3600", "1"])).await;
-    let mut worker = worker(&Setup::new(redis.url()).policy(plenty())).await;
+    let mut worker = worker(&Setup::new(redis.url()).policy(plenty()).patient()).await;
     let hurt = async {
         // It saves by renaming onto the file, which a directory of that name forbids, to root as well.
         std::fs::create_dir_all(redis.directory().join("dump.rdb/full")).unwrap();
@@ -83,7 +83,7 @@ async fn a_server_that_could_not_save() {
 #[tokio::test]
 async fn a_foreign_script_that_does_not_end() {
     let redis = Spawned::with(Options::new().set("busy-reply-threshold", &["1"])).await;
-    let mut worker = worker(&Setup::new(redis.url()).policy(plenty())).await;
+    let mut worker = worker(&Setup::new(redis.url()).policy(plenty()).patient()).await;
     let url = redis.url();
     let hurt = async {
         let script = async move {
@@ -103,7 +103,7 @@ async fn a_server_that_loads_its_data() {
     let redis = Spawned::with(Options::new().set("loading-process-events-interval-bytes", &["1024"])).await;
     redis.cli(&["DEBUG", "POPULATE", "2000", "foreign", "100"]).await;
     redis.cli(&["CONFIG", "SET", "key-load-delay", "400"]).await;
-    let mut worker = worker(&Setup::new(redis.url()).policy(plenty())).await;
+    let mut worker = worker(&Setup::new(redis.url()).policy(plenty()).patient()).await;
     let url = redis.url();
     let hurt = async {
         tokio::spawn(async move { phalanx_integration_tests::server::ask::ask(&url, &["DEBUG", "RELOAD"]).await });
@@ -118,7 +118,7 @@ async fn a_server_that_loads_its_data() {
 #[tokio::test]
 async fn a_replica_whose_master_is_gone() {
     let redis = Spawned::with(Options::new().set("replica-serve-stale-data", &["no"])).await;
-    let mut worker = worker(&Setup::new(redis.url()).policy(plenty())).await;
+    let mut worker = worker(&Setup::new(redis.url()).policy(plenty()).patient()).await;
     let hurt = async {
         redis.cli(&["REPLICAOF", "127.0.0.1", "1"]).await;
     };
@@ -134,7 +134,7 @@ async fn a_rule_that_is_revoked_at_run_time() {
     let line = "phalanx on >secret ~* &* +@all";
     for revoked in ["-evalsha", "-set"] {
         let redis = Restricted::start(line).await;
-        let mut worker = worker(&Setup::new(redis.url()).policy(plenty())).await;
+        let mut worker = worker(&Setup::new(redis.url()).policy(plenty()).patient()).await;
         let (granted, redis) = (revoked.replace('-', "+"), &redis);
         let rule = |word: String| async move {
             redis.server().cli(&["ACL", "SETUSER", "phalanx", &word]).await;
@@ -146,7 +146,7 @@ async fn a_rule_that_is_revoked_at_run_time() {
 #[tokio::test]
 async fn a_master_that_became_a_replica_and_is_a_master_again() {
     let (redis, other) = (Spawned::start().await, Spawned::start().await);
-    let mut worker = worker(&Setup::new(redis.url()).policy(plenty())).await;
+    let mut worker = worker(&Setup::new(redis.url()).policy(plenty()).patient()).await;
     let port = other.port().to_string();
     let hurt = async {
         redis.cli(&["REPLICAOF", "127.0.0.1", &port]).await;
@@ -164,7 +164,7 @@ async fn a_failover_that_moves_the_address() {
     let proxy = Proxy::start(old.address()).await;
     new.cli(&["REPLICAOF", "127.0.0.1", &old.port().to_string()]).await;
     new.until(&["INFO", "replication"], |info| info.contains("master_link_status:up")).await;
-    let mut worker = worker(&Setup::new(proxy.url()).policy(plenty())).await;
+    let mut worker = worker(&Setup::new(proxy.url()).policy(plenty()).patient()).await;
     // Writers are held up while it goes on, so nobody writes meanwhile: what they find afterwards is the subject.
     old.cli(&["FAILOVER"]).await;
     old.until(&["INFO", "replication"], |info| info.contains("role:slave")).await;

@@ -28,7 +28,7 @@ async fn a_stall_of_more_than_one_budget_and_less_than_three_is_no_outage() {
 async fn slow_for_a_while(slow: impl AsyncFnOnce(&Proxy)) {
     let redis = Spawned::start().await;
     let proxy = Proxy::start(redis.address()).await;
-    let mut worker = worker(&Setup::new(proxy.url()).policy(plenty())).await;
+    let mut worker = worker(&Setup::new(proxy.url()).policy(plenty()).store_budget(100 * MS)).await;
     worker.start(callers());
     worker.until(PATIENCE, "all is well", |seen| seen.tally.admitted_by(Source::Fleet) > 20).await;
     slow(&proxy).await;
@@ -42,10 +42,10 @@ async fn slow_for_a_while(slow: impl AsyncFnOnce(&Proxy)) {
 
 #[tokio::test]
 async fn replies_later_than_the_budget_are_one_outage_and_do_not_flutter() {
-    slow_for_a_while(async |proxy| proxy.delay(60 * MS)).await;
+    slow_for_a_while(async |proxy| proxy.delay(300 * MS)).await;
 }
 
 #[tokio::test]
 async fn replies_that_drip_are_one_outage_and_do_not_flutter() {
-    slow_for_a_while(async |proxy| proxy.drip(20 * MS)).await;
+    slow_for_a_while(async |proxy| proxy.drip(100 * MS)).await;
 }
