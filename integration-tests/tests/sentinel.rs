@@ -39,12 +39,12 @@ async fn replica(source: RedisSource) -> (ResilienceModule, Pipeline, Log) {
 }
 
 /// Sentinels take a master for dead that is silent for so long, because on a busy machine one that lives may be. And they
-/// give each other four seconds to say that they made a replica master, before they take it for a mistake and undo it.
+/// give each other two seconds to say that they made a replica master, before they take it for a mistake and undo it.
 async fn take_for_dead_after(formation: &Sentinel, silence: Duration) {
     let millis = silence.as_millis().to_string();
     for sentinel in formation.sentinels() {
         sentinel.cli(&["SENTINEL", "SET", MASTER_NAME, "down-after-milliseconds", &millis]).await;
-        let _ = sentinel.try_cli(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "1000"]).await; // known from 7.0 on
+        let _ = sentinel.try_cli(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "500"]).await; // known from 7.0 on
     }
 }
 
