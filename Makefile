@@ -52,7 +52,7 @@ redis-image:
 # without the bound, take minutes); a build of its own.
 model:
 	RUSTFLAGS="--cfg phalanx_model -D warnings" CARGO_TARGET_DIR=target/model LOOM_MAX_PREEMPTIONS=2 \
-		$(CARGO) test --locked -p phalanx-store-memory --lib models
+		$(CARGO) test --locked -p phalanx-core -p phalanx-store-memory --lib models
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features

@@ -18,3 +18,6 @@ files["**/breaker_*.lua"] = {
 }
 files["**/digest_*.lua"] = {read_globals = {"SLOTS", "BINS", "HEADER", "read_header"}}
 files["**/lock_*.lua"] = {read_globals = {"MAX_BACKSTEP", "MAX_EXACT", "MAX_TTL", "read_lock", "save_lock"}}
+files["**/idempotency_*.lua"] = {
+  read_globals = {"MAX_BACKSTEP", "MAX_TTL", "read_live_request", "keep", "save_claim"},
+}

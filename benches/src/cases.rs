@@ -3,7 +3,10 @@
 //! The plain case name belongs to the first peer, the one that the bar names; the report puts every other
 //! peer's name after a dot.
 
+mod attribute;
+mod layer;
 mod pass_through;
+mod queue;
 mod refused_open;
 mod stack;
 mod stages_alone;
@@ -25,8 +28,11 @@ pub(crate) struct Case {
 pub(crate) fn all(runtimes: &Runtimes) -> Result<Vec<Case>, Box<dyn Error>> {
     let mut cases = vec![pass_through::case()?];
     cases.extend(stack::cases(runtimes)?);
+    cases.push(attribute::case()?);
+    cases.push(layer::case()?);
     cases.push(refused_open::case()?);
     cases.extend(stages_alone::cases()?);
+    cases.extend(queue::cases()?);
     Ok(cases)
 }
 

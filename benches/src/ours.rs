@@ -1,17 +1,23 @@
 //! Ours: everything that names the `phalanx` crate.
 
+mod by_name;
+pub(crate) mod layer;
+pub(crate) mod queue;
+
 use std::error::Error;
 use std::time::Duration;
 
 use phalanx::{
-    Backoff, BreakerSpec, CircuitBreaker, Class, Classify, Kind, Pipeline, Policy, RateLimitSpec, RateLimiter,
-    ResilienceModule, RetrySpec,
+    Backoff, BreakerSpec, Bulkhead, BulkheadSpec, CircuitBreaker, Class, Classify, HedgeSpec, Kind, Pipeline, Policy,
+    RateLimitSpec, RateLimiter, ResilienceModule, RetrySpec,
 };
 
+pub(crate) use self::by_name::{by_attribute, by_hand};
 use crate::contender::{Caller, poll_to_the_end};
 use crate::operation::{Operation, OperationError};
 use crate::settings::{
-    ATTEMPTS, FAILURE_RATIO, FIRST_BACKOFF, LONG_BREAK, LONGEST_BACKOFF, MIN_CALLS, TIMEOUT, UNREACHABLE_RATE,
+    ATTEMPTS, FAILURE_RATIO, FIRST_BACKOFF, HEDGE_DELAY, LONG_BREAK, LONGEST_BACKOFF, MIN_CALLS, SLOTS, TIMEOUT,
+    UNREACHABLE_RATE,
 };
 
 /// A kept handle, as the hot path of a service would hold it; its clones share one key.
@@ -35,10 +41,12 @@ impl Classify for OperationError {
 
 /// Every stage that `peers::tower_resilience::stack` has.
 pub(crate) fn stack<O: Operation>(operation: O) -> Result<impl Caller + Clone, Box<dyn Error>> {
-    through(
-        operation,
-        policy().retry(retry_spec()).breaker(breaker_spec()).rate_limit(rate_limit_spec()).timeout(TIMEOUT),
-    )
+    through(operation, five_stages())
+}
+
+/// The same stages and a hedge, as in `peers::tower_resilience::hedged_stack`.
+pub(crate) fn hedged_stack<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
+    through(operation, five_stages().hedge(HedgeSpec::after(HEDGE_DELAY)).idempotent())
 }
 
 /// A policy with no stage on.
@@ -58,6 +66,12 @@ pub(crate) fn circuit_breaker() -> Result<impl FnMut() -> bool, Box<dyn Error>> 
     Ok(move || breaker.enter().map(|entered| entered.succeeded()).is_ok())
 }
 
+/// A bulkhead by itself: a slot is taken and given back.
+pub(crate) fn bulkhead_alone() -> Result<impl FnMut() -> bool, Box<dyn Error>> {
+    let bulkhead = Bulkhead::new(&bulkhead_spec())?;
+    Ok(move || bulkhead.try_enter().map(drop).is_ok())
+}
+
 pub(crate) fn retry<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
     through(operation, policy().retry(retry_spec()))
 }
@@ -70,6 +84,10 @@ pub(crate) fn rate_limit<O: Operation>(operation: O) -> Result<impl Caller, Box<
     through(operation, policy().rate_limit(rate_limit_spec()))
 }
 
+pub(crate) fn bulkhead<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
+    through(operation, policy().bulkhead(bulkhead_spec()))
+}
+
 pub(crate) fn timeout<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
     through(operation, policy().timeout(TIMEOUT))
 }
@@ -80,6 +98,15 @@ pub(crate) fn open_breaker<O: Operation>(operation: O) -> Result<impl Caller, Bo
     let breaker = through(operation, policy().breaker(breaker))?;
     let _failed = poll_to_the_end(breaker.pipeline.run(|| async { Err::<u32, _>(OperationError) }));
     Ok(breaker)
+}
+
+fn five_stages() -> Policy {
+    policy()
+        .retry(retry_spec())
+        .breaker(breaker_spec())
+        .bulkhead(bulkhead_spec())
+        .rate_limit(rate_limit_spec())
+        .timeout(TIMEOUT)
 }
 
 fn policy() -> Policy {
@@ -102,6 +129,10 @@ fn breaker_spec() -> BreakerSpec {
         .window(Duration::from_secs(10))
         .min_throughput(MIN_CALLS)
         .break_for(Duration::from_secs(30))
+}
+
+fn bulkhead_spec() -> BulkheadSpec {
+    BulkheadSpec::fixed(SLOTS)
 }
 
 fn rate_limit_spec() -> RateLimitSpec {

@@ -14,6 +14,12 @@ pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// The longest pause of a retry.
 pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 
+/// Slots of a bulkhead that nobody ever waits for: 64 tasks call at a time at most.
+pub(crate) const SLOTS: u32 = 1_000;
+
+/// When a copy of an attempt would be sent: before the timeout, and long after any answer of the operations here.
+pub(crate) const HEDGE_DELAY: Duration = Duration::from_millis(500);
+
 /// The timeout of one attempt.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
 

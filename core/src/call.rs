@@ -111,6 +111,12 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         self
     }
 
+    /// The operation can be started once only: it is neither retried nor hedged, whatever the policy says.
+    pub fn once(mut self) -> Self {
+        self.terms.once = true;
+        self
+    }
+
     /// How much the caller would miss the answer.
     pub fn criticality(mut self, criticality: Criticality) -> Self {
         self.terms.context = self.terms.context.with_criticality(criticality);
@@ -313,19 +319,24 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
 }
 
 /// The end of a call without terms of its own: observers are told, and that is all.
-#[inline]
+#[inline(always)] // or the answer, just written in pieces, is moved as a whole, which stalls the processor
 pub(crate) fn end_plain<S: Store, T, E>(ride: &mut Ride<'_, S>, result: Result<T, Error<E>>) -> Result<T, Error<E>> {
     let kind = failure(ride, &result);
     if ride.is_untold() {
-        let decision = ride.decision(result.as_ref().err().and_then(Error::rejection));
-        ride.finish(kind, &decision);
+        tell_end(ride, kind, result.as_ref().err().and_then(Error::rejection));
     }
     nested::note(kind.filter(|_| ride.gave_up));
     result
 }
 
+#[inline(never)]
+fn tell_end<S: Store>(ride: &mut Ride<'_, S>, kind: Option<Kind>, rejection: Option<&Rejection>) {
+    let decision = ride.decision(rejection);
+    ride.finish(kind, &decision);
+}
+
 /// The kind of failure a call ended in.
-#[inline]
+#[inline(always)]
 fn failure<S: Store, T, E>(ride: &Ride<'_, S>, result: &Result<T, Error<E>>) -> Option<Kind> {
     let rejection = result.as_ref().err().and_then(Error::rejection);
     rejection.map(Rejection::kind).or(ride.kind)

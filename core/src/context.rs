@@ -1,4 +1,5 @@
-//! What travels with a task: until when its caller waits, and how much the caller would miss it.
+//! What travels with a task: until when its caller waits, how much the caller would miss it, and whether it is part of a
+//! call that was let in already.
 //!
 //! A [`Context`] is bound with [`scope`] and seen by every guarded call inside, however deep. Binding only ever
 //! tightens: an inner scope can shorten the deadline and lower the criticality, never the reverse. It does not follow
@@ -29,16 +30,18 @@ pub enum Criticality {
     Critical,
 }
 
-/// A task's deadline and criticality.
+/// A task's deadline and criticality, and the call it is part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     deadline: Option<Instant>,
     criticality: Option<Criticality>,
+    /// The [`Gate`](crate::drain::Gate) that let in the call this is part of; 0 outside any.
+    gate: u32,
 }
 
 impl Context {
-    /// Neither deadline nor criticality.
-    pub const EMPTY: Self = Self { deadline: None, criticality: None };
+    /// Neither deadline nor criticality, and no part of any call.
+    pub const EMPTY: Self = Self { deadline: None, criticality: None, gate: 0 };
 
     /// The context of the running task; empty outside any [`scope`].
     pub fn current() -> Self {
@@ -78,7 +81,22 @@ impl Context {
         if let Some(criticality) = other.criticality {
             both = both.with_criticality(criticality);
         }
+        if other.gate != 0 {
+            both.gate = other.gate;
+        }
         both
+    }
+
+    /// This context as part of a call that this gate let in.
+    pub(crate) const fn inside(mut self, gate: u32) -> Self {
+        self.gate = gate;
+        self
+    }
+
+    /// Whether it is part of a call that this gate let in.
+    #[inline]
+    pub(crate) const fn is_inside(&self, gate: u32) -> bool {
+        self.gate == gate
     }
 
     /// When the caller stops waiting.

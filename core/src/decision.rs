@@ -37,8 +37,12 @@ pub struct Decision {
     pub retry_after: Option<Duration>,
     /// The version of the policy, from 1.
     pub policy_version: u64,
-    /// How often the operation was started.
+    /// How often the operation was tried, the first time included; copies of an attempt do not count.
     pub attempts: u32,
+    /// How many copies of attempts hedging sent.
+    pub hedges: u32,
+    /// Whether the answer is a copy's.
+    pub hedge_won: bool,
     /// Whether it tried out a half-open circuit.
     pub probe: bool,
     /// From the call to its answer.

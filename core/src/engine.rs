@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::call::Call;
 use crate::classify::Classify;
+use crate::drain::{Door, Gate};
 use crate::error::Error;
 use crate::event::{Observer, Observers, What};
 use crate::key::{BorrowedKey, MAX_NAME_BYTES, MAX_ROUTE_BYTES, Route, StateKey};
@@ -77,6 +78,7 @@ pub struct Engine<S: Store>(Arc<Shared<S>>);
 struct Shared<S: Store> {
     store: S,
     observers: Observers,
+    door: Door,
     rng: Rng,
     unknown: Unknown,
     policies: RwLock<Policies>,
@@ -135,6 +137,7 @@ impl<S: Store> Engine<S> {
         Ok(Self(Arc::new(Shared {
             store,
             observers: Observers::new(spec.observers.0),
+            door: Door::default(),
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
             unknown: spec.unknown,
             policies: RwLock::new(policies),
@@ -242,6 +245,17 @@ impl<S: Store> Engine<S> {
         self.slots().into_iter().map(Pipeline::new).collect()
     }
 
+    /// Lets every call from now on come in by this gate, so that it can be drained. False if another one is attached
+    /// already: that one stays.
+    pub fn attach(&self, gate: &Gate) -> bool {
+        self.0.door.attach(gate)
+    }
+
+    /// Tells the observers of something that concerns all of it.
+    pub fn tell(&self, what: What<'_>) {
+        self.0.observers.tell_all(what);
+    }
+
     /// The store all of it stands on.
     pub fn store(&self) -> &S {
         &self.0.store
@@ -259,7 +273,7 @@ impl<S: Store> Engine<S> {
             policies.find(key.policy, shared.unknown).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
             let (store, observers) = (shared.store.clone(), shared.observers.clone());
-            Slot::new(key, policy.clone(), version, store, observers, shared.rng.fork())
+            Slot::new(key, policy.clone(), version, store, observers, shared.rng.fork(), shared.door.clone())
         };
         let own = key.to_owned();
         let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::breaker::{Forced, Transition};
+use crate::bulkhead::Lowered;
 use crate::decision::Decision;
+use crate::drain::Drained;
 use crate::key::StateKey;
 use crate::kind::{Kind, Outcome};
 
@@ -22,7 +24,7 @@ pub const PANICS_FORGIVEN: u32 = 3;
 /// Something that happened to a call, a circuit or a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// The policy and route it happened on; none for what concerns the store as a whole.
+    /// The policy and route it happened on; none for what concerns the store or the process as a whole.
     pub key: Option<&'a StateKey>,
     /// What happened.
     pub what: What<'a>,
@@ -64,6 +66,17 @@ pub enum What<'a> {
         /// The wait that would have been.
         delay: Duration,
     },
+    /// A copy of an attempt that takes long was sent.
+    Hedge {
+        /// Which copy of this attempt, from 1.
+        copy: u32,
+        /// How long the attempt, or the copy before, had run.
+        after: Duration,
+    },
+    /// A copy that would have been sent was not: the budget is used up.
+    HedgeBudgetExhausted,
+    /// An adaptive bulkhead lowered its limit, because calls are too slow.
+    LimitLowered(Lowered),
     /// A circuit changed its phase.
     Transition(Transition),
     /// A fallback answered in the dependency's place.
@@ -103,6 +116,27 @@ pub enum What<'a> {
     Replicas {
         /// How many, this one included.
         live: u32,
+    },
+    /// This process has stopped letting new calls in.
+    Draining {
+        /// Calls in flight, those inside others included.
+        in_flight: u64,
+    },
+    /// The calls in flight have ended, or were cancelled because the time for that was over.
+    Drained(Drained),
+    /// A step of the lifecycle did not do what it should: it failed, panicked, or was abandoned because it took too long.
+    StepFailed {
+        /// Which.
+        step: &'a str,
+        /// What went wrong.
+        reason: &'a str,
+    },
+    /// A lock was lost while it was held: its time ran out before it could be renewed.
+    LockLost {
+        /// Which.
+        lock: &'a str,
+        /// The token that is stale now.
+        fence: u64,
     },
 }
 

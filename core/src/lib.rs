@@ -4,34 +4,38 @@
 //!   engine.run("vendor", "eu", || http.get(url))
 //!     │
 //!     ▼  engine      two names → one pipeline
-//!     ▼  pipeline    1 gate      deadline
-//!     │              2 admit     rate limit → breaker | throttle ──┐
-//!     │              3 attempt   retry ⟲ timeout ⏱ the operation   ├─► Store
-//!     │              4 settle    classify, then record ────────────┘
+//!     ▼  pipeline    1 gate      drain · deadline
+//!     │              2 admit     rate limit → bulkhead (queue) → breaker | throttle ──┐
+//!     │              3 attempt   retry ⟲ hedge ⇉ timeout ⏱ the operation             ├─► Store
+//!     │              4 settle    classify, then give everything back ────────────────┘
 //!     │              5 answer    event · fallback · Result
 //!     ▼
 //!   Ok(T) | Err(Rejected(why)) | Err(Inner(e))
 //! ```
 //!
 //! Most people want the `phalanx` crate, which adds stores and the front door. This one is for writing a store, or for
-//! using an algorithm by itself: [`rate_limit::Bucket`], [`breaker::Breaker`], [`throttle::Throttle`],
-//! [`retry::Backoff`] and the estimators are plain values that are given the time.
+//! using an algorithm by itself: [`rate_limit::Bucket`], [`bulkhead::Bulkhead`], [`breaker::Breaker`],
+//! [`throttle::Throttle`], [`retry::Backoff`] and the estimators are plain values that are given the time.
 
 pub mod breaker;
 pub mod budget;
+pub mod bulkhead;
 pub mod call;
 pub mod classify;
 pub mod clock;
 pub mod context;
 pub mod decision;
+pub mod drain;
 pub mod engine;
 pub mod error;
 pub mod estimate;
 pub mod event;
 pub mod fallback;
 pub mod guard;
+pub mod hedge;
 pub mod key;
 pub mod kind;
+pub mod lock;
 pub mod pipeline;
 pub mod policy;
 pub mod rate_limit;
@@ -39,6 +43,7 @@ pub mod rejection;
 pub mod retry;
 pub mod rng;
 pub mod store;
+mod sync;
 pub mod table;
 pub mod throttle;
 pub mod timeout;

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   pipeline.run(operation)
-//!     1 gate      deadline
-//!     2 admit     rate limit → breaker | throttle          each refusal gives back what the stages before it gave
-//!     3 attempt   retry ⟲ timeout ⏱ the operation
+//!     1 gate      drain · deadline
+//!     2 admit     rate limit → bulkhead (queue) → breaker | throttle
+//!                 each refusal gives back what the stages before it gave
+//!     3 attempt   retry ⟲ hedge ⇉ timeout ⏱ the operation
 //!     4 settle    classify, then record one outcome with everybody who admitted
 //!     5 answer    event · fallback · Result
 //! ```
@@ -13,13 +14,16 @@
 //! between the stages by their number.
 
 mod describe;
+mod race;
 mod ride;
 mod slot;
 mod stages;
 mod walk;
+mod watch;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::describe::{Description, StageDescription};
 pub(crate) use self::ride::Ride;
@@ -27,12 +31,15 @@ pub(crate) use self::slot::Slot;
 pub(crate) use self::stages::{Circuit, Stages};
 pub(crate) use self::walk::walk;
 use crate::breaker::{BreakerView, Forced};
-use crate::call::{ByError, Call, end_plain};
+use crate::bulkhead::BulkheadView;
+use crate::call::{ByError, Call, Classifier, end_plain};
 use crate::classify::Classify;
 use crate::context::Context;
 use crate::error::Error;
 use crate::event::What;
 use crate::key::StateKey;
+use crate::kind::Kind;
+use crate::rejection::{Code, Rejection, Source, UNKNOWN};
 use crate::store::Store;
 
 /// What one call asks for besides its operation.
@@ -43,11 +50,16 @@ pub(crate) struct Terms {
     pub(crate) context: Context,
     /// Whether somebody will read the record.
     pub(crate) recorded: bool,
+    /// The operation can be started once only: nothing is tried again, no copy is sent.
+    pub(crate) once: bool,
 }
 
 impl Terms {
     /// One permit and nothing special.
-    pub(crate) const PLAIN: Self = Self { cost: 1, context: Context::EMPTY, recorded: false };
+    pub(crate) const PLAIN: Self = Self { cost: 1, context: Context::EMPTY, recorded: false, once: false };
+
+    /// One permit, one attempt.
+    pub(crate) const ONCE: Self = Self { once: true, ..Self::PLAIN };
 }
 
 /// A policy on a route, resolved once and run many times. Cheap to clone; clones share all state.
@@ -77,9 +89,52 @@ impl<S: Store> Pipeline<S> {
         walk(self.current(), &Terms::PLAIN, ByError, operation, end_plain)
     }
 
+    /// As [`run`](Self::run), with a classifier, and with the word of whoever made the operation on whether it can be
+    /// started again. Without it nothing is retried and no copy is sent, whatever the policy says by then. For layers
+    /// around services: as cheap as `run`, where [`call`](Self::call) with its terms is not quite.
+    ///
+    /// # Errors
+    /// The policy's refusal, or the operation's own error.
+    pub fn run_read_by<T, E, C, F, Fut>(
+        &self,
+        classifier: C,
+        repeatable: bool,
+        operation: F,
+    ) -> impl Future<Output = Result<T, Error<E>>>
+    where
+        C: Classifier<T, E>,
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let terms = if repeatable { &Terms::PLAIN } else { &Terms::ONCE };
+        walk(self.current(), terms, classifier, operation, end_plain)
+    }
+
+    /// Whether the policy may start an operation more than once in a call: whether it has a retry or a hedge.
+    pub fn repeats(&self) -> bool {
+        let stages = self.current();
+        stages.hedge.is_some() || stages.retry.is_some_and(|retry| retry.max_attempts > 1)
+    }
+
     /// A call with terms of its own: cost, classifier, fallback, deadline.
     pub fn call(&self) -> Call<'_, S> {
         Call::on(self)
+    }
+
+    /// Whether the policy may stand around a whole port. A failure of the infrastructure leaves open whether the call
+    /// had its effect, so trying it again is each method's own decision: not one that a port can make by the way.
+    ///
+    /// # Errors
+    /// `blanket_retry`, if the policy retries `infrastructure`.
+    #[inline]
+    pub fn check_blanket_retry(&self) -> Result<(), Rejection> {
+        let stages = self.current();
+        match &stages.retry {
+            Some(retry) if retry.max_attempts > 1 && retry.retry_on.contains(Kind::Infrastructure) => {
+                Err(Rejection::by(stages.name, Code::BlanketRetry, UNKNOWN, Source::Local))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The policy and route.
@@ -98,6 +153,23 @@ impl<S: Store> Pipeline<S> {
         let limit = stages.rate_limit.as_ref()?;
         let now = stages.clock.now();
         Some(stages.store.peek(&limit.bucket, now).await.permits())
+    }
+
+    /// Slots of the bulkhead: how many there are, how many are taken, how many wait for one; none without a bulkhead.
+    pub fn bulkhead(&self) -> Option<BulkheadView> {
+        let stages = self.slot.latest();
+        Some(stages.bulkhead.as_ref()?.bulkhead.view())
+    }
+
+    /// Slots of the bulkhead that could be taken now; none without a bulkhead.
+    pub fn available_slots(&self) -> Option<u32> {
+        self.bulkhead().map(|view| view.available_slots())
+    }
+
+    /// How long an attempt may take now before a copy of it is sent; none without a hedge.
+    pub fn hedge_delay(&self) -> Option<Duration> {
+        let stages = self.slot.latest();
+        Some(stages.hedge_delay(stages.hedge.as_ref()?, stages.clock.now()))
     }
 
     /// The state of the circuit; none without a breaker.

@@ -8,7 +8,9 @@ pub mod validate;
 use std::time::Duration;
 
 use crate::breaker::BreakerSpec;
+use crate::bulkhead::BulkheadSpec;
 use crate::guard::{Guard, Guards};
+use crate::hedge::HedgeSpec;
 use crate::kind::Kind;
 use crate::rate_limit::RateLimitSpec;
 use crate::retry::{Backoff, RetrySpec};
@@ -174,6 +176,9 @@ pub struct Policy {
     /// How many calls may start, and how fast.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub rate_limit: Option<RateLimitSpec>,
+    /// How many calls may be under way at a time.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub bulkhead: Option<BulkheadSpec>,
     /// When to stop calling. Not together with `throttle`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub breaker: Option<BreakerSpec>,
@@ -183,6 +188,11 @@ pub struct Policy {
     /// How often to try again.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub retry: Option<RetrySpec>,
+    /// When to send a copy of an attempt that takes long. Needs `idempotent`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub hedge: Option<HedgeSpec>,
+    /// The operation may run twice, also at the same time, and nobody will notice. Default false.
+    pub idempotent: bool,
     /// The longest one attempt may take.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     pub timeout: Option<Duration>,
@@ -227,6 +237,13 @@ impl Policy {
         self
     }
 
+    /// How many calls may be under way at a time.
+    #[must_use]
+    pub fn bulkhead(mut self, spec: BulkheadSpec) -> Self {
+        self.bulkhead = Some(spec);
+        self
+    }
+
     /// When to stop calling.
     #[must_use]
     pub fn breaker(mut self, spec: BreakerSpec) -> Self {
@@ -245,6 +262,21 @@ impl Policy {
     #[must_use]
     pub fn retry(mut self, spec: RetrySpec) -> Self {
         self.retry = Some(spec);
+        self
+    }
+
+    /// When to send a copy of an attempt that takes long. Only for operations that may run twice: say
+    /// [`idempotent`](Self::idempotent) too.
+    #[must_use]
+    pub fn hedge(mut self, spec: HedgeSpec) -> Self {
+        self.hedge = Some(spec);
+        self
+    }
+
+    /// The operation may run twice, also at the same time, and nobody will notice.
+    #[must_use]
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
         self
     }
 
@@ -277,7 +309,9 @@ impl Policy {
         let attempts = self.retry.map_or(1, |retry| retry.max_attempts);
         let waits =
             self.retry.map_or(Duration::ZERO, |retry| retry.backoff.max.saturating_mul(attempts.saturating_sub(1)));
-        Some(self.timeout?.saturating_mul(attempts).saturating_add(waits))
+        // A copy has a time-out of its own, from when it is sent.
+        let longest_attempt = self.timeout?.saturating_add(self.hedge.map_or(Duration::ZERO, |it| it.longest_delay()));
+        Some(longest_attempt.saturating_mul(attempts).saturating_add(waits))
     }
 
     /// The breaker's spec with what it inherits from the rest of the policy.

@@ -48,11 +48,15 @@ pub enum Code {
     UnknownPolicy,
     /// The route's name is longer than `MAX_ROUTE_BYTES`.
     RouteTooLong,
+    /// A whole port is bound to a policy that retries `infrastructure`, and the binding does not say that it may.
+    BlanketRetry,
+    /// The request's body broke off while it was read, so there was nothing to send.
+    BodyUnreadable,
 }
 
 impl Code {
     /// All codes, in the order of the README's table.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::RateLimited,
         Self::AdaptiveThrottle,
         Self::BulkheadFull,
@@ -68,10 +72,12 @@ impl Code {
         Self::GuardRefused,
         Self::UnknownPolicy,
         Self::RouteTooLong,
+        Self::BlanketRetry,
+        Self::BodyUnreadable,
     ];
 
     const fn row(self) -> (&'static str, Kind, u16, &'static str) {
-        use Kind::{Configuration, Infrastructure, Throttled, Timeout};
+        use Kind::{Configuration, Infrastructure, Throttled, Timeout, Validation};
         match self {
             Self::RateLimited => ("rate_limited", Throttled, 429, "the rate limit is used up"),
             Self::AdaptiveThrottle => ("adaptive_throttle", Throttled, 429, "shed: the dependency accepts too little"),
@@ -90,6 +96,10 @@ impl Code {
             Self::GuardRefused => ("guard_refused", Infrastructure, 503, "a custom guard refused"),
             Self::UnknownPolicy => ("unknown_policy", Configuration, 500, "no policy has this name"),
             Self::RouteTooLong => ("route_too_long", Configuration, 500, "the route's name is too long"),
+            Self::BlanketRetry => {
+                ("blanket_retry", Configuration, 500, "a whole port would be retried, and its binding does not say so")
+            }
+            Self::BodyUnreadable => ("body_unreadable", Validation, 400, "the request's body could not be read"),
         }
     }
 

@@ -209,5 +209,18 @@ pub trait LatencyDigestStore: Send + Sync + 'static {
     /// - a quantile is within its error
     /// - too few samples have no quantile
     /// - the window forgets
-    fn quantile(&self, digest: &Self::Digest, now: Time, quantile: f64) -> Option<Duration>;
+    fn quantile(&self, digest: &Self::Digest, now: Time, quantile: f64) -> Option<Duration> {
+        self.quantile_since(digest, now, Time::ZERO, quantile)
+    }
+
+    /// The quantile of a measurement epoch: of those slices of the window that began at `since` or later. The digest
+    /// itself stays what it is, so an epoch is its reader's alone. [`Time::ZERO`] is before everything, also before what
+    /// others saw when this clock had not begun. Never waits.
+    ///
+    /// # Behaviour
+    /// - an epoch holds nothing from before it
+    /// - an epoch begins with the next slice
+    /// - an epoch of one replica is not the others'
+    /// - too few samples since have no quantile
+    fn quantile_since(&self, digest: &Self::Digest, now: Time, since: Time, quantile: f64) -> Option<Duration>;
 }

@@ -11,9 +11,10 @@ use std::future::{Future, ready};
 use std::time::Duration;
 
 use phalanx_core::clock::{Clock, Time};
+use phalanx_core::lock::LockStore;
 use phalanx_core::rejection::Source;
 use phalanx_core::store::Store;
-use phalanx_store_memory::MemoryStore;
+use phalanx_store_memory::{MemoryLocks, MemoryStore};
 
 pub use self::lua::LuaBed;
 pub use self::redis::RedisBed;
@@ -26,6 +27,9 @@ pub const ORIGIN: Time = Time::from_micros(1_700_000_003_456_789);
 pub trait Bed: Send + Sync + Sized + 'static {
     /// The store under test.
     type Store: Store;
+
+    /// The locks under test.
+    type Locks: LockStore;
 
     /// Whose state an answer of a healthy bed is made on. It is checked, so that a twin cannot stand in unnoticed for
     /// the store under test.
@@ -41,6 +45,9 @@ pub trait Bed: Send + Sync + Sized + 'static {
 
     /// A replica's store: each one another replica of the same fleet. Where all are one process, the same store.
     fn store(&self) -> Self::Store;
+
+    /// A replica's locks, each as [`Bed::store`].
+    fn locks(&self) -> Self::Locks;
 
     /// The moment on the clock that decides (of a shared store: the server's). A replica is asked with the reading of
     /// its own [`Store::clock`], which need not be the same.
@@ -59,10 +66,12 @@ pub trait Bed: Send + Sync + Sized + 'static {
 pub struct MemoryBed {
     clock: Clock,
     store: MemoryStore,
+    locks: MemoryLocks,
 }
 
 impl Bed for MemoryBed {
     type Store = MemoryStore;
+    type Locks = MemoryLocks;
 
     const SOURCE: Source = Source::Local;
     const TELLS_AT_ONCE: bool = true;
@@ -70,11 +79,15 @@ impl Bed for MemoryBed {
     async fn new() -> Self {
         let clock = Clock::manual();
         clock.set(ORIGIN);
-        Self { store: MemoryStore::new(clock.clone()), clock }
+        Self { store: MemoryStore::new(clock.clone()), locks: MemoryLocks::new(clock.clone()), clock }
     }
 
     fn store(&self) -> MemoryStore {
         self.store.clone()
+    }
+
+    fn locks(&self) -> MemoryLocks {
+        self.locks.clone()
     }
 
     fn now(&self) -> Time {

@@ -1,4 +1,4 @@
-//! The conformance suite: what `core/src/store.rs` promises, line by line, for any [`Bed`].
+//! The conformance suite: what `core/src/store.rs` and `core/src/lock.rs` promise, line by line, for any [`Bed`].
 //!
 //! Each line of a `# Behaviour` list is one case, named after it. A case asks through the traits' methods only, through
 //! two replicas wherever sharing matters, and demands exact answers. `tests/behaviour_lists.rs` holds lines and cases
@@ -8,6 +8,7 @@
 
 pub mod breaker;
 pub mod digest;
+pub mod lock;
 pub mod rate_limit;
 
 use std::time::Duration;
@@ -137,6 +138,33 @@ macro_rules! for_every_case {
                     a_quantile_is_within_its_error,
                     too_few_samples_have_no_quantile,
                     the_window_forgets;
+                quantile_since:
+                    an_epoch_holds_nothing_from_before_it,
+                    an_epoch_begins_with_the_next_slice,
+                    an_epoch_of_one_replica_is_not_the_others,
+                    too_few_samples_since_have_no_quantile;
+            }
+            lock of LockStore {
+                acquire:
+                    a_free_lock_is_taken_for_its_ttl,
+                    a_lock_that_is_held_is_refused_with_the_time_left,
+                    its_owner_may_take_it_again_and_keeps_its_fence,
+                    a_lock_that_ran_out_is_free,
+                    every_new_holder_has_a_higher_fence,
+                    different_names_never_share_a_lock;
+                renew:
+                    a_renewed_lock_is_held_for_another_ttl,
+                    a_lock_that_ran_out_cannot_be_renewed,
+                    a_lock_that_somebody_else_took_cannot_be_renewed;
+                release:
+                    a_released_lock_is_free_at_once,
+                    a_release_by_anybody_else_changes_nothing;
+                complete:
+                    completed_work_is_marked_with_its_fence_and_its_lock_is_free,
+                    work_whose_lock_was_lost_is_not_marked;
+                completed:
+                    a_mark_is_of_one_name_and_one_version,
+                    a_mark_is_forgotten_after_its_time;
             }
         }
     };

@@ -25,5 +25,5 @@ pub use self::dependency::Behaviour;
 pub use self::ear::{Heard, Told};
 pub use self::ledger::{Span, Tally, Waits};
 pub use self::moment::Moment;
-pub use self::orders::{Load, Order, Report, Setup};
+pub use self::orders::{Gauges, Load, Order, Report, Setup};
 pub use self::worker::Worker;

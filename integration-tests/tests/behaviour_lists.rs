@@ -1,4 +1,4 @@
-//! The `# Behaviour` lists of `core/src/store.rs` and the conformance cases are the same list, both ways: no promise
+//! The `# Behaviour` lists of `core/src/{store,lock}.rs` and the conformance cases are the same list, both ways: no promise
 //! without a case, no case without a promise, and no case that is written but never run.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
@@ -60,14 +60,15 @@ fn set<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeSet<T> {
 
 #[test]
 fn every_line_of_a_behaviour_list_is_a_case_and_every_case_a_line() {
-    let lines = promises(&read(&here("../core/src/store.rs")));
+    let files = ["../core/src/store.rs", "../core/src/lock.rs"];
+    let lines: Vec<Promise> = files.iter().flat_map(|file| promises(&read(&here(file)))).collect();
     let cases: Vec<Promise> =
         CASES.iter().map(|case| (case.store.into(), case.method.into(), case.name.into())).collect();
     assert_eq!(set(&lines).len(), lines.len(), "a line stands twice in one list");
     let without_case: Vec<_> = lines.iter().filter(|line| !cases.contains(line)).collect();
     let without_line: Vec<_> = cases.iter().filter(|case| !lines.contains(case)).collect();
     assert!(without_case.is_empty(), "promised, but no case in conformance.rs: {without_case:#?}");
-    assert!(without_line.is_empty(), "a case, but not promised in core/src/store.rs: {without_line:#?}");
+    assert!(without_line.is_empty(), "a case, but not promised in core/src: {without_line:#?}");
     assert_eq!(lines, cases, "the same order, so that the two can be read side by side");
 }
 

@@ -111,8 +111,8 @@ impl LatencyDigestStore for Twin {
         self.0.observe(digest, now, latency);
     }
 
-    fn quantile(&self, digest: &DigestCell, now: Time, quantile: f64) -> Option<Duration> {
-        self.0.quantile(digest, now, quantile)
+    fn quantile_since(&self, digest: &DigestCell, now: Time, since: Time, quantile: f64) -> Option<Duration> {
+        self.0.quantile_since(digest, now, since, quantile)
     }
 }
 

@@ -6,6 +6,7 @@
 //! * a call that never started has its permits back, and one that started paid exactly once;
 //! * no trial call holds a place in the circuit, and the next one gets it;
 //! * every guard that let the call pass was told its end exactly once, the innermost first;
+//! * the gate it came in by, if there is one, counts it no more;
 //! * observers were told of exactly one end, and circuit and guards of the same one.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
@@ -112,9 +113,15 @@ impl Case {
         }
         let (ledger, attempts, start) = (Ledger::default(), Attempts::default(), Instant::now());
         let module = ResilienceModule::in_store(store).seed(self.seed).observer(ledger.clone());
-        let pipeline = module.policy(self.policy(&ledger)).build().unwrap().pipeline("p", ()).unwrap();
+        let module = module.policy(self.policy(&ledger)).build().unwrap();
+        let gate = Gate::default();
+        if self.seed.is_multiple_of(2) {
+            module.attach(&gate); // a call behaves no otherwise for it
+        }
+        let pipeline = module.pipeline("p", ()).unwrap();
 
         let answer = self.drive(pipeline.run(|| attempts.run(self.work))).await;
+        assert_eq!(gate.in_flight(), 0, "nobody is inside any more");
 
         let told = ledger.read();
         assert_eq!(

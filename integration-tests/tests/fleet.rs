@@ -17,5 +17,7 @@ mod probes;
 mod rate;
 #[path = "fleet/restart.rs"]
 mod restart;
+#[path = "fleet/signal.rs"]
+mod signal;
 #[path = "fleet/trips.rs"]
 mod trips;

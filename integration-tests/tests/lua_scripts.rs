@@ -15,6 +15,8 @@ mod circuit;
 mod digest;
 #[path = "lua_scripts/fleet.rs"]
 mod fleet;
+#[path = "lua_scripts/idempotency.rs"]
+mod idempotency;
 #[path = "lua_scripts/kit.rs"]
 mod kit;
 #[path = "lua_scripts/rate_limit.rs"]

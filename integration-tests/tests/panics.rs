@@ -10,77 +10,19 @@
 mod support;
 
 use std::future::{Future, poll_fn, ready};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::{Pin, pin};
+use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use phalanx::base::rng::Rng;
 use phalanx::*;
+use support::fragile::*;
 use support::*;
 use tokio::time::advance;
 
 const BURST: u64 = 9;
-
-fn boom<T>() -> T {
-    resume_unwind(Box::new("boom"))
-}
-
-/// Awaits a call that may panic; what it panicked with.
-async fn caught<T>(call: impl Future<Output = T>) -> Result<T, &'static str> {
-    let mut call = pin!(call);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
-        Ok(poll) => poll.map(Ok),
-        Err(panic) => Poll::Ready(Err(*panic.downcast::<&str>().unwrap())),
-    })
-    .await
-}
-
-/// When a guard panics. Otherwise it lets everybody pass.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum When {
-    Admit,
-    Settle,
-}
-
-/// A guard that panics once.
-struct Fragile {
-    order: u16,
-    when: When,
-    armed: AtomicBool,
-}
-
-impl Fragile {
-    fn at(order: u16, when: When) -> Self {
-        Self { order, when, armed: AtomicBool::new(true) }
-    }
-
-    fn panic_once(&self, when: When) {
-        if self.when == when && self.armed.swap(false, Ordering::Relaxed) {
-            boom()
-        }
-    }
-}
-
-impl Guard for Fragile {
-    fn name(&self) -> &str {
-        "fragile"
-    }
-
-    fn order(&self) -> u16 {
-        self.order
-    }
-
-    fn admit(&self, _: &CallInfo<'_>) -> Result<(), Rejection> {
-        self.panic_once(When::Admit);
-        Ok(())
-    }
-
-    fn settle(&self, _: &CallInfo<'_>, _: Outcome) {
-        self.panic_once(When::Settle);
-    }
-}
 
 /// A half-open circuit behind a rate limit, guarded at every place: everything that a call can hold.
 struct Stand {

@@ -129,6 +129,29 @@ async fn latencies_of_one_replica_are_anothers_quantile() {
 }
 
 #[tokio::test]
+async fn a_fresh_replica_that_only_asks_starts_with_the_fleets_quantile() {
+    let fleet = Fleet::new("fresh").await;
+    let (one, fresh) = (fleet.replica(), fleet.replica());
+    let (key, window) = (StateKey::new("p", "r"), Duration::from_secs(60));
+    let digest = one.digest(&key, window);
+    for _ in 0..100 {
+        one.observe(&digest, one.clock().now(), 40 * MS);
+    }
+    one.settle().await;
+    let digest = fresh.digest(&key, window);
+    let warm = async {
+        loop {
+            match fresh.quantile(&digest, fresh.clock().now(), 0.95) {
+                Some(seen) => return seen,
+                None => sleep(5 * MS).await,
+            }
+        }
+    };
+    let seen = tokio::time::timeout(Duration::from_secs(20), warm).await.unwrap();
+    assert!(seen.abs_diff(40 * MS) <= MS, "{seen:?}");
+}
+
+#[tokio::test]
 async fn everything_that_is_kept_has_an_end() {
     let fleet = Fleet::new("ttl").await;
     let store = fleet.replica();

@@ -2,7 +2,7 @@
 -- KEYS: [1] the digest
 -- ARGV: [1] slice_len in microseconds
 --       [2] number of runs
---       [3..] of each run: microseconds since, number of bins, and of each bin: its number (0 to 551) and its count
+--       [3..] of each run: microseconds since, number of bins, and of each bin: its number (0 to 1,103) and its count
 -- returns: now, flags (1 repaired, 2 of another slice_len and started over)
 -- keeps: a header and five slots of packed counters (include/digest.lua), for seven slices, at least a second
 local slice_len = tonumber(ARGV[1])

@@ -2,7 +2,7 @@
 -- KEYS: [1] the digest
 -- ARGV: [1] slice_len in microseconds
 -- returns: now, the present slice, flags (1 corrupt, 2 of another slice_len), then of each slot inside the window: its
---          slice, and its 552 counters as 2,208 bytes, big endian
+--          slice, and its 1,104 counters as 4,416 bytes, big endian
 -- keeps: nothing; writes nothing
 local slice_len = tonumber(ARGV[1])
 local now = server_now()

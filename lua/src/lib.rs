@@ -84,6 +84,18 @@ scripts! {
     LOCK_RENEW = "lock_renew", keys 1, includes ["lock"];
     /// Frees a lock that is held.
     LOCK_RELEASE = "lock_release", keys 1, includes ["lock"];
+    /// Marks the work under a lock that is held as done, and frees the lock.
+    LOCK_COMPLETE = "lock_complete", keys 2, includes ["lock"];
+    /// The fence under which work was last done.
+    LOCK_COMPLETED = "lock_completed", keys 1, includes ["lock"];
+    /// Claims a request, or finds what became of it.
+    IDEMPOTENCY_CLAIM = "idempotency_claim", keys 1, includes ["idempotency"];
+    /// Keeps a claim that is held.
+    IDEMPOTENCY_RENEW = "idempotency_renew", keys 1, includes ["idempotency"];
+    /// Keeps the answer to a request.
+    IDEMPOTENCY_COMPLETE = "idempotency_complete", keys 1, includes ["idempotency"];
+    /// Gives a claim up.
+    IDEMPOTENCY_RELEASE = "idempotency_release", keys 1, includes ["idempotency"];
     /// Writes and reads back.
     PROBE = "probe", keys 1, includes [];
 }

@@ -4,7 +4,11 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use phalanx::{Backoff, BreakerSpec, Class, Classify, Kind, Policy, RateLimitSpec, ResilienceModule, RetrySpec};
+use phalanx::lifecycle::{DeploymentProfile, Runtime, Scene, SingletonSpec, Step, Stopping, Ticker, singleton};
+use phalanx::{
+    Backoff, BreakerSpec, BulkheadSpec, Class, Classify, Context, Criticality, HedgeSpec, Kind, Policy, RateLimitSpec,
+    ResilienceModule, RetrySpec, scope,
+};
 
 struct Order {
     amount: u32,
@@ -57,12 +61,55 @@ fn fleet(payments: Policy) -> Result<ResilienceModule, Box<dyn Error>> {
     Ok(module)
 }
 
+#[rustfmt::skip] // as in the README
+fn search() -> Policy {
+    let search = Policy::named("search")
+        .bulkhead(BulkheadSpec::fixed(64).queue(256).queue_target(Duration::from_millis(20)).adaptive_lifo().prioritized())
+        .hedge(HedgeSpec::after(Duration::from_millis(200)).at_quantile(0.95).between(Duration::from_millis(10), Duration::from_secs(1)))
+        .idempotent();                               // a hedge needs the word that running twice is safe
+    search
+}
+
+async fn prefetch(module: &ResilienceModule, sku: &str) -> Result<u16, Box<dyn Error>> {
+    let background = Context::EMPTY.with_criticality(Criticality::BestEffort);
+    Ok(scope(background, module.run("search", (), || fetch(sku))).await?)
+}
+
+async fn relay() -> io::Result<()> {
+    Ok(())
+}
+
+async fn serve(_: Scene, stopping: Stopping) -> io::Result<()> {
+    stopping.wait().await;
+    Ok(())
+}
+
+#[rustfmt::skip] // as in the README
+async fn deploy(module: ResilienceModule, indexes: Step) -> Result<(), Box<dyn Error>> {
+    let runtime = Runtime::builder()
+        .profile(DeploymentProfile::Fleet)           // every step that does not fit is named, at assembly
+        .module(module.clone())                      // its calls are drained, its fleet is left
+        .drain_timeout(Duration::from_secs(10))
+        .step(singleton(indexes, module.locks(), SingletonSpec::version("7")))   // one replica runs it, the others wait
+        .ticker(Ticker::every("relay", Duration::from_secs(5), relay))           // ±20 %: replicas do not tick in step
+        .step(Step::background("http", serve))       // stopped last to first, after the drain
+        .build()?;
+    let ended = runtime.run_until_signal().await?;   // SIGTERM and Ctrl-C
+    println!("{ended}");
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let module = pay(&Order { amount: 42 }).await?;
     price(&module, "shoes").await;
     price(&module, "").await;
+    module.add(search())?;
+    println!("found {}", prefetch(&module, "shoes").await?);
     let shared = fleet(Policy::named("payments").timeout(Duration::from_secs(1)))?;
     println!("decided by {:?}", shared.store_mode());
+    if std::env::args().any(|arg| arg == "deploy") {
+        deploy(shared, Step::new("indexes").mutates_shared_state()).await?; // waits for a Redis, and then for a signal
+    }
     Ok(())
 }

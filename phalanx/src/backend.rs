@@ -194,7 +194,7 @@ impl LatencyDigestStore for Backend {
         dispatch!(digest: AnyDigest, local => self.memory.observe(digest, now, latency), shared => digest.observe(now, latency));
     }
 
-    fn quantile(&self, digest: &AnyDigest, now: Time, quantile: f64) -> Option<Duration> {
-        dispatch!(digest: AnyDigest, local => self.memory.quantile(digest, now, quantile), shared => digest.quantile(now, quantile))
+    fn quantile_since(&self, digest: &AnyDigest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
+        dispatch!(digest: AnyDigest, local => self.memory.quantile_since(digest, now, since, quantile), shared => digest.quantile_since(now, since, quantile))
     }
 }

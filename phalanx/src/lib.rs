@@ -26,26 +26,34 @@
 //! says why a policy said no; an **event** is what an observer is told.
 //!
 //! The stages of a policy always run in the same order, whatever order they were written in:
-//! deadline → rate limit → breaker or throttle → retry → attempt time-out → the operation; a fallback answers last.
+//! deadline → rate limit → bulkhead → breaker or throttle → retry → hedge → attempt time-out → the operation; a fallback
+//! answers last.
 
 mod alone;
+mod attached;
 mod backend;
 #[cfg(feature = "redis")]
 mod fleet;
+#[cfg(feature = "lifecycle")]
+mod life;
+mod locks;
 mod module;
 mod statuses;
 
 pub use phalanx_core::breaker::{BreakerSpec, BreakerView, Count, Forced, LatencyTrip, Phase, RampSpec, Transition};
 pub use phalanx_core::budget::BudgetSpec;
+pub use phalanx_core::bulkhead::{AdaptiveSpec, BulkheadSpec, BulkheadView, GradientSpec, Lowered};
 pub use phalanx_core::classify::{Class, Classify};
 pub use phalanx_core::clock::{Clock, Time};
 pub use phalanx_core::context::{Context, Criticality, scope};
 pub use phalanx_core::decision::{Decision, Verdict};
+pub use phalanx_core::drain::{Drained, Gate};
 pub use phalanx_core::engine::Unknown;
 pub use phalanx_core::error::Error;
 pub use phalanx_core::event::{Event, Observer, What};
 pub use phalanx_core::fallback::{Degraded, Fallback, Served, Stale, StaleCache};
 pub use phalanx_core::guard::{CallInfo, Guard, Guards};
+pub use phalanx_core::hedge::HedgeSpec;
 pub use phalanx_core::key::{Route, StateKey};
 pub use phalanx_core::kind::{Kind, Kinds, Outcome};
 pub use phalanx_core::pipeline::{Description, StageDescription};
@@ -61,11 +69,23 @@ pub use phalanx_store_memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use phalanx_store_redis::{DegradedShare, RedisOptions, Source as RedisSource, StoreMode};
 
-pub use self::alone::{AdaptiveThrottle, CircuitBreaker, Entered, RateLimiter, Sent};
+pub use self::alone::{AdaptiveThrottle, Bulkhead, CircuitBreaker, Entered, RateLimiter, Sent, Slot};
+pub use self::alone::{bulkheaded, rate_limited, time_limited, with_fallback};
+pub use self::attached::{Carries, Resilient};
+#[doc(hidden)]
+pub use self::attached::{carry as __carry, repeatable as __repeatable};
 pub use self::backend::Backend;
 #[cfg(feature = "redis")]
 pub use self::fleet::Scope;
+pub use self::locks::Locks;
 pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
+
+/// Life and death of a replica: start-up in waves, drain, readiness, singleton steps, tickers.
+#[cfg(feature = "lifecycle")]
+pub use phalanx_lifecycle as lifecycle;
+
+#[cfg(feature = "macros")]
+pub use phalanx_macros::resilient;
 
 /// Everything below the front door: stages as algorithms, store traits, estimators.
 pub use phalanx_core as base;

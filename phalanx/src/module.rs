@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
+use phalanx_core::drain::Gate;
 use phalanx_core::engine::{Engine, EngineSpec, Unknown};
 use phalanx_core::error::Error;
 use phalanx_core::event::{Event, Observer};
@@ -13,7 +14,8 @@ use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rejection::{Code, Rejection};
 use phalanx_core::rng::Rng;
-use phalanx_store_memory::MemoryStore;
+use phalanx_core::store::Store;
+use phalanx_store_memory::{MemoryLocks, MemoryStore};
 
 use crate::backend::Backend;
 use crate::statuses::Statuses;
@@ -28,6 +30,7 @@ pub type Call<'a> = phalanx_core::call::Call<'a, Backend>;
 #[derive(Clone, Debug)]
 pub struct ResilienceModule {
     pub(crate) engine: Engine<Backend>,
+    pub(crate) locks: MemoryLocks,
     statuses: Arc<Statuses>,
 }
 
@@ -87,6 +90,17 @@ impl ResilienceModule {
         self.engine.pipeline(policy, route)
     }
 
+    /// Resolves a policy that is to stand around every method of a port. Repeating an attempt that may have had its
+    /// effect is each method's own decision, so a policy that retries `infrastructure` is refused here.
+    ///
+    /// # Errors
+    /// `blanket_retry`, `unknown_policy` or `route_too_long`.
+    pub fn port_pipeline<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Result<Pipeline, Rejection> {
+        let pipeline = self.engine.pipeline(policy, route)?;
+        pipeline.check_blanket_retry()?;
+        Ok(pipeline)
+    }
+
     /// Every pipeline that has been used and not been forgotten.
     pub fn pipelines(&self) -> Vec<Pipeline> {
         self.engine.pipelines()
@@ -113,6 +127,12 @@ impl ResilienceModule {
     /// The policies' names, sorted.
     pub fn policies(&self) -> Vec<String> {
         self.engine.policies()
+    }
+
+    /// Lets every call from now on come in by this gate, so that it can be drained; a `Runtime` does this for its
+    /// modules. False if another gate is attached already: that one stays.
+    pub fn attach(&self, gate: &Gate) -> bool {
+        self.engine.attach(gate)
     }
 
     /// The HTTP status of a refusal in this service.
@@ -218,7 +238,10 @@ impl ModuleBuilder {
         #[cfg(not(feature = "redis"))]
         let store = Backend::memory(memory);
         match Engine::new(store, self.spec) {
-            Ok(engine) if mistakes.is_empty() => Ok(ResilienceModule { engine, statuses: Arc::new(self.statuses) }),
+            Ok(engine) if mistakes.is_empty() => {
+                let locks = MemoryLocks::new(engine.store().clock().clone());
+                Ok(ResilienceModule { engine, locks, statuses: Arc::new(self.statuses) })
+            }
             Ok(_) => Err(ConfigError { mistakes }),
             Err(error) => {
                 mistakes.splice(0..0, error.mistakes);

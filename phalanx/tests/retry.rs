@@ -32,6 +32,29 @@ async fn after_the_last_attempt_the_caller_gets_the_operations_own_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operation_that_can_be_started_once_is_neither_retried_nor_hedged() {
+    let hedge = HedgeSpec::after(100 * MS);
+    let module = module(Policy::named("p").retry(retry(3)).hedge(hedge).idempotent());
+    let upstream = Upstream::always(Err(BROKEN));
+    let (answer, record) = module.call("p", ()).once().run_recorded(|| upstream.call()).await;
+    assert_eq!((answer, record.attempts, upstream.calls()), (Err(Error::Inner(BROKEN)), 1, 1));
+
+    let pipeline = module.pipeline("p", ()).unwrap();
+    assert!(pipeline.repeats());
+    let slow = || async {
+        tokio::time::sleep(SECOND).await;
+        Ok::<_, Failure>(())
+    };
+    let (answer, record) = pipeline.call().once().run_recorded(slow).await;
+    assert_eq!((answer, record.hedges), (Ok(()), 0));
+    let (calls, by_error) = (upstream.calls(), phalanx::base::call::ByError);
+    assert!(pipeline.run_read_by(by_error, false, || upstream.call()).await.is_err());
+    assert_eq!(upstream.calls() - calls, 1);
+    assert!(pipeline.run_read_by(by_error, true, || upstream.call()).await.is_err());
+    assert_eq!(upstream.calls() - calls, 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_domain_answer_is_never_tried_again() {
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Throttled) {
         let upstream = Upstream::always(Err(Failure(kind, None)));

@@ -15,6 +15,7 @@ mod breaker;
 mod bucket;
 mod front;
 mod line;
+mod locks;
 mod stripes;
 mod sync;
 
@@ -34,6 +35,7 @@ use phalanx_core::table::{Entry, Table, Worth};
 pub use self::breaker::BreakerCell;
 pub use self::bucket::BucketCell;
 pub use self::front::{Counted, Front, Shown, Successes};
+pub use self::locks::MemoryLocks;
 
 /// Keys a store holds of each kind unless told otherwise.
 pub const DEFAULT_CAPACITY: usize = 10_000;
@@ -51,7 +53,7 @@ struct Tables {
     digests: Table<DigestCell>,
 }
 
-/// A digest and its window.
+/// A digest, and the clock by which its window slides. 26 kB each.
 #[derive(Debug)]
 pub struct DigestCell {
     clock: Clock,
@@ -188,7 +190,7 @@ impl LatencyDigestStore for MemoryStore {
         cell.digest.observe(now, latency);
     }
 
-    fn quantile(&self, cell: &DigestCell, now: Time, quantile: f64) -> Option<Duration> {
-        cell.digest.quantile(now, quantile)
+    fn quantile_since(&self, cell: &DigestCell, now: Time, since: Time, quantile: f64) -> Option<Duration> {
+        cell.digest.quantile_since(now, since, quantile)
     }
 }

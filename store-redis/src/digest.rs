@@ -4,6 +4,13 @@
 //! `sync_interval` what is new in it is added to the fleet's, and the fleet's slices are read back; a quantile is
 //! computed here, over those and what has not been told yet. So it is never more than one interval late, and never on
 //! a caller's way.
+//!
+//! The fleet's slices are cut by the server's clock, the own ones by this replica's. What is translated is translated so
+//! that a latency never looks younger than it is, or an epoch would hold what was seen before it: a latency counts as
+//! seen at the earliest moment it can have been, and an epoch begins at the latest the server's clock can have shown. What
+//! remains is the time that a telling is on its way.
+//!
+//! With the own slices, what was told of them and the fleet's, a digest takes some 70 kB.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +18,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use phalanx_core::clock::Time;
-use phalanx_core::estimate::digest::{BINS, Digest as Sketch, SLICES, quantile_of, slice_micros};
+use phalanx_core::estimate::bins::{BINS, Bins};
+use phalanx_core::estimate::digest::{Digest as Sketch, SLICES, slice_micros};
 use phalanx_core::key::StateKey;
 use phalanx_core::table::{Entry, Worth};
 use phalanx_lua as lua;
@@ -40,6 +48,8 @@ pub(crate) struct Shared {
 struct State {
     /// What Redis has been told of each of the own slices.
     told: Vec<(u64, Box<[u32; BINS]>)>,
+    /// Up to when: what is new came later.
+    told_at: Time,
     /// What Redis said.
     fleet: Option<Fetched>,
 }
@@ -47,9 +57,11 @@ struct State {
 /// The fleet's slices, as they were.
 #[derive(Debug)]
 struct Fetched {
-    /// When they came, on this replica's clock, and what the server's showed.
+    /// When they were asked for and when they came, on this replica's clock, and what the server's showed meanwhile.
+    asked: Time,
     at: Time,
     server_now: u64,
+    slice_micros: u64,
     slices: Vec<(u64, Box<[u32; BINS]>)>,
 }
 
@@ -91,21 +103,21 @@ impl Digest {
         self.0.own.observe(now, latency);
     }
 
-    /// The fleet's quantile; while Redis is away, this replica's own.
-    pub fn quantile(&self, now: Time, quantile: f64) -> Option<Duration> {
+    /// The fleet's quantile of what came after `since`; while Redis is away, this replica's own.
+    pub fn quantile_since(&self, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         let shared = &self.0;
         shared.use_it();
         let state = shared.state.lock();
         match &state.fleet {
             Some(fetched) if !shared.fleet.lane(shared.place.slot).latch.is_down() => {
-                let mut bins = [0_u64; BINS];
-                fetched.add_to(&mut bins, now, shared.own.slice_micros());
-                for (slice, own) in shared.own.slices(now) {
+                let mut bins = Bins::EMPTY;
+                fetched.add_to(&mut bins, now, since);
+                for (slice, own) in shared.own.slices_since(now, since) {
                     add_untold(&mut bins, own, state.told_of(slice));
                 }
-                quantile_of(&bins, quantile)
+                bins.quantile(quantile)
             }
-            _ => shared.own.quantile(now, quantile),
+            _ => shared.own.quantile_since(now, since, quantile),
         }
     }
 }
@@ -117,18 +129,25 @@ impl State {
 }
 
 impl Fetched {
-    /// Adds the slices that are inside the window now.
-    fn add_to(&self, bins: &mut [u64; BINS], now: Time, slice_micros: u64) {
+    /// Adds the slices that are inside the window now and began after `since`.
+    fn add_to(&self, bins: &mut Bins, now: Time, since: Time) {
         let server_now = self.server_now.saturating_add(now.since(self.at).as_micros() as u64);
-        let oldest = (server_now / slice_micros.max(1)).saturating_sub(SLICES - 1);
-        for (_, slice) in self.slices.iter().filter(|(slice, _)| *slice >= oldest) {
-            for (sum, bin) in bins.iter_mut().zip(slice.iter()) {
-                *sum += u64::from(*bin);
-            }
+        let oldest = (server_now / self.slice_micros).saturating_sub(SLICES - 1);
+        let first = oldest.max(self.on_the_server(since).div_ceil(self.slice_micros));
+        for (_, slice) in self.slices.iter().filter(|(slice, _)| *slice >= first) {
+            bins.add(slice.iter().copied());
         }
     }
 
-    fn read(value: &Value, at: Time) -> Option<Self> {
+    /// The latest that the server's clock can have shown at a moment of this replica's. The beginning of this replica's
+    /// clock is no moment of the server's, but before all of them.
+    fn on_the_server(&self, moment: Time) -> u64 {
+        let (later, earlier) = (moment.since(self.asked), self.asked.since(moment));
+        let shown = self.server_now.saturating_add(later.as_micros() as u64);
+        if moment == Time::ZERO { 0 } else { shown.saturating_sub(earlier.as_micros() as u64) }
+    }
+
+    fn read(value: &Value, asked: Time, at: Time, slice_micros: u64) -> Option<Self> {
         let Value::Array(values) = value else { return None };
         let [Value::Int(now), Value::Int(_), Value::Int(_), slices @ ..] = &values[..] else { return None };
         let slice = |pair: &[Value]| match pair {
@@ -136,7 +155,9 @@ impl Fetched {
             _ => None,
         };
         Some(Self {
+            asked,
             at,
+            slice_micros: slice_micros.max(1),
             server_now: u64::try_from(*now).ok()?,
             slices: slices.chunks(2).take(SLICES as usize).filter_map(slice).collect(),
         })
@@ -152,16 +173,18 @@ fn unpack(bytes: &[u8]) -> Box<[u32; BINS]> {
     bins
 }
 
-fn add_untold(bins: &mut [u64; BINS], own: &[AtomicU32], told: Option<&[u32; BINS]>) {
-    for (index, (sum, bin)) in bins.iter_mut().zip(own).enumerate() {
-        let told = told.map_or(0, |told| told[index]);
-        *sum += u64::from(bin.load(Ordering::Relaxed).saturating_sub(told));
+fn add_untold(bins: &mut Bins, own: &[AtomicU32], told: Option<&[u32; BINS]>) {
+    let own = own.iter().map(|bin| bin.load(Ordering::Relaxed));
+    match told {
+        Some(told) => bins.add(own.zip(told).map(|(own, told)| own.saturating_sub(*told))),
+        None => bins.add(own),
     }
 }
 
 impl Shared {
     #[inline]
     fn use_it(&self) {
+        self.fleet.keep();
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -169,9 +192,13 @@ impl Shared {
 
     /// The regular round.
     pub(crate) fn tick(self: &Arc<Self>, whoever: bool) {
+        let lane = self.fleet.lane(self.place.slot);
+        if lane.latch.is_down() {
+            return; // and is used still when Redis is back
+        }
         let used = self.used.swap(false, Ordering::Relaxed) || whoever;
-        if used && !self.fleet.lane(self.place.slot).latch.is_down() && !self.queued.swap(true, Ordering::AcqRel) {
-            self.fleet.lane(self.place.slot).call_out(self.clone());
+        if used && !self.queued.swap(true, Ordering::AcqRel) {
+            lane.call_out(self.clone());
         }
     }
 
@@ -181,6 +208,7 @@ impl Shared {
         let mut state = self.state.lock();
         let length = self.own.slice_micros();
         let slices: Vec<_> = self.own.slices(now).collect();
+        let told_at = std::mem::replace(&mut state.told_at, now);
         state.told.retain(|(told, _)| slices.iter().any(|(slice, _)| slice == told));
         let mut news = Vec::new();
         for (slice, own) in slices {
@@ -199,19 +227,25 @@ impl Shared {
                 (new > 0).then_some((bin, new))
             });
             let fresh: Vec<_> = fresh.collect();
-            // None within the present slice; of an older one, the time since it ended.
-            let age = (now.as_micros() + 1).saturating_sub((slice + 1).saturating_mul(length));
+            // The earliest that it can have been seen, so that no epoch there holds what came before it.
+            let first = slice.saturating_mul(length);
+            let earliest = told_at.as_micros().clamp(first, first.saturating_add(length - 1));
             if !fresh.is_empty() {
-                news.push((age, fresh));
+                news.push((now.as_micros().saturating_sub(earliest), fresh));
             }
         }
         news
     }
 
-    fn hear(&self, reply: Replied) {
-        let fetched = reply.ok().and_then(|value| Fetched::read(&value, self.fleet.clock.now()));
-        if let Some(fetched) = fetched {
-            self.state.lock().fleet = Some(fetched);
+    fn hear(&self, reply: Replied, asked: Time, length: u64) {
+        let now = self.fleet.clock.now();
+        let fetched = reply.ok().and_then(|value| Fetched::read(&value, asked, now, length));
+        let mut state = self.state.lock();
+        match fetched {
+            // Of another window: it was retuned meanwhile.
+            Some(_) if self.own.slice_micros() != length => {}
+            Some(fetched) => state.fleet = Some(fetched),
+            None => self.used.store(true, Ordering::Relaxed), // once more, in the next round
         }
     }
 }
@@ -234,6 +268,73 @@ impl Passenger for Shared {
         }
         let mut call = self.fleet.call(&lua::DIGEST_READ, &[&self.place]);
         call.arg(length);
-        manifest.add(call, move |reply| self.hear(reply));
+        manifest.add(call, move |reply| self.hear(reply, now, length));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SLICE: u64 = 1_000;
+
+    fn at(micros: u64) -> Time {
+        Time::from_micros(micros)
+    }
+
+    /// A reply that was asked for at 500 and came at 700, when the server's clock showed 90,300; one latency a slice.
+    fn fetched() -> Fetched {
+        let mut reply = vec![Value::Int(90_300), Value::Int(90), Value::Int(0)];
+        for slice in 86..=90 {
+            reply.extend([Value::Int(slice), Value::BulkString(vec![0, 0, 0, 1])]);
+        }
+        Fetched::read(&Value::Array(reply), at(500), at(700), SLICE).unwrap()
+    }
+
+    fn count(now: u64, since: Time) -> u64 {
+        let mut bins = Bins::EMPTY;
+        fetched().add_to(&mut bins, at(now), since);
+        bins.count()
+    }
+
+    #[test]
+    fn an_epoch_begins_at_the_latest_that_the_servers_clock_can_have_shown() {
+        // It showed 90,300 no earlier than 500, so at 200 it showed 90,000 at the latest.
+        assert_eq!(count(700, at(200)), 1);
+        assert_eq!(count(700, at(201)), 0);
+        assert_eq!(count(700, at(700)), 0);
+        assert_eq!(count(700, at(1)), 1);
+    }
+
+    #[test]
+    fn the_beginning_of_the_clock_is_before_everything_and_the_window_slides_all_the_same() {
+        assert_eq!(count(700, Time::ZERO), 5);
+        assert_eq!(count(1_399, Time::ZERO), 5);
+        assert_eq!(count(1_400, Time::ZERO), 4);
+        assert_eq!(count(700, Time::NEVER), 0);
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            any::<i64>().prop_map(Value::Int),
+            (0_i64..100).prop_map(Value::Int),
+            prop::collection::vec(any::<u8>(), 0..6_000).prop_map(Value::BulkString),
+            Just(Value::Nil),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_reply_of_anything_is_read_without_harm(
+            values in prop::collection::vec(any_value(), 0..16), now in any::<u64>(), since in any::<u64>(), length in any::<u64>(),
+        ) {
+            if let Some(fetched) = Fetched::read(&Value::Array(values), at(500), at(700), length) {
+                prop_assert!(fetched.slices.len() <= SLICES as usize);
+                let mut bins = Bins::EMPTY;
+                fetched.add_to(&mut bins, at(now), at(since));
+                bins.quantile(0.5);
+            }
+        }
     }
 }

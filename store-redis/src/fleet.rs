@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::event::{Observers, What};
 use phalanx_core::key::StateKey;
+use phalanx_core::lock::Bells;
 use phalanx_core::rng::Rng;
 use phalanx_lua::Script;
 use tokio::sync::Notify;
@@ -48,6 +49,8 @@ pub(crate) struct Fleet {
     /// Wakes the keeper: a latch fell, or a connection is wanted.
     pub(crate) wake: Arc<Notify>,
     pub(crate) keeping: Keeping,
+    /// For those who wait for a lock.
+    pub(crate) bells: Bells,
     mismatches: Mutex<HashMap<StateKey, Time>>,
 }
 
@@ -83,6 +86,7 @@ impl Fleet {
             lane_of: many.then(|| (0..SLOTS).map(|_| AtomicU8::new(0)).collect()),
             wake: parts.wake,
             keeping: parts.keeping,
+            bells: Bells::default(),
             mismatches: Mutex::default(),
             options,
         }

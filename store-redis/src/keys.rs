@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     Bucket,
     Circuit,
     Digest,
+    Lock,
+    Request,
 }
 
 impl Kind {
@@ -23,6 +25,8 @@ impl Kind {
             Self::Bucket => 'r',
             Self::Circuit => 'b',
             Self::Digest => 'd',
+            Self::Lock => 'l',
+            Self::Request => 'i',
         }
     }
 }
@@ -63,6 +67,24 @@ impl Keys {
         let member = self.tagged(&tag, String::new());
         let generation = Key { text: format!("{}:g", member.text), ..member.clone() };
         (member, generation)
+    }
+
+    /// A lock, and the last fence it was held under. Both in one slot.
+    pub(crate) fn lock(&self, name: &str) -> (Key, Key) {
+        let lock = self.of(Kind::Lock, &StateKey::new(name, ()));
+        let fence = Key { text: format!("{}:f", lock.text), ..lock.clone() };
+        (lock, fence)
+    }
+
+    /// That the work of a version was done under a lock; in the lock's slot.
+    pub(crate) fn mark(&self, name: &str, version: &str) -> Key {
+        let (lock, _) = self.lock(name);
+        Key { text: format!("{}:d:{}", lock.text, self.hash(&StateKey::new(version, ()))), ..lock }
+    }
+
+    /// A request that must not happen twice, by the hash that its layer knows it by.
+    pub(crate) fn request(&self, hash: &str) -> Key {
+        self.of(Kind::Request, &StateKey::new(hash, ()))
     }
 
     /// A key that probes write: the `n`-th, because in a Cluster each lies on another master.
@@ -122,6 +144,16 @@ mod tests {
         let (members, generation) = keys().fleet();
         assert_eq!(members.slot, generation.slot);
         assert_ne!(members.text, generation.text);
+    }
+
+    #[test]
+    fn a_lock_its_fence_and_its_marks_lie_in_one_slot() {
+        let (lock, fence) = keys().lock("migrate");
+        let marks = [keys().mark("migrate", "1"), keys().mark("migrate", "2"), keys().mark("other", "1")];
+        assert!(fence.slot == lock.slot && marks[0].slot == lock.slot);
+        let all = [&lock, &fence, &marks[0], &marks[1], &marks[2]].map(|key| &key.text);
+        assert_eq!(all.into_iter().collect::<std::collections::HashSet<_>>().len(), 5);
+        assert!(marks[0].text.len() <= 160);
     }
 
     #[test]

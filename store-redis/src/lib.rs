@@ -21,6 +21,7 @@
 //!   who arrived during the previous one;
 //! * a caller waits for Redis at most `store_budget`; a Redis that is slow, gone or wrong costs a handful of such waits,
 //!   then none: the latch falls, the twin decides, one event says so, and one when it is over;
+//! * locks are the exception: what Redis did not say in time is not held;
 //! * all state changes are Lua scripts on the server's clock; no script is repeated that may have run.
 
 mod batch;
@@ -30,11 +31,13 @@ mod connection;
 mod digest;
 mod failure;
 mod fleet;
+mod idempotency;
 mod invocation;
 mod keeper;
 mod keys;
 mod lane;
 mod latch;
+mod locks;
 mod options;
 mod source;
 mod store;
@@ -44,8 +47,10 @@ pub use self::bucket::Bucket;
 pub use self::circuit::Circuit;
 pub use self::digest::Digest;
 pub use self::failure::Failure;
+pub use self::idempotency::{Claim, RedisIdempotency};
 pub use self::invocation::Invocation;
 pub use self::lane::{Replied, Wire};
+pub use self::locks::RedisLocks;
 pub use self::options::{DegradedShare, RedisOptions};
 pub use self::source::Source;
 pub use self::store::{RedisStore, StoreBuilder, StoreMode};

@@ -5,6 +5,7 @@
 //! is what a hung server turns into seconds.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,8 +68,7 @@ impl Source {
 
     /// Opens a connection.
     pub(crate) async fn dial(&self) -> Result<Connection, Failure> {
-        let dialled = tokio::time::timeout(self.patience(), self.dial_unbounded()).await;
-        dialled.unwrap_or(Err(Failure::Connection))
+        guarded(self.patience(), self.dial_unbounded()).await?
     }
 
     async fn dial_unbounded(&self) -> Result<Connection, Failure> {
@@ -113,7 +113,17 @@ impl Source {
             };
             Some(subscribe_client(&client, channel).await.map_err(|error| of_dialling(&error)))
         };
-        tokio::time::timeout(self.patience(), subscribing).await.unwrap_or(Some(Err(Failure::Connection)))
+        guarded(self.patience(), subscribing).await.unwrap_or_else(|failure| Some(Err(failure)))
+    }
+}
+
+/// Waits for a client's work no longer than that. rustls panics where it finds no crypto provider, or more than one to
+/// choose from; that must not be the end of the keeper.
+async fn guarded<T>(patience: Duration, work: impl Future<Output = T>) -> Result<T, Failure> {
+    match tokio::time::timeout(patience, AssertUnwindSafe(work).catch_unwind()).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(_)) => Err(Failure::Refusing("TLS")),
+        Err(_) => Err(Failure::Connection),
     }
 }
 
@@ -248,5 +258,19 @@ impl fmt::Debug for Source {
             From::SentinelPool(_) => "sentinel pool",
         };
         f.debug_struct("Source").field("from", &from).field("push", &self.push.is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_panics_is_a_dial_that_failed() {
+        let panics = async { std::panic::resume_unwind(Box::new("no crypto provider")) }; // one that does not print
+        assert_eq!(guarded::<()>(Duration::from_secs(1), panics).await, Err(Failure::Refusing("TLS")));
+        assert_eq!(guarded(Duration::from_secs(1), async { 7 }).await, Ok(7));
+        let never = std::future::pending::<()>();
+        assert_eq!(guarded(Duration::from_secs(1), never).await, Err(Failure::Connection));
     }
 }

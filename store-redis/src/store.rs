@@ -22,9 +22,11 @@ use crate::bucket::Bucket;
 use crate::circuit::Circuit;
 use crate::digest::Digest;
 use crate::fleet::{Fleet, Parts};
+use crate::idempotency::RedisIdempotency;
 use crate::invocation;
 use crate::keeper::Keeping;
 use crate::lane::{Lane, Wire};
+use crate::locks::RedisLocks;
 use crate::options::RedisOptions;
 use crate::source;
 use crate::wire::RedisWire;
@@ -139,6 +141,30 @@ impl RedisStore {
     pub async fn leave(&self) {
         self.settle().await;
         self.0.fleet.keeping.leave().await;
+    }
+
+    /// The fleet's locks.
+    pub fn locks(&self) -> RedisLocks {
+        RedisLocks::new(self.clone())
+    }
+
+    /// The longest a caller waits for Redis.
+    pub fn budget(&self) -> Duration {
+        self.0.fleet.options.store_budget
+    }
+
+    /// Which fleet this is.
+    pub fn environment(&self) -> &str {
+        &self.0.fleet.options.environment
+    }
+
+    /// Requests that must not happen twice.
+    pub fn idempotency(&self) -> RedisIdempotency {
+        RedisIdempotency::new(self.clone())
+    }
+
+    pub(crate) fn fleet(&self) -> &Arc<Fleet> {
+        &self.0.fleet
     }
 
     /// Replicas that are alive, this one included; none before Redis was first heard of.
@@ -322,7 +348,7 @@ impl LatencyDigestStore for RedisStore {
         digest.observe(now, latency);
     }
 
-    fn quantile(&self, digest: &Digest, now: Time, quantile: f64) -> Option<Duration> {
-        digest.quantile(now, quantile)
+    fn quantile_since(&self, digest: &Digest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
+        digest.quantile_since(now, since, quantile)
     }
 }

@@ -1,4 +1,5 @@
-//! All stages on: retry, breaker, rate limit, timeout; by one caller, and by 64 tasks on two workers.
+//! All stages on: retry, breaker, bulkhead, rate limit, timeout; by one caller, and by 64 tasks on two workers. And a
+//! sixth, a hedge that never fires.
 //!
 //! The stages themselves are listed twice, once for us (`ours::stack`) and once for tower-resilience
 //! (`peers::tower_resilience::stack`); a new stage is a line in each.
@@ -16,6 +17,8 @@ pub(crate) fn cases(runtimes: &Runtimes) -> Result<Vec<Case>, Box<dyn Error>> {
         one_thread("stack_pending_1t", 0.25, pending_once)?,
         two_workers("stack_ready_64", 0.06, ready, runtimes)?,
         two_workers("stack_pending_64", 0.20, pending_once, runtimes)?,
+        hedged("stack6_ready_1t", 0.10, ready)?,
+        hedged("stack6_pending_1t", 0.20, pending_once)?,
     ])
 }
 
@@ -47,5 +50,14 @@ fn two_workers(
             runtimes.on_two_workers("tower-resilience", || resilience),
             runtimes.on_two_workers("tower", || peers::tower::shared_stack(operation)),
         ],
+    })
+}
+
+fn hedged(name: &'static str, bar: f64, operation: impl Operation) -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name,
+        bar: Some(bar),
+        ours: Contender::on_one_thread("phalanx", ours::hedged_stack(operation)?),
+        peers: vec![Contender::on_one_thread("tower-resilience", peers::tower_resilience::hedged_stack(operation)?)],
     })
 }

@@ -13,6 +13,8 @@ pub(crate) fn cases() -> Result<Vec<Case>, Box<dyn Error>> {
         rate_limit_stage()?,
         breaker()?,
         breaker_stage()?,
+        bulkhead()?,
+        bulkhead_stage()?,
         retry()?,
         timeout("timeout_alone", ready)?,
         timeout("timeout_alone_pending", pending_once)?,
@@ -60,6 +62,28 @@ fn breaker_stage() -> Result<Case, Box<dyn Error>> {
         bar: None,
         ours: Contender::on_one_thread("phalanx", ours::breaker(ready)?),
         peers: vec![Contender::on_one_thread("tower-resilience", peers::tower_resilience::breaker(ready)?)],
+    })
+}
+
+/// A plain function on both sides.
+fn bulkhead() -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name: "bulkhead_alone",
+        bar: Some(2.0),
+        ours: Contender::plain("phalanx", ours::bulkhead_alone()?),
+        peers: vec![Contender::plain("tokio", peers::tokio::semaphore())],
+    })
+}
+
+fn bulkhead_stage() -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name: "bulkhead_stage",
+        bar: None,
+        ours: Contender::on_one_thread("phalanx", ours::bulkhead(ready)?),
+        peers: vec![
+            Contender::on_one_thread("tower-resilience", peers::tower_resilience::bulkhead(ready)?),
+            Contender::on_one_thread("tower", peers::tower::concurrency_limit(ready)),
+        ],
     })
 }
 

@@ -1,8 +1,10 @@
-//! `tokio::time::timeout` around the operation.
+//! `tokio`: its timeout around the operation, and its semaphore.
+
+use ::tokio::sync::Semaphore;
 
 use crate::contender::Caller;
 use crate::operation::Operation;
-use crate::settings::TIMEOUT;
+use crate::settings::{SLOTS, TIMEOUT};
 
 pub(crate) struct Timed<O>(pub(crate) O);
 
@@ -10,4 +12,10 @@ impl<O: Operation> Caller for Timed<O> {
     async fn call(&mut self) -> bool {
         matches!(::tokio::time::timeout(TIMEOUT, (self.0)()).await, Ok(Ok(_)))
     }
+}
+
+/// A permit is taken and given back.
+pub(crate) fn semaphore() -> impl FnMut() -> bool {
+    let semaphore = Semaphore::new(SLOTS as usize);
+    move || semaphore.try_acquire().map(drop).is_ok()
 }

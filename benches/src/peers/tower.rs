@@ -1,4 +1,4 @@
-//! `tower`'s own layers: rate limit, retry, timeout. It has no circuit breaker, so its stack is one stage short.
+//! `tower`'s own layers: rate limit, concurrency limit, retry, timeout. It has no circuit breaker, so its stack is one stage short.
 //!
 //! Its `RateLimit` keeps its count in the service and is not `Clone`. That leaves two consequences: it has to
 //! be outermost, because `Retry` clones what it wraps; and callers can share it only through a `Buffer`, a
@@ -11,7 +11,7 @@ use tower::{BoxError, ServiceBuilder};
 use super::service::{ServiceCaller, serve};
 use crate::contender::Caller;
 use crate::operation::Operation;
-use crate::settings::{ATTEMPTS, FIRST_BACKOFF, LONGEST_BACKOFF, TIMEOUT, UNREACHABLE_RATE};
+use crate::settings::{ATTEMPTS, FIRST_BACKOFF, LONGEST_BACKOFF, SLOTS, TIMEOUT, UNREACHABLE_RATE};
 
 const RATE: u64 = UNREACHABLE_RATE as u64;
 const PERIOD: std::time::Duration = std::time::Duration::from_secs(1);
@@ -27,6 +27,7 @@ pub(crate) fn stack(operation: impl Operation) -> impl Caller {
     ServiceCaller(
         ServiceBuilder::new()
             .rate_limit(RATE, PERIOD)
+            .concurrency_limit(SLOTS as usize)
             .retry(Attempts::default())
             .timeout(TIMEOUT)
             .service(serve(operation)),
@@ -37,6 +38,7 @@ pub(crate) fn stack(operation: impl Operation) -> impl Caller {
 pub(crate) fn shared_stack(operation: impl Operation) -> impl Caller + Clone {
     let stack = ServiceBuilder::new()
         .rate_limit(RATE, PERIOD)
+        .concurrency_limit(SLOTS as usize)
         .retry(Attempts::default())
         .timeout(TIMEOUT)
         .service(serve(operation));
@@ -45,6 +47,10 @@ pub(crate) fn shared_stack(operation: impl Operation) -> impl Caller + Clone {
 
 pub(crate) fn rate_limit(operation: impl Operation) -> impl Caller {
     ServiceCaller(ServiceBuilder::new().rate_limit(RATE, PERIOD).service(serve(operation)))
+}
+
+pub(crate) fn concurrency_limit(operation: impl Operation) -> impl Caller {
+    ServiceCaller(ServiceBuilder::new().concurrency_limit(SLOTS as usize).service(serve(operation)))
 }
 
 pub(crate) fn retry(operation: impl Operation) -> impl Caller {

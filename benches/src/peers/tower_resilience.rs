@@ -9,7 +9,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use tower::{Layer, ServiceBuilder};
+use tower_resilience::bulkhead::BulkheadLayer;
 use tower_resilience::circuitbreaker::CircuitBreakerLayer;
+use tower_resilience::hedge::HedgeLayer;
 use tower_resilience::ratelimiter::RateLimiterLayer;
 use tower_resilience::retry::{ExponentialBackoff, RetryLayer};
 use tower_resilience::timelimiter::TimeLimiterLayer;
@@ -18,7 +20,8 @@ use super::service::{ServiceCaller, serve};
 use crate::contender::{Caller, poll_to_the_end};
 use crate::operation::Operation;
 use crate::settings::{
-    ATTEMPTS, FAILURE_RATIO, FIRST_BACKOFF, LONG_BREAK, LONGEST_BACKOFF, MIN_CALLS, TIMEOUT, UNREACHABLE_RATE,
+    ATTEMPTS, FAILURE_RATIO, FIRST_BACKOFF, HEDGE_DELAY, LONG_BREAK, LONGEST_BACKOFF, MIN_CALLS, SLOTS, TIMEOUT,
+    UNREACHABLE_RATE,
 };
 
 /// The full stack, outermost first. Its clones share their state, as 64 tasks need it.
@@ -27,8 +30,23 @@ pub(crate) fn stack(operation: impl Operation) -> Result<impl Caller + Clone, Bo
         ServiceBuilder::new()
             .layer(retry_layer())
             .layer(breaker_layer()?)
+            .layer(bulkhead_layer()?)
             .layer(rate_limit_layer()?)
             .layer(timeout_layer())
+            .service(serve(operation)),
+    ))
+}
+
+/// The same stack and a hedge, which its documentation wants innermost, so that the timeout bounds the copies too.
+pub(crate) fn hedged_stack(operation: impl Operation) -> Result<impl Caller, Box<dyn Error>> {
+    Ok(ServiceCaller(
+        ServiceBuilder::new()
+            .layer(retry_layer())
+            .layer(breaker_layer()?)
+            .layer(bulkhead_layer()?)
+            .layer(rate_limit_layer()?)
+            .layer(timeout_layer())
+            .layer(HedgeLayer::new(HEDGE_DELAY))
             .service(serve(operation)),
     ))
 }
@@ -43,6 +61,10 @@ pub(crate) fn breaker(operation: impl Operation) -> Result<impl Caller, Box<dyn 
 
 pub(crate) fn rate_limit(operation: impl Operation) -> Result<impl Caller, Box<dyn Error>> {
     Ok(ServiceCaller(rate_limit_layer()?.layer(serve(operation))))
+}
+
+pub(crate) fn bulkhead(operation: impl Operation) -> Result<impl Caller, Box<dyn Error>> {
+    Ok(ServiceCaller(bulkhead_layer()?.layer(serve(operation))))
 }
 
 pub(crate) fn timeout(operation: impl Operation) -> impl Caller {
@@ -69,6 +91,10 @@ fn breaker_layer() -> Result<CircuitBreakerLayer, Box<dyn Error>> {
         .minimum_number_of_calls(MIN_CALLS as usize)
         .wait_duration_in_open(LONG_BREAK)
         .build()?)
+}
+
+fn bulkhead_layer() -> Result<BulkheadLayer, Box<dyn Error>> {
+    Ok(BulkheadLayer::builder().max_concurrent_calls(SLOTS as usize).build()?)
 }
 
 fn rate_limit_layer() -> Result<RateLimiterLayer, Box<dyn Error>> {

@@ -1,8 +1,8 @@
 //! Latency quantiles over a sliding window, without locks and without samples.
 //!
-//! A DDSketch (Masson, Rim and Lee, 2019) in time slices: logarithmic bins whose width grows with the value, so any
-//! quantile is within 2 % of a latency that was really seen ([`RELATIVE_ERROR`]); counts per slice, so old slices fall
-//! out of the window whole. Range 1 µs to 1 h; anything longer is not a latency and is left out.
+//! A DDSketch ([`bins`](super::bins)) in time slices: logarithmic bins, so any quantile is within 1 % of a latency that
+//! was really seen; counts per slice, so old slices fall out of the window whole. Range 1 µs to 1 h; anything longer is
+//! not a latency and is left out. A digest takes 26 kB, whatever it saw.
 //!
 //! Writers add to an atomic bin of the present slice and never wait for each other; once a slice, one of them clears
 //! the slot that comes after the next, so that nobody ever counts into a slot being cleared.
@@ -11,17 +11,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sketches_ddsketch::Config;
 
+use super::bins::{BINS, Bins, Mapping};
 use crate::clock::{Time, micros};
 
-/// A quantile is off by at most this share of itself.
-pub const RELATIVE_ERROR: f64 = 0.02;
-
-/// Bins from 1 µs to 1 h at that error: ln(3.6e9) / ln(1.02 / 0.98) = 549.9.
-pub const BINS: usize = 552;
-
-const LONGEST: Duration = Duration::from_secs(3_600);
 /// Slices in a window.
 pub const SLICES: u64 = 5;
 /// The slices of the window and a clean one that the next moment may need.
@@ -30,7 +23,7 @@ const SLOTS: u64 = SLICES + 1;
 /// The machine. Shared by reference; every method takes `&self`.
 #[derive(Debug)]
 pub struct Digest {
-    mapping: Config,
+    mapping: Mapping,
     slice_micros: AtomicU64,
     newest: AtomicU64,
     turning: Mutex<()>,
@@ -42,7 +35,7 @@ impl Digest {
     pub fn new(window: Duration) -> Self {
         let empty = || (0..BINS).map(|_| AtomicU32::new(0)).collect();
         Self {
-            mapping: mapping(),
+            mapping: Mapping::new(),
             slice_micros: AtomicU64::new(slice_micros(window)),
             newest: AtomicU64::new(0),
             turning: Mutex::new(()),
@@ -52,31 +45,37 @@ impl Digest {
 
     /// Adds one latency.
     pub fn observe(&self, now: Time, latency: Duration) {
-        if latency > LONGEST {
-            return;
+        if let Some(bin) = self.mapping.bin(latency) {
+            let slice = self.turn_to(now);
+            self.slot(slice)[bin].fetch_add(1, Ordering::Relaxed);
         }
-        let slice = self.turn_to(now);
-        let value = (latency.as_nanos() as f64 / 1_000.0).max(1.0);
-        let bin = usize::try_from(self.mapping.key(value)).unwrap_or(0);
-        self.slot(slice)[bin.min(BINS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The `quantile` (0.0 to 1.0) of what the window saw; none before there are 1/(1−q) samples, below which it
     /// would only be the largest of them.
     pub fn quantile(&self, now: Time, quantile: f64) -> Option<Duration> {
-        let mut bins = [0_u64; BINS];
-        for (_, slot) in self.slices(now) {
-            for (sum, bin) in bins.iter_mut().zip(slot) {
-                *sum += u64::from(bin.load(Ordering::Relaxed));
-            }
+        self.quantile_since(now, Time::ZERO, quantile)
+    }
+
+    /// The same, of those slices only that began at `since` or later: nothing seen before is in it.
+    pub fn quantile_since(&self, now: Time, since: Time, quantile: f64) -> Option<Duration> {
+        let mut bins = Bins::EMPTY;
+        for (_, slot) in self.slices_since(now, since) {
+            bins.add(slot.iter().map(|bin| bin.load(Ordering::Relaxed)));
         }
-        quantile_of(&bins, quantile)
+        bins.quantile(quantile)
     }
 
     /// What each slice of the window holds, oldest first: the slice's number and its bins.
     pub fn slices(&self, now: Time) -> impl Iterator<Item = (u64, &[AtomicU32])> {
         let newest = self.turn_to(now);
         (newest.saturating_sub(SLICES - 1)..=newest).map(|slice| (slice, self.slot(slice)))
+    }
+
+    /// Those of them that began at `since` or later.
+    pub fn slices_since(&self, now: Time, since: Time) -> impl Iterator<Item = (u64, &[AtomicU32])> {
+        let first = since.as_micros().div_ceil(self.slice_micros());
+        self.slices(now).filter(move |(slice, _)| *slice >= first)
     }
 
     /// The length of a slice, in microseconds.
@@ -130,26 +129,6 @@ impl Digest {
     }
 }
 
-/// The quantile of a sum of digests, bin by bin; none before there are 1/(1−q) samples.
-pub fn quantile_of(bins: &[u64; BINS], quantile: f64) -> Option<Duration> {
-    let count: u64 = bins.iter().sum();
-    if (count as f64) * (1.0 - quantile) < 1.0 - 1e-9 {
-        return None;
-    }
-    let rank = (quantile * (count - 1) as f64) as u64;
-    let mut below = 0;
-    let bin = bins.iter().position(|bin| {
-        below += bin;
-        below > rank
-    })?;
-    let value = mapping().value(i32::try_from(bin).ok()?);
-    Some(Duration::from_nanos((value * 1_000.0) as u64))
-}
-
-fn mapping() -> Config {
-    Config::new(RELATIVE_ERROR, BINS as u32, 1.0)
-}
-
 /// The length of one slice of a window, at least a microsecond.
 pub fn slice_micros(window: Duration) -> u64 {
     (micros(window) / SLICES).max(1)
@@ -157,6 +136,7 @@ pub fn slice_micros(window: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bins::{LONGEST, RELATIVE_ERROR};
     use super::*;
     use proptest::prelude::*;
 
@@ -187,6 +167,23 @@ mod tests {
         assert_eq!(digest.count(at(10_000)), 0);
         digest.observe(at(500_000), Duration::from_secs(1));
         assert_eq!(digest.count(at(500_000)), 1);
+    }
+
+    #[test]
+    fn an_epoch_begins_with_the_next_slice_and_holds_nothing_from_before() {
+        let digest = Digest::new(WINDOW);
+        for (millis, latency) in [(3_999, 500.0), (4_000, 50.0), (6_000, 5.0)] {
+            (0..20).for_each(|_| digest.observe(at(millis), Duration::from_secs_f64(latency / 1e3)));
+        }
+        let p95 = |since| digest.quantile_since(at(6_000), since, 0.95).map(|told| told.as_secs_f64() * 1e3);
+        let is_about = |told: Option<f64>, exact: f64| told.is_some_and(|told| (told / exact - 1.0).abs() <= 0.011);
+        assert!(is_about(p95(Time::ZERO), 500.0));
+        // The slice that begins at four seconds is the first that holds nothing from before.
+        assert!(is_about(p95(at(3_999)), 50.0));
+        assert!(is_about(p95(at(4_000)), 50.0));
+        assert!(is_about(p95(at(4_001)), 5.0));
+        assert_eq!(p95(at(6_001)), None);
+        assert_eq!(p95(Time::NEVER), None);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use super::stages::Stages;
 use crate::breaker::BreakerSpec;
+use crate::bulkhead::{AdaptiveSpec, BulkheadSpec};
+use crate::hedge::HedgeSpec;
 use crate::key::StateKey;
 use crate::policy::{DeadlineSpec, OnDegraded};
 use crate::rate_limit::RateLimitSpec;
@@ -36,12 +38,16 @@ pub enum StageDescription {
     Deadline(DeadlineSpec),
     /// How many calls may start.
     RateLimit(RateLimitSpec),
+    /// How many calls may be under way at a time.
+    Bulkhead(BulkheadSpec),
     /// When to stop calling.
     Breaker(BreakerSpec),
     /// How much to shed.
     Throttle(ThrottleSpec),
     /// How often to try again.
     Retry(RetrySpec),
+    /// When to send a copy.
+    Hedge(HedgeSpec),
     /// The longest one attempt may take.
     Timeout(#[cfg_attr(feature = "serde", serde(with = "humantime_serde"))] Duration),
     /// A custom strategy.
@@ -59,9 +65,11 @@ impl StageDescription {
         match self {
             Self::Deadline(_) => "deadline",
             Self::RateLimit(_) => "rate_limit",
+            Self::Bulkhead(_) => "bulkhead",
             Self::Breaker(_) => "breaker",
             Self::Throttle(_) => "throttle",
             Self::Retry(_) => "retry",
+            Self::Hedge(_) => "hedge",
             Self::Timeout(_) => "timeout",
             Self::Guard { name, .. } => name,
         }
@@ -72,8 +80,10 @@ impl StageDescription {
         match self {
             Self::Deadline(_) => Stage::Deadline.order(),
             Self::RateLimit(_) => Stage::RateLimit.order(),
+            Self::Bulkhead(_) => Stage::Bulkhead.order(),
             Self::Breaker(_) | Self::Throttle(_) => Stage::Circuit.order(),
             Self::Retry(_) => Stage::Retry.order(),
+            Self::Hedge(_) => Stage::Hedge.order(),
             Self::Timeout(_) => Stage::Timeout.order(),
             Self::Guard { order, .. } => *order,
         }
@@ -90,9 +100,11 @@ impl Description {
         let built_in = [
             policy.deadline.map(StageDescription::Deadline),
             policy.rate_limit.clone().map(StageDescription::RateLimit),
+            policy.bulkhead.map(StageDescription::Bulkhead),
             policy.complete_breaker().map(StageDescription::Breaker),
             policy.throttle.map(StageDescription::Throttle),
             policy.retry.map(StageDescription::Retry),
+            policy.hedge.map(StageDescription::Hedge),
             policy.timeout.map(StageDescription::Timeout),
         ];
         let mut list: Vec<_> = built_in.into_iter().flatten().chain(guards).collect();
@@ -119,6 +131,7 @@ impl fmt::Display for Description {
                     let (permits, per, burst) = (spec.permits, spec.per, spec.capacity());
                     write!(f, "{permits} per {per:?}, burst {burst}")
                 }
+                StageDescription::Bulkhead(spec) => bulkhead(f, spec),
                 StageDescription::Breaker(spec) => breaker(f, spec),
                 StageDescription::Throttle(spec) => {
                     write!(f, "k {} over {:?}", spec.k, spec.window)
@@ -129,10 +142,39 @@ impl fmt::Display for Description {
                     let kinds = kinds.join(", ");
                     write!(f, "{} attempts on {kinds}, {base:?} to {max:?} apart", spec.max_attempts)
                 }
+                StageDescription::Hedge(spec) => hedge(f, spec),
                 StageDescription::Timeout(limit) => write!(f, "{limit:?} an attempt"),
                 StageDescription::Guard { order, .. } => write!(f, "guard at {order}"),
             }
         })
+    }
+}
+
+fn bulkhead(f: &mut fmt::Formatter<'_>, spec: &BulkheadSpec) -> fmt::Result {
+    let (least, most) = (spec.min_concurrency(), spec.max_concurrency);
+    match (spec.adaptive, spec.gradient) {
+        (Some(AdaptiveSpec { latency_threshold, latency_quantile: None, .. }), _) => {
+            write!(f, "{least} to {most} at a time, fewer over {latency_threshold:?}")?;
+        }
+        (Some(AdaptiveSpec { latency_threshold, latency_quantile: Some(quantile), .. }), _) => {
+            write!(f, "{least} to {most} at a time, fewer at a p{} over {latency_threshold:?}", quantile * 100.0)?;
+        }
+        (None, Some(spec)) => {
+            write!(f, "{least} to {most} at a time, fewer over {} × its latency without load", spec.rtt_tolerance)?;
+        }
+        (None, None) => write!(f, "{most} at a time")?,
+    }
+    if spec.max_queue > 0 {
+        write!(f, ", {} may wait", spec.max_queue)?;
+    }
+    Ok(())
+}
+
+fn hedge(f: &mut fmt::Formatter<'_>, spec: &HedgeSpec) -> fmt::Result {
+    let (most, delay) = (spec.max_attempts, spec.delay);
+    match spec.adaptive_delay_quantile {
+        Some(quantile) => write!(f, "{most} at a time, after the p{} ({delay:?} until it is known)", quantile * 100.0),
+        None => write!(f, "{most} at a time, after {delay:?}"),
     }
 }
 

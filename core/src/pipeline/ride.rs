@@ -6,17 +6,21 @@
 //! cheap.
 
 mod admission;
+mod drain;
+mod seat;
 mod settlement;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use self::seat::Seat;
 use super::Terms;
 use super::stages::Stages;
 use crate::breaker::{Ticket, Transition};
 use crate::clock::Time;
 use crate::context::{self, Context};
 use crate::decision::{Decision, Verdict};
+use crate::drain::Stay;
 use crate::error::Error;
 use crate::event::What;
 use crate::kind::{Kind, Outcome};
@@ -34,7 +38,7 @@ pub(super) enum Step {
     Wait(Duration),
     /// Refused; [`Ride::refusal`] says why.
     Stop,
-    /// It takes a round trip to know.
+    /// Somebody has to be asked and waited for: a store, or a queue.
     Ask,
 }
 
@@ -61,17 +65,24 @@ pub(crate) struct Ride<'a, S: Store> {
     /// Whether the context is tighter than the task's, so that the operation must be told.
     pub(super) binds: bool,
     timed: bool,
+    /// Nothing is tried again, no copy is sent.
+    pub(super) once: bool,
     /// Whether somebody wants to know how long things take, to the microsecond.
     pub(super) measured: bool,
     /// How long the present attempt may run, and whether that is the caller's time rather than its own.
     pub(super) limit: Option<Duration>,
     pub(super) by_deadline: bool,
+    /// When to look after it: at its limit, or before that to send a copy.
+    pub(super) alarm: Option<Duration>,
 
     // Held.
+    /// Being inside the gate.
+    stay: Stay,
     permits: u32,
     /// The moment the permits are for, and who gave them.
     due: Time,
     granted_by: Source,
+    seat: Seat,
     pass: Pass,
     call_guards: u16,
     attempt_guards: u16,
@@ -85,6 +96,9 @@ pub(crate) struct Ride<'a, S: Store> {
     // Noted.
     /// How often the operation was started.
     pub(crate) attempts: u32,
+    /// How many copies were sent, and whether one answered.
+    pub(super) hedges: u32,
+    pub(super) hedge_won: bool,
     /// The attempt being admitted or under way, from 1; 0 before the first.
     number: u32,
     pub(crate) kind: Option<Kind>,
@@ -111,7 +125,7 @@ pub(crate) struct Ride<'a, S: Store> {
 }
 
 impl<'a, S: Store> Ride<'a, S> {
-    #[inline]
+    #[inline(always)] // or it is built elsewhere and moved
     pub(crate) fn new(stages: &'a Stages<S>, terms: &Terms) -> Self {
         let timed = stages.timed || terms.recorded;
         let now = if timed { stages.clock.now() } else { Time::ZERO };
@@ -121,12 +135,16 @@ impl<'a, S: Store> Ride<'a, S> {
             context: terms.context,
             binds: false,
             timed,
+            once: terms.once,
             measured: stages.measured || terms.recorded,
             limit: None,
             by_deadline: false,
+            stay: Stay::none(),
+            alarm: None,
             permits: 0,
             due: now,
             granted_by: Source::Local,
+            seat: Seat::None,
             pass: Pass::None,
             call_guards: 0,
             attempt_guards: 0,
@@ -134,6 +152,8 @@ impl<'a, S: Store> Ride<'a, S> {
             untold: stages.observers.any(),
             abandoned: false,
             attempts: 0,
+            hedges: 0,
+            hedge_won: false,
             number: 0,
             kind: None,
             probe: false,
@@ -153,7 +173,7 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 
     /// The time, if anybody wants to know it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_clock(&self) -> Time {
         if self.timed { self.stages.clock.now() } else { Time::ZERO }
     }
@@ -165,19 +185,24 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 
     /// The operation is about to start: the permits are spent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn depart(&mut self) {
         self.permits = 0;
         self.stage = None;
         self.ended = self.now;
         self.attempts += 1;
-        if self.attempts == 1 && self.stages.budgeted {
-            self.stages.kept.budget.call(self.now);
+        if self.attempts == 1 {
+            if self.stages.budgeted {
+                self.stages.kept.retry_budget.call(self.now);
+            }
+            if self.stages.hedge.is_some() {
+                self.stages.kept.hedge_budget.call(self.now);
+            }
         }
     }
 
     /// Runs the operation's own code, bound to the call's context.
-    #[inline]
+    #[inline(always)] // it is the way of every poll
     pub(super) fn inside<T>(&self, work: impl FnOnce() -> T) -> T {
         let bound = || match self.binds {
             false => work(),
@@ -203,7 +228,7 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 
     /// How long the present attempt took.
-    #[inline]
+    #[inline(always)]
     pub(super) fn latency(&self) -> Duration {
         self.ended.since(self.now)
     }
@@ -230,6 +255,8 @@ impl<'a, S: Store> Ride<'a, S> {
             retry_after: rejection.and_then(Rejection::retry_after),
             policy_version: self.stages.version,
             attempts: self.attempts,
+            hedges: self.hedges,
+            hedge_won: self.hedge_won,
             probe: self.probe,
             elapsed: self.ended.since(self.started),
             degraded: None,
@@ -251,15 +278,34 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 }
 
-impl<S: Store> Drop for Ride<'_, S> {
-    #[inline]
-    fn drop(&mut self) {
+impl<S: Store> Ride<'_, S> {
+    /// Gives back whatever is still held: the call has no answer.
+    #[cold]
+    fn give_back(&mut self) {
         if let (Some(limit), 1..) = (&self.stages.rate_limit, self.permits) {
             self.stages.store.refund(&limit.bucket, self.permits, self.due, self.granted_by);
         }
-        let holds_pass = !matches!(self.pass, Pass::None);
-        if holds_pass || self.call_guards + self.attempt_guards > 0 || self.untold {
+        if self.is_unsettled() {
             self.abandon();
+        }
+    }
+
+    /// Whether somebody who admitted it, or an observer, has yet to learn of its end.
+    #[inline(always)]
+    const fn is_unsettled(&self) -> bool {
+        let holds = !matches!((&self.pass, &self.seat), (Pass::None, Seat::None));
+        holds || self.call_guards + self.attempt_guards > 0 || self.untold
+    }
+}
+
+impl<S: Store> Drop for Ride<'_, S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.permits > 0 || self.is_unsettled() {
+            self.give_back();
+        }
+        if self.stay.is_held() {
+            self.leave();
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::stages::{Circuit, Kept, Stages};
+use crate::drain::Door;
 use crate::event::Observers;
 use crate::key::StateKey;
 use crate::policy::Policy;
@@ -25,8 +26,9 @@ impl<S: Store> Slot<S> {
         store: S,
         observers: Observers,
         rng: Rng,
+        door: Door,
     ) -> Self {
-        let kept = Arc::new(Kept::new(rng));
+        let kept = Arc::new(Kept::new(rng, door));
         let stages = Stages::compile(Arc::new(key), policy, version, store, observers, kept);
         Self { latest: ArcSwap::from_pointee(stages) }
     }

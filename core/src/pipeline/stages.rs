@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::breaker::{BreakerSpec, Count, LatencyTrip};
+use super::watch::Watch;
+use crate::breaker::{BreakerSpec, Count};
 use crate::budget::Budget;
-use crate::clock::{Clock, Time, micros};
+use crate::bulkhead::{Bulkhead, BulkheadSpec};
+use crate::clock::{Clock, Time};
+use crate::drain::Door;
 use crate::event::Observers;
 use crate::guard::{Guard, Guards};
+use crate::hedge::HedgeSpec;
 use crate::key::{StateKey, intern};
 use crate::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
 use crate::retry::RetrySpec;
@@ -29,11 +33,16 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) store: S,
     pub(crate) clock: Clock,
     pub(crate) observers: Observers,
+    pub(crate) door: Door,
     pub(crate) on_degraded: OnDegraded,
     pub(crate) deadline: DeadlineSpec,
     pub(crate) rate_limit: Option<RateLimit<S>>,
+    pub(crate) bulkhead: Option<Slots>,
     pub(crate) circuit: Circuit<S>,
     pub(crate) retry: Option<RetrySpec>,
+    pub(crate) hedge: Option<HedgeSpec>,
+    /// Whoever wants to know a quantile of the latency.
+    pub(crate) watch: Option<Watch<S>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) guards: Option<PlacedGuards>,
     /// Whether retries draw from a budget, so that calls must be counted.
@@ -51,25 +60,27 @@ pub(crate) struct RateLimit<S: Store> {
     pub(crate) max_wait: Duration,
 }
 
+/// The slots, and what there is to them.
+pub(crate) struct Slots {
+    pub(crate) bulkhead: Arc<Bulkhead>,
+    /// Whether somebody may wait for one.
+    pub(crate) queues: bool,
+    /// Whether completions move the limit.
+    pub(crate) learns: bool,
+}
+
 /// What watches outcomes. Breaker and throttle exclude each other.
 pub(crate) enum Circuit<S: Store> {
     None,
-    Breaker { breaker: Arc<S::Breaker>, count: Count, latency: Option<Latency<S>> },
+    Breaker { breaker: Arc<S::Breaker>, count: Count },
     Throttle(ThrottleSpec),
-}
-
-/// The digest behind a breaker that watches a quantile.
-pub(crate) struct Latency<S: Store> {
-    pub(crate) digest: Arc<S::Digest>,
-    pub(crate) trip: LatencyTrip,
-    /// Microseconds between two looks at the quantile.
-    pub(crate) look_every: u64,
 }
 
 /// Where a custom guard can stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     BeforeRateLimit,
+    BeforeBulkhead,
     BeforeCircuit,
     BeforeRetry,
     Attempts,
@@ -78,8 +89,8 @@ pub(crate) enum Place {
 /// Custom guards in the order of their numbers, cut where the built-in stages stand between them.
 pub(crate) struct PlacedGuards {
     guards: Guards,
-    /// How many stand before the rate limit, before the circuit and before the retries.
-    cuts: [usize; 3],
+    /// How many stand before the rate limit, the bulkhead, the circuit and the retries.
+    cuts: [usize; 4],
 }
 
 impl PlacedGuards {
@@ -87,16 +98,17 @@ impl PlacedGuards {
         let before = |stage: Stage| guards.iter().filter(|guard| guard.order() < stage.order()).count();
         (!guards.is_empty()).then(|| Self {
             guards: guards.clone(),
-            cuts: [Stage::RateLimit, Stage::Circuit, Stage::Retry].map(before),
+            cuts: [Stage::RateLimit, Stage::Bulkhead, Stage::Circuit, Stage::Retry].map(before),
         })
     }
 
     /// The guards of a place, outermost first.
     pub(crate) fn at(&self, place: Place) -> impl Iterator<Item = &dyn Guard> {
-        let [rate_limit, circuit, retry] = self.cuts;
+        let [rate_limit, bulkhead, circuit, retry] = self.cuts;
         let range = match place {
             Place::BeforeRateLimit => 0..rate_limit,
-            Place::BeforeCircuit => rate_limit..circuit,
+            Place::BeforeBulkhead => rate_limit..bulkhead,
+            Place::BeforeCircuit => bulkhead..circuit,
             Place::BeforeRetry => circuit..retry,
             Place::Attempts => retry..self.guards.len(),
         };
@@ -110,22 +122,43 @@ impl PlacedGuards {
 
     /// The guard that was the `index`-th to admit an attempt.
     pub(crate) fn of_attempts(&self, index: usize) -> &dyn Guard {
-        self.guards.get(self.cuts[2] + index)
+        self.guards.get(self.cuts[3] + index)
     }
 }
 
 /// What stays when the policy changes.
 pub(crate) struct Kept {
     pub(crate) rng: Rng,
-    pub(crate) budget: Budget,
+    door: Door,
+    pub(crate) retry_budget: Budget,
+    pub(crate) hedge_budget: Budget,
     pub(crate) throttle: Mutex<Option<Throttle>>,
+    bulkhead: Mutex<Option<Arc<Bulkhead>>>,
     /// When the latency's quantile is looked at next, in microseconds.
     next_look: AtomicU64,
+    /// The delay that the last look gave hedging, in microseconds; 0 before it could tell.
+    pub(crate) hedge_delay: AtomicU64,
 }
 
 impl Kept {
-    pub(crate) fn new(rng: Rng) -> Self {
-        Self { rng, budget: Budget::default(), throttle: Mutex::new(None), next_look: AtomicU64::new(0) }
+    pub(crate) fn new(rng: Rng, door: Door) -> Self {
+        Self {
+            rng,
+            door,
+            retry_budget: Budget::default(),
+            hedge_budget: Budget::default(),
+            throttle: Mutex::new(None),
+            bulkhead: Mutex::new(None),
+            next_look: AtomicU64::new(0),
+            hedge_delay: AtomicU64::new(0),
+        }
+    }
+
+    /// The bulkhead, which outlives changes of the policy together with the calls inside it.
+    fn bulkhead(&self, spec: &BulkheadSpec, clock: &Clock) -> Slots {
+        let bulkhead = self.bulkhead.lock().get_or_insert_with(|| Arc::new(Bulkhead::new(spec))).clone();
+        bulkhead.retune(spec, clock);
+        Slots { bulkhead, queues: spec.max_queue > 0, learns: spec.measures_latency() }
     }
 
     /// Whether it is this caller's turn to look at the quantile.
@@ -152,22 +185,31 @@ impl<S: Store> Stages<S> {
             .as_ref()
             .map(|spec| RateLimit { bucket: store.bucket(&key, spec), max_wait: spec.max_wait.unwrap_or_default() });
         let circuit = match (policy.complete_breaker(), policy.throttle) {
-            (Some(spec), _) => breaker(&store, &key, &spec),
+            (Some(spec), _) => Circuit::Breaker { breaker: store.breaker(&key, &spec), count: spec.count },
             (None, Some(spec)) => Circuit::Throttle(spec),
             (None, None) => Circuit::None,
         };
+        let bulkhead = policy.bulkhead.as_ref().map(|spec| kept.bulkhead(spec, store.clock()));
+        let watch = Watch::of(&policy, &store, &key);
         let budgeted = policy.retry.is_some_and(|retry| retry.budget.is_some());
-        let watched = !matches!(circuit, Circuit::None) || observers.any();
+        let watched = !matches!(circuit, Circuit::None) || watch.is_some() || observers.any();
+        let learns = bulkhead.as_ref().is_some_and(|slots| slots.learns);
+        let waits = bulkhead.as_ref().is_some_and(|slots| slots.queues);
+        let stamped = rate_limit.is_some() || budgeted || policy.hedge.is_some() || waits || learns;
+        let measures = policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency);
         Self {
             superseded: AtomicBool::new(false),
             name: intern(&policy.name).unwrap_or("(unnamed)"),
             clock: store.clock().clone(),
             on_degraded: policy.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
-            timed: rate_limit.is_some() || watched || budgeted || !policy.guards.is_empty(),
-            measured: observers.any() || policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency),
+            timed: stamped || watched || !policy.guards.is_empty(),
+            measured: observers.any() || measures || watch.is_some() || learns,
             budgeted,
             retry: policy.retry,
+            hedge: policy.hedge,
+            watch,
+            bulkhead,
             timeout: policy.timeout,
             guards: PlacedGuards::new(&policy.guards),
             key,
@@ -175,6 +217,7 @@ impl<S: Store> Stages<S> {
             policy,
             store,
             observers,
+            door: kept.door.clone(),
             rate_limit,
             circuit,
             kept,
@@ -205,13 +248,4 @@ impl<S: Store> Stages<S> {
         let asked = attempts == 0 || self.counts(Count::Attempts);
         if asked { &self.circuit } else { &Circuit::None }
     }
-}
-
-fn breaker<S: Store>(store: &S, key: &StateKey, spec: &BreakerSpec) -> Circuit<S> {
-    let latency = spec.latency_trip().map(|trip| Latency {
-        digest: store.digest(key, spec.sampling_window),
-        trip,
-        look_every: (micros(spec.sampling_window) / 50).max(1),
-    });
-    Circuit::Breaker { breaker: store.breaker(key, spec), count: spec.count, latency }
 }

@@ -4,18 +4,19 @@
 //! before and once after the operation, and only if a stage wants to know.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task;
 use std::time::Duration;
 
+use super::race::race;
 use super::ride::{Ride, Step};
 use super::stages::{Circuit, Place, Stages};
 use super::{Current, Terms};
 use crate::call::Classifier;
 use crate::classify::Class;
-use crate::clock::Time;
 use crate::error::Error;
 use crate::event::What;
+use crate::hedge::HedgeSpec;
 use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
 use crate::rejection::Code;
@@ -72,8 +73,28 @@ where
                     };
                 }
                 if let Step::Wait(wait) = step {
-                    timer.wait(wait).await;
+                    ride.waits(&mut timer, wait).await;
                     ride.waited();
+                }
+                if step == Step::Stop {
+                    break 'call Err(ride.refusal());
+                }
+            }
+            if !ride.passes_guards(Place::BeforeBulkhead) {
+                break 'call Err(ride.refusal());
+            }
+            if let Some(slots) = &stages.bulkhead {
+                let mut step = ride.enters(slots);
+                if step == Step::Ask {
+                    let within = ride.patience();
+                    let poll = |cx: &mut task::Context<'_>| {
+                        let polled = poll_within(&mut timer, within, cx, |cx| ride.poll_seat(slots, cx));
+                        ride.unless_cancelled(polled, cx)
+                    };
+                    let heard = poll_fn(poll).await;
+                    timer.disarm();
+                    ride.waited();
+                    step = ride.sits_down(slots, heard);
                 }
                 if step == Step::Stop {
                     break 'call Err(ride.refusal());
@@ -127,14 +148,26 @@ where
                 let (result, next) = {
                     let mut waited = false;
                     let answer = {
-                        let mut operation = pin!(ride.inside(&operation));
-                        poll_fn(|cx| {
-                            let poll = |cx: &mut task::Context<'_>| ride.inside(|| operation.as_mut().poll(cx));
-                            let polled = poll_within(&mut timer, ride.limit, cx, poll);
+                        let mut running = pin!(Some(ride.inside(&operation)));
+                        let mut answer = poll_fn(|cx| {
+                            // Not by a function that the race would share: with two callers it would not be in line here.
+                            let poll = |cx: &mut task::Context<'_>| match running.as_mut().as_pin_mut() {
+                                Some(running) => ride.inside(|| running.poll(cx)),
+                                None => task::Poll::Pending,
+                            };
+                            let polled = ride.unless_cancelled(poll_within(&mut timer, ride.alarm, cx, poll), cx);
                             waited |= polled.is_pending();
                             polled
                         })
-                        .await
+                        .await;
+                        // It takes longer than most: copies race it from here on. Boxed, so that calls which need none
+                        // do not carry the room for them.
+                        if answer.is_err() && ride.alarm != ride.limit && !ride.is_cancelled() {
+                            timer.disarm();
+                            let mut race = Box::pin(race(&mut ride, &mut timer, running, &operation, &classifier));
+                            answer = poll_fn(|cx| poll_apart(race.as_mut(), cx)).await;
+                        }
+                        answer
                     };
                     let class = match &answer {
                         Ok(result) => classifier.class(result),
@@ -159,7 +192,7 @@ where
                 timer.disarm();
                 let Some(next) = next else { break result };
                 (last, delay) = (Some(result), next);
-                timer.wait(delay).await;
+                ride.waits(&mut timer, delay).await;
                 ride.now = ride.read_clock();
             }
         };
@@ -170,11 +203,18 @@ where
     }
 }
 
+/// Polls what is rare, out of line: inlined, it would make the walk so large that its common steps are not.
+#[cold]
+#[inline(never)]
+fn poll_apart<Fut: Future>(rare: Pin<&mut Fut>, cx: &mut task::Context<'_>) -> task::Poll<Fut::Output> {
+    rare.poll(cx)
+}
+
 impl<S: Store> Ride<'_, S> {
     /// Asks whoever admits before an attempt, and sets how long it may take.
-    #[inline]
+    #[inline(always)]
     fn may_attempt(&mut self) -> bool {
-        if self.attempts == 0 && !self.passes_guards(Place::BeforeRetry) {
+        if self.is_cancelled() || self.attempts == 0 && !self.passes_guards(Place::BeforeRetry) {
             return false;
         }
         self.prepare_attempt();
@@ -182,7 +222,20 @@ impl<S: Store> Ride<'_, S> {
         if self.context.deadline().is_some() && !self.has_time() {
             return false;
         }
+        self.alarm = self.limit;
+        if let Some(hedge) = self.stages.hedge.as_ref().filter(|_| !self.once) {
+            self.set_alarm(hedge);
+        }
         self.passes_guards(Place::Attempts)
+    }
+
+    /// Looks after the attempt when a copy is due, if that is before its limit.
+    #[inline(never)] // or whoever has no hedge pays for the room it takes
+    fn set_alarm(&mut self, hedge: &HedgeSpec) {
+        let delay = self.stages.hedge_delay(hedge, self.now);
+        if self.limit.is_none_or(|limit| delay < limit) {
+            self.alarm = Some(delay);
+        }
     }
 
     /// The attempt gets its own time-out, or what is left of the caller's time if that is less.
@@ -207,7 +260,7 @@ impl<S: Store> Ride<'_, S> {
     }
 
     /// Reads what an attempt's end means, and tells whoever admitted it.
-    #[inline]
+    #[inline(always)]
     fn read(&mut self, class: Class, cut_off: bool) {
         let cut_by_caller = cut_off && self.by_deadline;
         let outcome = match class.kind {
@@ -217,33 +270,44 @@ impl<S: Store> Ride<'_, S> {
             Some(kind) => kind.outcome(),
         };
         self.settle_attempt(outcome, class.kind);
-        // What the caller cut short would look fast: it is no sample.
-        if let (Circuit::Breaker { latency: Some(_), .. }, false) = (&self.stages.circuit, cut_by_caller) {
-            self.stages.watch_latency(self.ended, self.latency());
+        if cut_by_caller {
+            // What the caller cut short would look fast in the digest. To the limit it was too slow or says nothing.
+            self.stages.learn_limit(self.ended, self.latency(), outcome);
+        } else if self.stages.measured {
+            self.stages.learn(self.ended, self.latency(), outcome);
         }
     }
 
     /// The attempt's time ran out: its own, or the caller's.
     #[cold]
     fn cut_off(&mut self) -> Class {
+        if self.is_cancelled() {
+            self.by_deadline = true; // not the dependency's doing
+            return Class::from(Code::Draining.kind());
+        }
         let (stage, code) = if self.by_deadline {
             (Stage::Deadline, Code::DeadlineExceeded)
         } else {
-            let (attempt, limit) = (self.attempts, self.limit.unwrap_or_default());
-            self.tell(What::AttemptTimeout { attempt, limit });
+            self.tell_timeout();
             (Stage::Timeout, Code::AttemptTimeout)
         };
         self.refuse(stage, code);
         Class::from(code.kind())
     }
 
+    #[cold]
+    pub(super) fn tell_timeout(&self) {
+        let (attempt, limit) = (self.attempts, self.stages.timeout.unwrap_or_default());
+        self.tell(What::AttemptTimeout { attempt, limit });
+    }
+
     /// The wait before the next attempt; none if this one is final.
-    #[inline]
+    #[inline(always)]
     fn next_delay(&mut self, class: Class, before: Duration) -> Option<Duration> {
         let kind = class.kind?;
-        let spec = self.stages.retry.as_ref()?;
+        let spec = self.stages.retry.as_ref().filter(|_| !self.once)?;
         let inside = self.mark.is(kind) && !spec.retry_exhausted;
-        if !spec.retry_on.contains(kind) || inside || self.attempts >= spec.max_attempts {
+        if !spec.retry_on.contains(kind) || inside || self.attempts >= spec.max_attempts || self.is_cancelled() {
             self.gave_up = inside || self.attempts > 1;
             return None;
         }
@@ -265,28 +329,13 @@ impl<S: Store> Ride<'_, S> {
             return None;
         }
         if let Some(budget) = &spec.budget
-            && !stages.kept.budget.withdraw(self.ended, budget)
+            && !stages.kept.retry_budget.withdraw(self.ended, budget)
         {
             self.tell(What::RetryBudgetExhausted);
             return None;
         }
-        self.decided = false;
+        (self.decided, self.hedge_won) = (false, false);
         self.tell(What::Retry { attempt: self.attempts, delay, kind });
         Some(delay)
-    }
-}
-
-impl<S: Store> Stages<S> {
-    /// Feeds the digest and, now and then, tells the breaker what it says.
-    fn watch_latency(&self, now: Time, latency: Duration) {
-        if let Circuit::Breaker { breaker, latency: Some(watch), .. } = &self.circuit {
-            self.store.observe(&watch.digest, now, latency);
-            if self.kept.claims_look(now, watch.look_every) {
-                let value = self.store.quantile(&watch.digest, now, watch.trip.quantile);
-                if let Some(change) = self.store.observe_quantile(breaker, now, value) {
-                    self.observers.tell(&self.key, What::Transition(change));
-                }
-            }
-        }
     }
 }

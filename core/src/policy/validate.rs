@@ -1,8 +1,12 @@
 //! What a policy may say: every mistake is found, each with its path and a reason.
 
-use std::fmt;
-use std::time::Duration;
+mod check;
+mod concurrency;
 
+use std::fmt;
+
+use self::check::{Check, MOST};
+use self::concurrency::{bulkhead, hedge};
 use super::{DeadlineSpec, Policy};
 use crate::breaker::BreakerSpec;
 use crate::budget::BudgetSpec;
@@ -11,9 +15,6 @@ use crate::key::MAX_NAME_BYTES;
 use crate::rate_limit::{MAX_UNITS, Rate, RateLimitSpec};
 use crate::retry::{Backoff, RetrySpec};
 use crate::throttle::ThrottleSpec;
-
-const LONGEST: Duration = Duration::from_secs(24 * 3_600);
-const MOST: u64 = 1_000_000_000;
 
 /// One thing wrong with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,9 +74,14 @@ impl Policy {
         check.optional_duration("timeout", self.timeout);
         check.within("deadline", self.deadline.as_ref(), deadline);
         check.within("rate_limit", self.rate_limit.as_ref(), rate_limit);
+        check.within("bulkhead", self.bulkhead.as_ref(), bulkhead);
         check.within("breaker", self.breaker.as_ref(), breaker);
         check.within("throttle", self.throttle.as_ref(), throttle);
         check.within("retry", self.retry.as_ref(), retry);
+        check.within("hedge", self.hedge.as_ref(), hedge);
+        if self.hedge.is_some() && !self.idempotent {
+            check.say("idempotent", "a hedge runs the operation twice at a time: say idempotent = true if it may");
+        }
         check.found
     }
 }
@@ -131,9 +137,7 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
     if let Some(failures) = spec.consecutive_failures {
         check.count("consecutive_failures", failures.into());
     }
-    if spec.latency_quantile.is_some_and(|quantile| !(quantile > 0.0 && quantile < 1.0)) {
-        check.say("latency_quantile", "must lie between 0 and 1, both excluded");
-    }
+    check.optional_quantile("latency_quantile", spec.latency_quantile);
     check.optional_duration("latency_threshold", spec.latency_threshold);
     check.bounded("latency_duration", spec.latency_duration);
     if spec.latency_quantile.is_some() != spec.latency_threshold.is_some() {
@@ -196,75 +200,10 @@ fn budget(check: &mut Check, spec: &BudgetSpec) {
     }
 }
 
-struct Check {
-    path: String,
-    found: Vec<Mistake>,
-}
-
-impl Check {
-    fn within<T>(&mut self, name: &str, spec: Option<&T>, look: impl FnOnce(&mut Self, &T)) {
-        let Some(spec) = spec else { return };
-        let outer = self.path.len();
-        self.path = format!("{}.{name}", self.path);
-        look(self, spec);
-        self.path.truncate(outer);
-    }
-
-    fn say(&mut self, field: &str, reason: &str) {
-        self.found.push(Mistake { path: format!("{}.{field}", self.path), reason: reason.to_owned() });
-    }
-
-    fn here(&mut self, reason: &str) {
-        self.found.push(Mistake { path: self.path.clone(), reason: reason.to_owned() });
-    }
-
-    /// Zero is fine, for ever is not.
-    fn bounded(&mut self, field: &str, duration: Duration) {
-        if duration > LONGEST {
-            self.say(field, "must be at most 24 hours");
-        }
-    }
-
-    fn duration(&mut self, field: &str, duration: Duration) {
-        if duration < Duration::from_micros(1) {
-            self.say(field, "must be at least a microsecond");
-        }
-        self.bounded(field, duration);
-    }
-
-    fn optional_duration(&mut self, field: &str, duration: Option<Duration>) {
-        if let Some(duration) = duration {
-            self.duration(field, duration);
-        }
-    }
-
-    fn count(&mut self, field: &str, count: u64) {
-        if !(1..=MOST).contains(&count) {
-            self.say(field, &format!("must be between 1 and {MOST}"));
-        }
-    }
-
-    fn optional_share(&mut self, field: &str, share: Option<f64>) {
-        if share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
-            self.say(field, "must be above 0 and at most 1");
-        }
-    }
-
-    fn share_or_zero(&mut self, field: &str, share: f64) {
-        if !(0.0..=1.0).contains(&share) {
-            self.say(field, "must be between 0 and 1");
-        }
-    }
-
-    fn at_least_one(&mut self, field: &str, factor: f64) {
-        if !(1.0..=1e6).contains(&factor) {
-            self.say(field, "must be between 1 and 1,000,000");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::kind::Kind;
 

@@ -50,7 +50,7 @@ impl Mark {
 }
 
 /// At the end of a call: whether it gave up, and on what.
-#[inline]
+#[inline(always)]
 pub(crate) fn note(gave_up: Option<Kind>) {
     GAVE_UP.set(gave_up.map_or(NONE, number));
 }

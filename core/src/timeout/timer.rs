@@ -11,7 +11,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -91,12 +91,6 @@ impl Timer {
             }
             armed.sleep.as_mut().reset(armed.deadline);
         }
-    }
-
-    /// Waits.
-    pub(crate) async fn wait(&mut self, duration: Duration) {
-        poll_fn(|cx| self.poll_after(duration, cx)).await;
-        self.disarm();
     }
 
     /// Ready to be set anew.
@@ -180,9 +174,11 @@ impl fmt::Debug for Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::poll_fn;
 
     async fn wait(duration: Duration) {
-        Timer::default().wait(duration).await;
+        let mut timer = Timer::default();
+        poll_fn(|cx| timer.poll_after(duration, cx)).await;
     }
 
     fn idle() -> usize {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
-use phalanx_store_redis::{Failure, Invocation, RedisOptions, RedisStore, Replied, Wire};
+use phalanx_store_redis::{Failure, Invocation, RedisLocks, RedisOptions, RedisStore, Replied, Wire};
 use redis::Value;
 
 use super::{Bed, ORIGIN};
@@ -23,8 +23,21 @@ pub struct LuaBed {
     replicas: Mutex<Vec<RedisStore>>,
 }
 
+impl LuaBed {
+    /// A replica's store on a clock of its own, as every process has one. Who moves the bed's has to move it too.
+    pub fn store_on(&self, clock: Clock) -> RedisStore {
+        let wire = Arc::new(LuaWire(self.server.clone()));
+        // The budget is generous, because a twin's answer would only say that the machine is busy.
+        let options = RedisOptions { store_budget: Duration::from_millis(500), ..RedisOptions::default() };
+        let store = RedisStore::over_wire(wire, clock, options);
+        self.replicas.lock().push(store.clone());
+        store
+    }
+}
+
 impl Bed for LuaBed {
     type Store = RedisStore;
+    type Locks = RedisLocks;
 
     const SOURCE: Source = Source::Fleet;
     const TELLS_AT_ONCE: bool = false;
@@ -36,12 +49,11 @@ impl Bed for LuaBed {
     }
 
     fn store(&self) -> RedisStore {
-        let wire = Arc::new(LuaWire(self.server.clone()));
-        // The budget is generous, because a twin's answer would only say that the machine is busy.
-        let options = RedisOptions { store_budget: Duration::from_millis(500), ..RedisOptions::default() };
-        let store = RedisStore::over_wire(wire, self.clock.clone(), options);
-        self.replicas.lock().push(store.clone());
-        store
+        self.store_on(self.clock.clone())
+    }
+
+    fn locks(&self) -> RedisLocks {
+        self.store().locks()
     }
 
     fn now(&self) -> Time {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
-use phalanx_store_redis::{RedisOptions, RedisStore};
+use phalanx_store_redis::{RedisLocks, RedisOptions, RedisStore};
 
 use super::lua::settle_all;
 use super::{Bed, ORIGIN};
@@ -23,6 +23,7 @@ pub struct RedisBed {
 
 impl Bed for RedisBed {
     type Store = RedisStore;
+    type Locks = RedisLocks;
 
     const SOURCE: Source = Source::Fleet;
     const TELLS_AT_ONCE: bool = false;
@@ -42,6 +43,10 @@ impl Bed for RedisBed {
         let store = RedisStore::over(client).options(options).virtual_clock(self.clock.clone()).build().unwrap();
         self.replicas.lock().push(store.clone());
         store
+    }
+
+    fn locks(&self) -> RedisLocks {
+        self.store().locks()
     }
 
     fn now(&self) -> Time {

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::estimate::digest::RELATIVE_ERROR;
+use phalanx_core::clock::Time;
+use phalanx_core::estimate::bins::RELATIVE_ERROR;
 use phalanx_core::key::StateKey;
 use phalanx_core::store::{LatencyDigestStore, Store};
 
@@ -13,6 +14,7 @@ use super::{MICRO, SECOND, advance_to_edge, keys_that_look_alike};
 use crate::bed::Bed;
 
 const WINDOW: Duration = Duration::from_secs(10);
+const SLICE: Duration = Duration::from_secs(2);
 const MILLI: Duration = Duration::from_millis(1);
 
 /// One digest, as two replicas hold it.
@@ -49,6 +51,10 @@ impl<B: Bed> Replica<B> {
 
     fn quantile(&self, quantile: f64) -> Option<Duration> {
         self.store.quantile(&self.digest, self.store.clock().now(), quantile)
+    }
+
+    fn quantile_since(&self, since: Time, quantile: f64) -> Option<Duration> {
+        self.store.quantile_since(&self.digest, self.store.clock().now(), since, quantile)
     }
 }
 
@@ -114,7 +120,7 @@ pub async fn what_is_no_latency_is_left_out<B: Bed>() {
 
 pub async fn a_quantile_is_within_its_error<B: Bed>() {
     let fleet = Fleet::<B>::new().await;
-    // From microseconds to most of an hour, each 1 % above the one before: neighbouring bins, six decades.
+    // From microseconds to most of an hour, each 1 % above the one before: every bin or the next, eight decades.
     let latencies: Vec<Duration> = (0..2_000).map(|i| (MICRO * 5).mul_f64(1.01_f64.powi(i))).collect();
     for (i, latency) in latencies.iter().enumerate() {
         let replica = if i % 2 == 0 { &fleet.one } else { &fleet.two };
@@ -166,4 +172,94 @@ pub async fn the_window_forgets<B: Bed>() {
     fleet.bed.settle().await;
     assert_eq!(fleet.one.quantile(0.0), None);
     assert_eq!(fleet.two.quantile(0.0), None);
+}
+
+pub async fn an_epoch_holds_nothing_from_before_it<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    advance_to_edge(&fleet.bed, SLICE).await;
+    fleet.one.observe(500, SECOND);
+    fleet.two.observe(500, SECOND);
+    let since = fleet.one.store.clock().now().after(MICRO);
+    fleet.bed.settle().await;
+    assert_eq!(fleet.one.quantile_since(since, 0.0), None);
+    fleet.bed.advance(SLICE).await;
+    assert_eq!(fleet.one.quantile_since(since, 0.0), None);
+    fleet.one.observe(10, 5 * MILLI);
+    assert_about(fleet.one.quantile_since(since, 0.9), 5 * MILLI);
+    fleet.two.observe(30, 10 * MILLI);
+    fleet.bed.settle().await;
+    for replica in [&fleet.one, &fleet.two] {
+        assert_about(replica.quantile_since(since, 0.2), 5 * MILLI);
+        assert_about(replica.quantile_since(since, 0.95), 10 * MILLI);
+        assert_about(replica.quantile_since(Time::ZERO, 0.5), SECOND);
+        assert_about(replica.quantile(0.5), SECOND);
+    }
+    // An epoch that is older than the window is the window.
+    fleet.bed.advance(WINDOW - SLICE).await;
+    fleet.bed.settle().await;
+    for replica in [&fleet.one, &fleet.two] {
+        assert_eq!(replica.quantile_since(since, 0.9), replica.quantile(0.9));
+        assert_about(replica.quantile_since(since, 0.95), 10 * MILLI);
+    }
+}
+
+pub async fn an_epoch_begins_with_the_next_slice<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    advance_to_edge(&fleet.bed, SLICE).await;
+    let edge = fleet.one.store.clock().now();
+    fleet.bed.advance(SLICE - MICRO).await;
+    fleet.two.observe(10, SECOND);
+    fleet.bed.settle().await;
+    // Whether it has been told or not: nothing of a slice that had begun is in it.
+    fleet.one.observe(10, SECOND);
+    assert_about(fleet.one.quantile_since(edge, 0.9), SECOND);
+    assert_eq!(fleet.one.quantile_since(edge.after(MICRO), 0.9), None);
+    fleet.bed.settle().await;
+    assert_about(fleet.one.quantile_since(edge, 0.95), SECOND);
+    assert_eq!(fleet.one.quantile_since(edge.after(MICRO), 0.0), None);
+    fleet.bed.advance(MICRO).await;
+    fleet.one.observe(10, MILLI);
+    fleet.bed.settle().await;
+    for since in [edge.after(MICRO), edge.after(SLICE)] {
+        assert_about(fleet.one.quantile_since(since, 0.9), MILLI);
+    }
+    assert_eq!(fleet.one.quantile_since(edge.after(SLICE + MICRO), 0.0), None);
+}
+
+pub async fn an_epoch_of_one_replica_is_not_the_others<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    advance_to_edge(&fleet.bed, SLICE).await;
+    fleet.one.observe(100, SECOND);
+    fleet.bed.advance(SLICE).await;
+    fleet.bed.settle().await;
+    let since = fleet.one.store.clock().now();
+    assert_eq!(fleet.one.quantile_since(since, 0.95), None);
+    assert_about(fleet.two.quantile(0.95), SECOND);
+    fleet.two.observe(20, MILLI);
+    fleet.bed.settle().await;
+    assert_about(fleet.one.quantile_since(since, 0.95), MILLI);
+    for replica in [&fleet.one, &fleet.two] {
+        assert_about(replica.quantile(0.5), SECOND);
+        assert_about(replica.quantile(0.1), MILLI);
+    }
+}
+
+pub async fn too_few_samples_since_have_no_quantile<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    advance_to_edge(&fleet.bed, SLICE).await;
+    fleet.one.observe(1_000, 5 * MILLI);
+    fleet.bed.advance(SLICE).await;
+    let since = fleet.one.store.clock().now();
+    fleet.one.observe(10, 5 * MILLI);
+    fleet.two.observe(9, 5 * MILLI);
+    fleet.bed.settle().await;
+    for replica in [&fleet.one, &fleet.two] {
+        assert_eq!(replica.quantile_since(since, 0.95), None);
+        assert_about(replica.quantile_since(since, 0.5), 5 * MILLI);
+    }
+    fleet.two.observe(1, 5 * MILLI);
+    fleet.bed.settle().await;
+    for replica in [&fleet.one, &fleet.two] {
+        assert_about(replica.quantile_since(since, 0.95), 5 * MILLI);
+    }
 }

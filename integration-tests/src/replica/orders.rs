@@ -1,5 +1,6 @@
 //! What a replica is told, and what it tells: plain data, one line of JSON each between processes.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -220,6 +221,15 @@ impl Load {
     }
 }
 
+/// What can be read off one of its pipelines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gauges {
+    /// The bulkhead's limit.
+    pub limit: Option<u32>,
+    /// The hedge's delay.
+    pub hedge_delay: Option<Duration>,
+}
+
 /// What a replica has seen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -229,6 +239,8 @@ pub struct Report {
     pub alone: bool,
     /// Replicas alive, as far as it knows.
     pub replicas: Option<u32>,
+    /// What its bulkheads and hedges show, by route.
+    pub gauges: BTreeMap<String, Gauges>,
     /// What became of its calls since they were last forgotten.
     pub tally: Tally,
     /// What its observers were told, since that was last forgotten.

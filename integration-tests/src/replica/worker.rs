@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use phalanx::{ResilienceModule, StoreMode};
+use phalanx::{Pipeline, ResilienceModule, StoreMode};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -13,7 +13,7 @@ use super::dependency::Dependency;
 use super::ear::Ear;
 use super::ledger::Ledger;
 use super::moment::Moment;
-use super::orders::{Load, Order, Report, Setup};
+use super::orders::{Gauges, Load, Order, Report, Setup};
 use super::starvation;
 
 /// The replica.
@@ -87,6 +87,7 @@ impl Worker {
             at: Moment::now(),
             alone: module.store_mode() == Some(StoreMode::Degraded),
             replicas: module.replicas(),
+            gauges: module.pipelines().iter().map(|pipeline| (pipeline.key().to_string(), gauges(pipeline))).collect(),
             tally: self.ground.ledger.look(),
             told: self.ear.told(),
         }
@@ -106,4 +107,8 @@ impl Worker {
         let seen = timeout(patience, seen).await;
         seen.unwrap_or_else(|_| panic!("not within {patience:?}: {what}; {:#?}", self.look()))
     }
+}
+
+fn gauges(pipeline: &Pipeline) -> Gauges {
+    Gauges { limit: pipeline.bulkhead().map(|view| view.limit), hedge_delay: pipeline.hedge_delay() }
 }

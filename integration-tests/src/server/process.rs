@@ -53,6 +53,11 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
+    /// SIGTERM: what an orchestrator sends.
+    pub fn term(&self) {
+        self.signal(Signal::TERM);
+    }
+
     /// SIGKILL; returns when it is gone. Nothing happens if it already is.
     pub fn kill(&self) {
         self.with(|child| {

@@ -85,6 +85,11 @@ impl Replica {
         self.process.cont();
     }
 
+    /// SIGTERM: what an orchestrator sends.
+    pub fn term(&self) {
+        self.process.term();
+    }
+
     /// SIGKILL; returns when it is gone. What it had written can still be received.
     pub fn kill9(&self) {
         self.process.kill();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use phalanx::base::breaker::{Admission, Sample, Ticket};
 use phalanx::base::kind::Outcome;
+use phalanx::base::lock::{Acquired, LockStore};
 use phalanx::base::store::{Ask, BreakerStore, LatencyDigestStore, RateLimitStore, Store};
 use phalanx::{BreakerSpec, Forced, RateLimitSpec, Source, StateKey};
 use phalanx_store_redis::{Circuit, RedisStore};
@@ -17,6 +18,8 @@ pub async fn play_all(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     let mut decided = play_bucket(store, key).await;
     decided.extend(play_circuit(store, key).await);
     play_digest(store, key).await;
+    play_lock(store).await;
+    play_request(store).await;
     decided
 }
 
@@ -72,4 +75,28 @@ async fn play_digest(store: &RedisStore, key: &StateKey) {
         store.settle().await;
     }
     store.quantile(&digest, now(), 0.5);
+}
+
+/// Acquire, renew, release; and once more to complete it, and to see that.
+async fn play_lock(store: &RedisStore) {
+    let (locks, ttl) = (store.locks(), Duration::from_secs(5));
+    for done in [false, true] {
+        let Ok(Acquired::Held { fence }) = locks.acquire("lock", "me", ttl).await else { return };
+        let _ = locks.renew("lock", "me", fence, ttl).await;
+        let _ = match done {
+            false => locks.release("lock", "me", fence).await,
+            true => locks.complete("lock", "me", fence, "1", ttl).await,
+        };
+    }
+    let _ = locks.completed("lock", "1").await;
+}
+
+/// Claim, renew, release; and once more to answer it, and to see that.
+async fn play_request(store: &RedisStore) {
+    let (requests, lease) = (store.idempotency(), Duration::from_secs(5));
+    let _ = requests.claim("aa", "ff", "01", lease).await;
+    let _ = requests.renew("aa", "01", lease).await;
+    let _ = requests.release("aa", "01").await;
+    let _ = requests.complete("aa", "ff", "01", b"answer", lease).await;
+    let _ = requests.claim("aa", "ff", "02", lease).await;
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use phalanx_integration_tests::lua_server::{Reply, Server, Stored};
 use phalanx_lua::{
-    ALL, LOCK_ACQUIRE, LOCK_RELEASE, LOCK_RENEW, MEMBERSHIP_HEARTBEAT, MEMBERSHIP_LEAVE, PROBE, RATE_LIMIT_ACQUIRE,
+    ALL, LOCK_ACQUIRE, LOCK_COMPLETE, LOCK_COMPLETED, LOCK_RELEASE, LOCK_RENEW, MEMBERSHIP_HEARTBEAT, MEMBERSHIP_LEAVE,
+    PROBE, RATE_LIMIT_ACQUIRE,
 };
 use proptest::prelude::*;
 
@@ -35,7 +36,17 @@ fn renew(server: &Server, owner: &str, fence: i64) -> bool {
 }
 
 fn release(server: &Server, owner: &str, fence: i64) -> bool {
-    run(server, &LOCK_RELEASE, &args![owner, fence, "ph1:locks"]).ints()[1] == 1
+    run(server, &LOCK_RELEASE, &args![owner, fence, "ph1:locks", "id"]).ints()[1] == 1
+}
+
+fn complete(server: &Server, owner: &str, fence: i64) -> bool {
+    let args = args![owner, fence, 2 * TTL, "ph1:locks", "id"];
+    server.run(&LOCK_COMPLETE, &both(), &args).unwrap().ints()[1] == 1
+}
+
+/// The fence under which work was last done, as its mark says.
+fn completed(server: &Server) -> i64 {
+    server.run(&LOCK_COMPLETED, &[SECOND_KEY.to_vec()], &args![]).unwrap().ints()[1]
 }
 
 #[test]
@@ -77,7 +88,7 @@ fn a_lock_has_one_owner_who_may_take_it_again() {
     assert!(renew(&server, "a b", fence) && !renew(&server, "c", fence) && !renew(&server, "a b", fence + 1));
     assert!(!release(&server, "c", fence) && server.published().is_empty());
     assert!(release(&server, "a b", fence) && !release(&server, "a b", fence));
-    assert_eq!(server.published(), [(b"ph1:locks".to_vec(), b"released".to_vec())]);
+    assert_eq!(server.published(), [(b"ph1:locks".to_vec(), b"lock id".to_vec())]);
     assert!(acquire(&server, "c", TTL).1 > fence);
 }
 
@@ -91,6 +102,25 @@ fn a_lock_that_ran_out_is_lost_and_a_clock_that_steps_back_prolongs_it_by_one_tt
     assert!(!renew(&server, "a", fence));
     let (held, next, _) = acquire(&server, "b", TTL);
     assert!(held && next == fence + 1, "it grows although the clock did not");
+}
+
+#[test]
+fn work_is_marked_by_who_holds_the_lock_and_a_mark_that_makes_no_sense_is_none() {
+    let server = Server::new();
+    let fence = acquire(&server, "a", TTL).1;
+    assert!(!complete(&server, "b", fence) && !complete(&server, "a", fence + 1));
+    server.put(SECOND_KEY, Stored::Foreign); // the fence's key here, so that the mark has to overwrite something
+    assert!(complete(&server, "a", fence) && !complete(&server, "a", fence));
+    assert_eq!((completed(&server), server.pttl(SECOND_KEY)), (fence, Some(2 * TTL / 1_000)));
+    server.clock().advance(Duration::from_micros(2 * TTL));
+    assert_eq!(completed(&server), 0);
+    for nonsense in ["", "x", "1", "9007199254740992 9007199254740992", "-1 5"] {
+        server.put(SECOND_KEY, Stored::Text(nonsense.as_bytes().to_vec()));
+        assert_eq!(completed(&server), 0, "{nonsense}");
+    }
+    let fence = acquire(&server, "a", TTL).1;
+    server.clock().advance(Duration::from_micros(TTL));
+    assert!(!complete(&server, "a", fence), "it was lost");
 }
 
 proptest! {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
 
+pub mod fragile;
+pub mod races;
 pub mod stacks;
 
 use std::future::Future;

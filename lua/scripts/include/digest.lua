@@ -1,6 +1,6 @@
 -- A digest's key: 128 bytes of header ('ph1 ', slice_len and the slice of each slot in 16 digits, blanks), then five
--- slots of 552 counters, 32 bits each. A slice lies in the slot of its number modulo five.
-local SLOTS, BINS, HEADER, MAX_BACKSTEP = 5, 552, 128, 1000000
+-- slots of 1,104 counters, 32 bits each. A slice lies in the slot of its number modulo five.
+local SLOTS, BINS, HEADER, MAX_BACKSTEP = 5, 1104, 128, 1000000
 local REPAIRED, OTHER_LENGTH = 1, 2
 
 -- The slices in the header; nothing if there are none to go on with, and flags that say why.

@@ -1,4 +1,4 @@
-//! Listens for changes of phase that other replicas bring about.
+//! Listens for changes of phase that other replicas bring about, and for locks that they release.
 //!
 //! A message says how the circuit stands, so nobody has to ask. Messages can be lost, so whenever the subscription is
 //! made (again), every circuit is asked after once; and circuits in use are asked after in every round anyway.
@@ -54,6 +54,9 @@ async fn follow(fleet: &Fleet, mut subscription: Subscription) {
 
 /// What this replica did itself it hears of in the reply.
 fn hear(fleet: &Fleet, message: &str) {
+    if let Some(lock) = message.strip_prefix("lock ") {
+        return fleet.bells.ring(lock);
+    }
     if let Some(message) = pushed(message)
         && message.by != fleet.owner
         && let Some(circuit) = fleet.keeping.circuits.get(message.id)

@@ -16,11 +16,14 @@ use crate::store::{Answer, Ask, Grant, Store};
 use crate::throttle::{Throttle, ThrottleSpec};
 
 impl<S: Store> Ride<'_, S> {
-    /// Takes the caller's time into account, and asks the outermost guards.
-    #[inline]
+    /// Comes in by the gate, takes the caller's time into account, and asks the outermost guards.
+    #[inline(always)]
     pub(in crate::pipeline) fn passes_gate(&mut self) -> bool {
         let total = self.stages.deadline.total;
         let current = Context::current();
+        if !self.comes_in(current) {
+            return false;
+        }
         let plain = total.is_none() && self.context == Context::EMPTY && current == Context::EMPTY;
         (plain || self.is_in_time(current, total)) && self.passes_guards(Place::BeforeRateLimit)
     }
@@ -79,7 +82,7 @@ impl<S: Store> Ride<'_, S> {
     }
 
     /// Asks the circuit, if it can answer without waiting.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pipeline) fn passes_now(&mut self) -> Step {
         let stages = self.stages;
         match stages.circuit_for(self.attempts) {
@@ -146,7 +149,7 @@ impl<S: Store> Ride<'_, S> {
     }
 
     /// Asks the custom guards of a place, outermost first.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pipeline) fn passes_guards(&mut self, place: Place) -> bool {
         self.stages.guards.is_none() || self.passes_each(place)
     }

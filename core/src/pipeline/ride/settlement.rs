@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 
-use super::{Pass, Ride};
-use crate::breaker::{Count, Sample};
+use super::{Pass, Ride, Seat};
+use crate::breaker::{Count, Sample, Ticket};
 use crate::guard::{CallInfo, Guard};
 use crate::kind::{Kind, Outcome};
 use crate::pipeline::stages::{Circuit, Place};
@@ -24,7 +24,7 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 
     /// Another attempt is being prepared.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pipeline) fn prepare_attempt(&mut self) {
         self.number = self.attempts + 1;
     }
@@ -49,7 +49,7 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 
     /// An attempt is over: whoever admitted it is told.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pipeline) fn settle_attempt(&mut self, outcome: Outcome, kind: Option<Kind>) {
         self.outcome = Some(outcome);
         self.decided = true;
@@ -63,18 +63,32 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 
     /// The call is over: whoever admitted it is told.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pipeline) fn settle_call(&mut self) {
         if !matches!(self.pass, Pass::None) {
             self.settle_pass(self.outcome.unwrap_or(Outcome::Cancelled));
+        }
+        if !matches!(self.seat, Seat::None) {
+            self.stand_up();
         }
         if self.call_guards > 0 {
             self.settle_call_guards(self.outcome.unwrap_or(Outcome::Cancelled));
         }
     }
 
+    /// Whether it tries out a half-open circuit.
+    pub(in crate::pipeline) const fn is_probe(&self) -> bool {
+        matches!(self.pass, Pass::Breaker(Ticket { lease: Some(_), .. }))
+    }
+
+    /// A copy answers in the attempt's place: its admission is the one that will be settled.
+    #[cold]
+    pub(in crate::pipeline) fn take_over(&mut self, ticket: Option<Ticket>) {
+        self.pass = ticket.map_or(Pass::None, Pass::Breaker);
+    }
+
     #[inline]
-    fn settle_pass(&mut self, outcome: Outcome) {
+    pub(in crate::pipeline) fn settle_pass(&mut self, outcome: Outcome) {
         let stages = self.stages;
         match (std::mem::replace(&mut self.pass, Pass::None), &stages.circuit) {
             (Pass::Breaker(ticket), Circuit::Breaker { breaker, .. }) => {
@@ -133,8 +147,12 @@ impl<'a, S: Store> Ride<'a, S> {
         let unheard_of = if panicked || overdue && ran_enough { Outcome::Failure } else { Outcome::Cancelled };
         let outcome = self.outcome.filter(|_| self.decided).unwrap_or(unheard_of);
         self.abandoned = true;
+        if self.attempts > 0 && !self.decided {
+            stages.learn_limit(self.ended, self.latency(), outcome);
+        }
         self.settle_attempt_guards(outcome);
         self.settle_pass(outcome);
+        self.stand_up();
         self.settle_call_guards(outcome);
         self.outcome = Some(outcome);
         if self.untold {

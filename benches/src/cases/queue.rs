@@ -1,0 +1,30 @@
+//! A bulkhead's queue: does a hand-over among 10,000 waiters cost more than one among 100?
+//!
+//! The "peer" is the same queue with 100 waiters, so the ratio is the growth.
+
+use std::error::Error;
+
+use super::Case;
+use crate::contender::Contender;
+use crate::ours::queue::{Displacing, Handing};
+
+const FEW: u32 = 100;
+const MANY: u32 = 10_000;
+
+pub(crate) fn cases() -> Result<Vec<Case>, Box<dyn Error>> {
+    let (mut many, mut few) = (Handing::among(MANY)?, Handing::among(FEW)?);
+    let hand_over = Case {
+        name: "queue_wake_10000",
+        bar: Some(2.0),
+        ours: Contender::plain("phalanx", move || many.hand_over()),
+        peers: vec![Contender::plain("100-waiters", move || few.hand_over())],
+    };
+    let (mut many, mut few) = (Displacing::among(MANY)?, Displacing::among(FEW)?);
+    let displace = Case {
+        name: "queue_displace_10000",
+        bar: None,
+        ours: Contender::plain("phalanx", move || many.displace()),
+        peers: vec![Contender::plain("100-waiters", move || few.displace())],
+    };
+    Ok(vec![hand_over, displace])
+}

@@ -1,0 +1,51 @@
+//! The other half of a lock: whoever keeps what is written under it refuses the fence of a holder that was replaced.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The highest fence that something protected has seen. Keep it where the writes go; a database does the same with
+/// `UPDATE … WHERE fence <= $1`.
+#[derive(Debug, Default)]
+pub struct Fences(AtomicU64);
+
+/// Somebody with a higher fence has written since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// The fence that was refused.
+    pub fence: u64,
+    /// The highest one seen.
+    pub newest: u64,
+}
+
+impl Fences {
+    /// Lets a write under this fence pass, unless one under a higher fence did before.
+    ///
+    /// # Errors
+    /// [`Stale`]: the writer's lock was lost, whatever it believes.
+    pub fn check(&self, fence: u64) -> Result<(), Stale> {
+        let newest = self.0.fetch_max(fence, Ordering::AcqRel);
+        if newest > fence { Err(Stale { fence, newest }) } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Stale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fence {} is stale: {} has written since", self.fence, self.newest)
+    }
+}
+
+impl std::error::Error for Stale {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_below_the_highest_seen_is_refused() {
+        let fences = Fences::default();
+        assert_eq!(fences.check(5), Ok(()));
+        assert_eq!(fences.check(5), Ok(()), "the holder writes more than once");
+        assert_eq!(fences.check(7), Ok(()));
+        assert_eq!(fences.check(5), Err(Stale { fence: 5, newest: 7 }));
+    }
+}

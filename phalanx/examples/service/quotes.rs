@@ -1,0 +1,40 @@
+//! The route: a guarded call to the upstream, and what its refusals become at the edge.
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use phalanx::{Error, Rejection, ResilienceModule};
+
+use crate::upstream::{BadGateway, Upstream};
+
+#[derive(Clone)]
+struct Quotes {
+    module: ResilienceModule,
+    upstream: Upstream,
+}
+
+pub(crate) fn routes(module: ResilienceModule, upstream: Upstream) -> Router {
+    Router::new().route("/quote/{region}", get(quote)).with_state(Quotes { module, upstream })
+}
+
+/// A price from the region's upstream. Each region has a circuit of its own.
+async fn quote(State(Quotes { module, upstream }): State<Quotes>, Path(region): Path<String>) -> Response {
+    match module.run("vendor", region.as_str(), || upstream.price()).await {
+        Ok(price) => format!("{price}\n").into_response(),
+        Err(Error::Rejected(why)) => refused(&module, &why),
+        Err(Error::Inner(BadGateway)) => (StatusCode::BAD_GATEWAY, "the upstream failed\n").into_response(),
+    }
+}
+
+/// A refusal as a response: its status, and when to come back, in whole seconds.
+fn refused(module: &ResilienceModule, why: &Rejection) -> Response {
+    let status = StatusCode::from_u16(module.status(why)).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    let mut headers = HeaderMap::new();
+    if let Some(wait) = why.retry_after() {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    (status, headers, format!("{}\n", why.code())).into_response()
+}

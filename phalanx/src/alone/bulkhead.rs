@@ -1,0 +1,221 @@
+//! A bulkhead by itself.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use phalanx_core::bulkhead::{Arrival, Bulkhead as Hull, BulkheadSpec, BulkheadView, Completion, Entry, Place};
+use phalanx_core::clock::{Clock, Time};
+use phalanx_core::context::Context;
+use phalanx_core::estimate::p2_window::P2Window;
+use phalanx_core::kind::Outcome;
+use phalanx_core::policy::Policy;
+use phalanx_core::policy::validate::ConfigError;
+use phalanx_core::rejection::{Code, Rejection};
+use phalanx_core::timeout::timeout;
+
+use super::check;
+
+/// The window of a limit that is judged by a quantile.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// A bulkhead by itself. Cheap to clone; clones share the slots.
+///
+/// ```
+/// # use phalanx::{Bulkhead, BulkheadSpec};
+/// let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1))?;
+/// let slot = bulkhead.try_enter()?;
+/// assert!(bulkhead.try_enter().is_err());
+/// drop(slot);
+/// assert_eq!(bulkhead.available_slots(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Bulkhead(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    hull: Hull,
+    clock: Clock,
+    /// Whether completions move the limit.
+    learns: bool,
+    /// Recent latencies, if the limit is judged by their quantile.
+    recent: Option<Mutex<P2Window>>,
+}
+
+impl Bulkhead {
+    /// All slots free.
+    ///
+    /// # Errors
+    /// Every mistake of the spec.
+    pub fn new(spec: &BulkheadSpec) -> Result<Self, ConfigError> {
+        Self::with_clock(spec, Clock::detect())
+    }
+
+    /// The same on a clock of your own.
+    ///
+    /// # Errors
+    /// Every mistake of the spec.
+    pub fn with_clock(spec: &BulkheadSpec, clock: Clock) -> Result<Self, ConfigError> {
+        check(Policy::named("alone").bulkhead(*spec))?;
+        let quantile = spec.adaptive.and_then(|adaptive| adaptive.latency_quantile);
+        Ok(Self(Arc::new(Inner {
+            hull: Hull::new(spec),
+            clock,
+            learns: spec.adaptive.is_some() || spec.gradient.is_some(),
+            recent: quantile.map(|quantile| Mutex::new(P2Window::new(WINDOW, quantile))),
+        })))
+    }
+
+    /// Takes a slot now.
+    ///
+    /// # Errors
+    /// `bulkhead_full`: all slots are taken, or somebody waits for the next.
+    #[inline]
+    pub fn try_enter(&self) -> Result<Slot<'_>, Rejection> {
+        if self.0.hull.try_enter() { Ok(self.0.slot()) } else { Err(Rejection::new(Code::BulkheadFull)) }
+    }
+
+    /// Takes a slot, waiting for it in the queue if there is one. The task's [`Context`] says how critical it is, and
+    /// until when it waits; giving up gives the place back.
+    ///
+    /// # Errors
+    /// `bulkhead_full`, `bulkhead_queue_shed`, `bulkhead_queue_timeout` or `deadline_exceeded`.
+    pub async fn enter(&self) -> Result<Slot<'_>, Rejection> {
+        let inner = &*self.0;
+        if inner.hull.try_enter() {
+            return Ok(inner.slot());
+        }
+        let (now, context) = (inner.clock.now(), Context::current());
+        let deadline = context.remaining().map_or(Time::NEVER, |left| now.after(left));
+        let who = Arrival { now, criticality: context.criticality(), deadline };
+        let verdict = match inner.hull.enter(who) {
+            Ok(Entry::Entered) => Ok(()),
+            Ok(Entry::Waiting(place, due)) => inner.wait(place, due.until_from(now)).await,
+            Err(code) => Err(code),
+        };
+        verdict.map(|()| inner.slot()).map_err(Rejection::new)
+    }
+
+    /// How many slots there are, how many are taken, how many wait for one.
+    pub fn inspect(&self) -> BulkheadView {
+        self.0.hull.view()
+    }
+
+    /// Slots that could be taken now.
+    pub fn available_slots(&self) -> u32 {
+        self.inspect().available_slots()
+    }
+}
+
+impl Inner {
+    #[inline]
+    fn slot(&self) -> Slot<'_> {
+        // A fixed limit does not care how long it was taken.
+        let entered = if self.learns { self.clock.now() } else { Time::ZERO };
+        Slot { inner: self, entered }
+    }
+
+    async fn wait(&self, place: Place, patience: Option<Duration>) -> Result<(), Code> {
+        let mut waiting = Waiting { inner: self, place: Some(place) };
+        let verdict = timeout(patience, poll_fn(|cx| self.hull.poll(place, cx.waker()))).await;
+        waiting.place = None;
+        verdict.unwrap_or_else(|_| self.hull.give_up(place))
+    }
+
+    fn learn(&self, done: &Completion) {
+        self.hull.observe(done, &self.clock);
+        if let Some(recent) = &self.recent {
+            let quantile = {
+                let mut recent = recent.lock();
+                recent.observe(done.now, done.latency);
+                recent.quantile(done.now)
+            };
+            if self.hull.judge(done.now, quantile, &self.clock).is_some() {
+                recent.lock().clear(); // the next judgement is about the new limit
+            }
+        }
+    }
+}
+
+/// A place in the queue; given back if the wait for it is given up.
+struct Waiting<'a> {
+    inner: &'a Inner,
+    place: Option<Place>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.inner.hull.abandon(place, &self.inner.clock);
+        }
+    }
+}
+
+/// A slot. Dropping it gives it back; a limit that moves learns from those that say how they ended.
+#[derive(Debug)]
+#[must_use = "dropping it gives the slot back"]
+pub struct Slot<'a> {
+    inner: &'a Inner,
+    entered: Time,
+}
+
+impl Slot<'_> {
+    /// The dependency answered.
+    pub fn succeeded(self) {
+        self.ended(Outcome::Success);
+    }
+
+    /// It did not do its job.
+    pub fn failed(self) {
+        self.ended(Outcome::Failure);
+    }
+
+    fn ended(self, outcome: Outcome) {
+        let Inner { hull, clock, learns, .. } = self.inner;
+        if *learns {
+            let now = clock.now();
+            self.inner.learn(&Completion { now, latency: now.since(self.entered), outcome, in_use: hull.in_use() });
+        }
+    }
+}
+
+impl Drop for Slot<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.inner.hull.leave(&self.inner.clock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::context::{Criticality, scope};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_has_the_slot_when_it_is_given_back_and_one_that_gives_up_costs_nothing() {
+        let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1).queue(2)).unwrap();
+        let slot = bulkhead.try_enter().unwrap();
+        assert!(tokio::time::timeout(MS, bulkhead.enter()).await.is_err());
+        assert_eq!(bulkhead.inspect().waiting, 0);
+        let (entered, ()) = tokio::join!(bulkhead.enter(), async { drop(slot) });
+        assert_eq!(bulkhead.available_slots(), 0);
+        entered.unwrap().succeeded();
+        assert_eq!(bulkhead.available_slots(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_tasks_own_deadline_and_criticality_count() {
+        let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1).queue(1).prioritized()).unwrap();
+        let _slot = bulkhead.try_enter().unwrap();
+        let code = |answer: Result<Slot<'_>, Rejection>| answer.unwrap_err().code();
+        let (low, critical) = tokio::join!(
+            scope(Context::EMPTY.with_criticality(Criticality::BestEffort), bulkhead.enter()),
+            scope(Context::EMPTY.with_timeout(10 * MS), bulkhead.enter()),
+        );
+        assert_eq!((code(low), code(critical)), (Code::BulkheadQueueShed, Code::DeadlineExceeded));
+    }
+}

@@ -1,0 +1,104 @@
+//! Locks of the whole fleet. They fail closed: what Redis did not say in time is not so.
+//!
+//! Waiters hear of a release on the channel that changes of phase are told on, so that one subscription serves both.
+
+use std::time::Duration;
+
+use phalanx_core::lock::{Acquired, LockStore, Unavailable, Watch};
+use phalanx_lua as lua;
+
+use crate::failure::Failure;
+use crate::fleet::Fleet;
+use crate::invocation::{Invocation, integers};
+use crate::keys::Key;
+use crate::store::RedisStore;
+
+/// The locks of the whole fleet: [`RedisStore::locks`]. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RedisLocks(RedisStore);
+
+impl RedisLocks {
+    pub(crate) const fn new(store: RedisStore) -> Self {
+        Self(store)
+    }
+
+    fn fleet(&self) -> &Fleet {
+        self.0.fleet()
+    }
+
+    /// Asks, and reads the numbers after the server's `now`.
+    async fn ask<const N: usize>(&self, key: &Key, call: Invocation) -> Result<[u64; N], Unavailable> {
+        self.0.fleet().keep();
+        let reply = self.fleet().lane(key.slot).ask(call).await.map_err(unavailable)?;
+        let numbers: Vec<u64> = integers(&reply).into_iter().skip(1).map_while(|n| n.try_into().ok()).collect();
+        numbers.try_into().map_err(|_| unavailable(Failure::Call("not a lock's reply".to_owned())))
+    }
+}
+
+fn unavailable(failure: Failure) -> Unavailable {
+    Unavailable { reason: failure.word().to_owned() }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl LockStore for RedisLocks {
+    async fn acquire(&self, name: &str, owner: &str, ttl: Duration) -> Result<Acquired, Unavailable> {
+        let (lock, fence) = self.fleet().keys.lock(name);
+        let mut call = self.fleet().call(&lua::LOCK_ACQUIRE, &[&lock, &fence]);
+        call.arg(owner).arg(micros(ttl));
+        let [held, fence, left] = self.ask(&lock, call).await?;
+        Ok(match held {
+            0 => Acquired::Taken { fence, left: Duration::from_micros(left) },
+            _ => Acquired::Held { fence },
+        })
+    }
+
+    async fn renew(&self, name: &str, owner: &str, fence: u64, ttl: Duration) -> Result<bool, Unavailable> {
+        let (lock, _) = self.fleet().keys.lock(name);
+        let mut call = self.fleet().call(&lua::LOCK_RENEW, &[&lock]);
+        call.arg(owner).arg(fence).arg(micros(ttl));
+        let [held] = self.ask(&lock, call).await?;
+        Ok(held == 1)
+    }
+
+    async fn release(&self, name: &str, owner: &str, fence: u64) -> Result<bool, Unavailable> {
+        let (lock, _) = self.fleet().keys.lock(name);
+        let mut call = self.fleet().call(&lua::LOCK_RELEASE, &[&lock]);
+        call.arg(owner).arg(fence).arg(&self.fleet().channel).arg(&lock.id);
+        let [held] = self.ask(&lock, call).await?;
+        Ok(held == 1)
+    }
+
+    async fn complete(
+        &self,
+        name: &str,
+        owner: &str,
+        fence: u64,
+        version: &str,
+        keep: Duration,
+    ) -> Result<bool, Unavailable> {
+        let (lock, mark) = (self.fleet().keys.lock(name).0, self.fleet().keys.mark(name, version));
+        let mut call = self.fleet().call(&lua::LOCK_COMPLETE, &[&lock, &mark]);
+        call.arg(owner).arg(fence).arg(micros(keep)).arg(&self.fleet().channel).arg(&lock.id);
+        let [held] = self.ask(&lock, call).await?;
+        Ok(held == 1)
+    }
+
+    async fn completed(&self, name: &str, version: &str) -> Result<Option<u64>, Unavailable> {
+        let mark = self.fleet().keys.mark(name, version);
+        let call = self.fleet().call(&lua::LOCK_COMPLETED, &[&mark]);
+        let [fence] = self.ask(&mark, call).await?;
+        Ok((fence > 0).then_some(fence))
+    }
+
+    fn watch(&self, name: &str) -> Watch {
+        self.0.fleet().keep(); // somebody has to listen
+        self.fleet().bells.watch(&self.fleet().keys.lock(name).0.id)
+    }
+
+    fn environment(&self) -> Option<&str> {
+        Some(self.0.environment())
+    }
+}

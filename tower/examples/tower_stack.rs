@@ -1,0 +1,140 @@
+//! A shop that asks a vendor for prices: one policy around its own routes, one around its HTTP client.
+//!
+//! ```text
+//!   caller ──► axum router ──► handler ──► hyper client ──► the vendor, on loopback
+//!              layer "shop"                layer "vendor"
+//!              8 at a time                 retry, circuit, time-out
+//! ```
+//!
+//! `cargo run --example tower_stack`
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use axum::routing::get;
+use http::{Request, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use phalanx::{Backoff, BreakerSpec, BulkheadSpec, Error, Kind, Policy, ResilienceModule, RetrySpec};
+use phalanx_tower::{BoxError, ResilienceLayer, refuse};
+use tower::{Layer, ServiceExt};
+
+const MS: Duration = Duration::from_millis(1);
+const BREAK: Duration = Duration::from_millis(500);
+
+fn policies() -> [Policy; 2] {
+    [
+        Policy::named("shop").bulkhead(BulkheadSpec::fixed(8)),
+        Policy::named("vendor")
+            .breaker(BreakerSpec::consecutive_failures(3).break_for(BREAK))
+            .retry(RetrySpec::attempts(3).on([Kind::Infrastructure]).backoff(Backoff::constant(5 * MS)))
+            .timeout(500 * MS),
+    ]
+}
+
+/// The shop: everything about resilience is in the two lines that make a layer.
+fn shop(module: &ResilienceModule, vendor_url: String) -> Result<Router, BoxError> {
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let vendor = ResilienceLayer::new(module, "vendor")?.route("eu")?.errors_as(Kind::Infrastructure).layer(client);
+
+    let of_vendor = module.clone();
+    let price = move || async move {
+        let request = Request::get(vendor_url).body(Body::empty()).unwrap_or_default();
+        let answer = match vendor.oneshot(request).await {
+            Ok(answer) => answer.map(Body::new),
+            Err(Error::Rejected(no)) => refuse::response(&of_vendor, &no),
+            Err(Error::Inner(_)) => status(StatusCode::BAD_GATEWAY),
+        };
+        Ok::<_, Infallible>(answer)
+    };
+
+    let shop = ResilienceLayer::new(module, "shop")?.answer_rejections();
+    Ok(Router::new().route("/price", get(price)).layer(shop))
+}
+
+/// The vendor: fails as often as it is told to, and counts who comes.
+#[derive(Clone, Default)]
+struct Vendor {
+    failures: Arc<AtomicUsize>,
+    visits: Arc<AtomicUsize>,
+}
+
+impl Vendor {
+    async fn open(&self) -> Result<String, BoxError> {
+        let vendor = self.clone();
+        let answer = move || async move {
+            vendor.visits.fetch_add(1, Relaxed);
+            tokio::time::sleep(5 * MS).await;
+            let failing = vendor.failures.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+            if failing { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}/", listener.local_addr()?);
+        let routes = Router::new().route("/", get(answer));
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        Ok(url)
+    }
+}
+
+fn status(status: StatusCode) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = status;
+    response
+}
+
+/// Asks the shop so many times at once and says what came of it.
+async fn ask(shop: &Router, vendor: &Vendor, times: usize) -> String {
+    let before = vendor.visits.load(Relaxed);
+    let calls: Vec<_> = (0..times)
+        .map(|_| {
+            let request = Request::get("/price").body(Body::empty()).unwrap_or_default();
+            tokio::spawn(shop.clone().oneshot(request))
+        })
+        .collect();
+    let (mut good, mut refused, mut bad, mut after) = (0, 0, 0, None);
+    for call in calls {
+        let answer = match call.await {
+            Ok(Ok(answer)) => answer,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        };
+        match answer.headers().get("retry-after") {
+            _ if answer.status().is_success() => good += 1,
+            Some(seconds) => (refused, after) = (refused + 1, seconds.to_str().ok().map(str::to_owned)),
+            None => bad += 1,
+        }
+    }
+    let after = after.map(|seconds| format!(" (Retry-After: {seconds})")).unwrap_or_default();
+    let visits = vendor.visits.load(Relaxed) - before;
+    format!("{good:>2} good, {bad:>2} bad, {refused:>2} refused{after}; the vendor saw {visits}")
+}
+
+/// The whole story, a line for each scene.
+pub async fn story(mut tell: impl FnMut(String)) -> Result<(), BoxError> {
+    let vendor = Vendor::default();
+    let module = ResilienceModule::in_memory().policies(policies()).build()?;
+    let shop = shop(&module, vendor.open().await?)?;
+
+    tell(format!("healthy, 1 call:         {}", ask(&shop, &vendor, 1).await));
+    vendor.failures.store(2, Relaxed);
+    tell(format!("two hiccups, 1 call:     {}", ask(&shop, &vendor, 1).await));
+    tell(format!("a crowd, 20 at once:     {}", ask(&shop, &vendor, 20).await));
+    vendor.failures.store(usize::MAX, Relaxed);
+    for _ in 0..3 {
+        ask(&shop, &vendor, 1).await; // three in a row are enough
+    }
+    tell(format!("vendor down, 5 calls:    {}", ask(&shop, &vendor, 5).await));
+    vendor.failures.store(0, Relaxed);
+    tokio::time::sleep(BREAK + 20 * MS).await;
+    tell(format!("vendor is back, 1 call:  {}", ask(&shop, &vendor, 1).await));
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), BoxError> {
+    story(|line| println!("{line}")).await
+}

@@ -1,0 +1,132 @@
+//! An answer as it is kept: status, headers and body in one run of bytes.
+//!
+//! `1, status: u16, has body: u8, headers: u16, { name: u16, value: u32, name, value }…, body`, big-endian. What comes
+//! back from a store is not trusted: whatever does not read as that is no answer.
+
+use bytes::{Buf, BufMut, Bytes};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+/// An answer that can be given again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers, without those that concern one connection or one moment.
+    pub headers: HeaderMap,
+    /// The body; none if it was too large to keep.
+    pub body: Option<Bytes>,
+}
+
+const VERSION: u8 = 1;
+
+/// What belongs to one connection or one moment.
+const PASSING: [HeaderName; 9] = [
+    CONNECTION,
+    CONTENT_LENGTH,
+    DATE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+impl Kept {
+    pub(crate) fn new(status: StatusCode, headers: &HeaderMap, body: Option<Bytes>) -> Self {
+        let mut headers = headers.clone();
+        for name in &PASSING {
+            headers.remove(name);
+        }
+        Self { status, headers, body }
+    }
+
+    /// About how much memory it takes.
+    pub fn size(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+        headers + self.body.as_ref().map_or(0, Bytes::len) + 64
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.size());
+        bytes.put_u8(VERSION);
+        bytes.put_u16(self.status.as_u16());
+        bytes.put_u8(self.body.is_some().into());
+        // A head that does not fit is far beyond what any server lets through; what fits is kept.
+        let fits = |(name, value): &(&HeaderName, &HeaderValue)| {
+            u16::try_from(name.as_str().len()).is_ok() && u32::try_from(value.len()).is_ok()
+        };
+        let headers: Vec<_> = self.headers.iter().filter(fits).take(u16::MAX.into()).collect();
+        bytes.put_u16(headers.len() as u16);
+        for (name, value) in headers {
+            bytes.put_u16(name.as_str().len() as u16);
+            bytes.put_u32(value.len() as u32);
+            bytes.put_slice(name.as_str().as_bytes());
+            bytes.put_slice(value.as_bytes());
+        }
+        bytes.put_slice(self.body.as_deref().unwrap_or_default());
+        bytes
+    }
+
+    /// Read back; nothing if it is not an answer.
+    pub fn decode(bytes: impl Into<Bytes>) -> Option<Self> {
+        let mut bytes: Bytes = bytes.into();
+        if bytes.try_get_u8().ok()? != VERSION {
+            return None;
+        }
+        let status = StatusCode::from_u16(bytes.try_get_u16().ok()?).ok()?;
+        let has_body = bytes.try_get_u8().ok()? == 1;
+        let mut headers = HeaderMap::new();
+        for _ in 0..bytes.try_get_u16().ok()? {
+            let (name, value) = (bytes.try_get_u16().ok()?, bytes.try_get_u32().ok()?);
+            let (name, value) = (usize::from(name), usize::try_from(value).ok()?);
+            if bytes.remaining() < name.checked_add(value)? {
+                return None;
+            }
+            let name = HeaderName::from_bytes(&bytes.split_to(name)).ok()?;
+            let value = HeaderValue::from_maybe_shared(bytes.split_to(value)).ok()?;
+            headers.try_append(name, value).ok()?;
+        }
+        Some(Self { status, headers, body: has_body.then_some(bytes) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_belongs_to_one_connection_is_not_kept() {
+        let mut headers = HeaderMap::new();
+        for name in ["connection", "date", "content-length", "etag"] {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        assert_eq!(Kept::new(StatusCode::OK, &headers, None).headers.keys().collect::<Vec<_>>(), ["etag"]);
+    }
+
+    proptest! {
+        #[test]
+        fn an_answer_is_read_back_as_it_was(
+            status in 100_u16..1000, body in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..200)),
+            headers in proptest::collection::vec(("[a-z][a-z0-9-]{0,20}", "[ -~]{0,40}"), 0..6),
+        ) {
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+            }
+            let kept = Kept { status: StatusCode::from_u16(status).unwrap(), headers: map, body: body.map(Bytes::from) };
+            prop_assert_eq!(Kept::decode(kept.encode()), Some(kept));
+        }
+
+        #[test]
+        fn any_bytes_are_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0_usize..60) {
+            let _ = Kept::decode(bytes);
+            let kept = Kept::new(StatusCode::OK, &HeaderMap::from_iter([(DATE, HeaderValue::from_static("x"))]), None);
+            let bytes = kept.encode();
+            let _ = Kept::decode(bytes[..cut.min(bytes.len())].to_vec());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What the layer itself answers.
+
+use bytes::Bytes;
+use http::Response;
+
+use crate::edge::Problem;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    KeyMissing,
+    KeyInvalid,
+    BodyUnreadable,
+    BodyTooLarge,
+    Mismatch,
+    InProgress,
+    AnswerNotKept,
+}
+
+impl Trouble {
+    const fn row(self) -> (u16, &'static str, &'static str, &'static str) {
+        match self {
+            Self::KeyMissing => (400, "VALIDATION", "idempotency_key_missing", "this request needs an Idempotency-Key"),
+            Self::KeyInvalid => {
+                (400, "VALIDATION", "idempotency_key_invalid", "the Idempotency-Key is too long, repeated or not plain")
+            }
+            Self::BodyUnreadable => (400, "VALIDATION", "idempotency_body_unreadable", "the body could not be read"),
+            Self::BodyTooLarge => {
+                (413, "VALIDATION", "idempotency_body_too_large", "the body is too large for an Idempotency-Key")
+            }
+            Self::Mismatch => {
+                (409, "CONFLICT", "idempotency_mismatch", "another request was sent with this Idempotency-Key")
+            }
+            Self::InProgress => {
+                (409, "CONFLICT", "idempotency_in_progress", "the first request with this Idempotency-Key still runs")
+            }
+            Self::AnswerNotKept => {
+                (409, "CONFLICT", "idempotency_answer_not_kept", "the request was done; its answer was not kept")
+            }
+        }
+    }
+
+    pub(crate) fn into_response<B: From<Bytes>>(self) -> Response<B> {
+        let (status, area, code, title) = self.row();
+        let problem = Problem {
+            explained_at: "https://docs.rs/phalanx-tower/latest/phalanx_tower/idempotency/index.html".to_owned(),
+            title,
+            status,
+            code,
+            message_id: format!("{area}.{code}"),
+            retry_after: (self == Self::InProgress).then_some(1),
+        };
+        problem.into_response()
+    }
+}

@@ -1,0 +1,98 @@
+//! On axum routers: around a whole router and around single routes, with axum cloning the services as it likes.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+
+mod support;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use phalanx::*;
+use phalanx_tower::ResilienceLayer;
+use support::*;
+use tower::ServiceExt;
+
+async fn get_status(app: &Router, path: &str) -> StatusCode {
+    let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+    app.clone().oneshot(request).await.unwrap().status()
+}
+
+fn limited() -> ResilienceModule {
+    module(Policy::named("p").rate_limit(RateLimitSpec::new(2, 3_600 * SECOND)))
+}
+
+#[tokio::test]
+async fn around_a_router_all_routes_and_clones_share_one_state() {
+    let module = limited();
+    let layer = ResilienceLayer::new(&module, "p").unwrap().answer_rejections();
+    let routes = Router::new().route("/a", get(async || "a")).route("/b", get(async || "b"));
+    let app = routes.layer(layer);
+    assert_eq!(get_status(&app, "/a").await, 200);
+    assert_eq!(get_status(&app.clone(), "/b").await, 200);
+    let request = Request::builder().uri("/a").body(Body::empty()).unwrap();
+    let refused = app.oneshot(request).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()["retry-after"], "1800");
+    assert!(refused.into_body().collect().await.unwrap().to_bytes().is_empty());
+}
+
+#[tokio::test]
+async fn around_a_route_the_others_are_not_touched_and_404s_cost_nothing() {
+    let module = limited();
+    let layer = ResilienceLayer::new(&module, "p").unwrap().route("a").unwrap().answer_rejections();
+    let app = Router::new().route("/a", get(async || "a")).route_layer(layer).route("/b", get(async || "b"));
+    for _ in 0..3 {
+        assert_eq!(get_status(&app, "/nowhere").await, 404);
+    }
+    let mut answers = Vec::new();
+    for path in ["/a", "/a", "/a", "/b"] {
+        answers.push(get_status(&app, path).await.as_u16());
+    }
+    assert_eq!(answers, [200, 200, 429, 200]);
+}
+
+#[tokio::test]
+async fn the_route_can_be_the_path() {
+    let module = limited();
+    let layer = ResilienceLayer::new(&module, "p").unwrap().answer_rejections();
+    let layer = layer.route_by(|request: &Request<Body>| request.uri().path().into());
+    let app = Router::new().fallback(async || "x").layer(layer);
+    let mut answers = Vec::new();
+    for path in ["/a", "/a", "/a", "/b"] {
+        answers.push(get_status(&app, path).await.as_u16());
+    }
+    assert_eq!(answers, [200, 200, 429, 200]);
+}
+
+#[tokio::test]
+async fn over_many_connections_the_circuit_is_one() {
+    let module = module(Policy::named("p").breaker(brittle()));
+    let layer = ResilienceLayer::new(&module, "p").unwrap().answer_rejections();
+    let broken = Router::new().route("/", get(async || StatusCode::INTERNAL_SERVER_ERROR)).layer(layer);
+    let url = serve(broken).await;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        // A client of its own has a connection of its own, and axum a clone of the service for it.
+        answers.push(reqwest::Client::new().get(&url).send().await.unwrap().status().as_u16());
+    }
+    assert_eq!(answers, [500, 503, 503]);
+}
+
+#[tokio::test]
+async fn a_refusal_can_be_a_response_of_your_own() {
+    let module = limited();
+    let layer = ResilienceLayer::new(&module, "p").unwrap();
+    let layer = layer.map_rejection(|rejection| {
+        let body = Body::from(rejection.code().name());
+        http::Response::builder().status(rejection.status()).body(body).unwrap_or_default()
+    });
+    let app = Router::new().route("/", get(async || "fine")).layer(layer);
+    let mut bodies = Vec::new();
+    for _ in 0..3 {
+        let response = app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+        bodies.push(response.into_body().collect().await.unwrap().to_bytes());
+    }
+    assert_eq!(bodies, ["fine", "fine", "rate_limited"]);
+}

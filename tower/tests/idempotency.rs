@@ -1,0 +1,304 @@
+//! Requests with an `Idempotency-Key`, over the store in memory and on moved time.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+
+mod effects;
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use effects::{Ledger, request, send, service, text};
+use phalanx_tower::idempotency::{
+    Claim, IdempotencyLayer, IdempotencyStore, Kept, MemoryIdempotency, OnUnavailable, Ticket, Unavailable,
+};
+use tokio::time::{sleep, timeout};
+use tower::ServiceExt;
+
+fn memory() -> IdempotencyLayer<MemoryIdempotency> {
+    IdempotencyLayer::new(MemoryIdempotency::new())
+}
+
+fn code(body: &str) -> String {
+    let problem: serde_json::Value = serde_json::from_str(body).unwrap();
+    problem["code"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_request_gets_the_first_ones_answer_marked() {
+    let (ledger, layer) = (Ledger::default(), memory());
+    let app = service(&ledger, &layer);
+    assert_eq!(send(&app, request(Some("k"), "5 €", &[])).await, (201, false, "1: 5 €".to_owned()));
+    let again = app.clone().oneshot(request(Some("k"), "5 €", &[])).await.unwrap();
+    assert_eq!(again.headers()["x-effect"], "1", "headers come back too");
+    assert_eq!(send(&app, request(Some("k"), "5 €", &[])).await, (201, true, "1: 5 €".to_owned()));
+    assert_eq!((ledger.effects(), layer.counts().run, layer.counts().replayed), (1, 1, 2));
+    assert_eq!(send(&app, request(Some("other"), "5 €", &[])).await.0, 201);
+    assert_eq!(ledger.effects(), 2);
+}
+
+/// Document 003, chapter 8, test E.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_on_the_first_try_and_a_retry_have_one_effect() {
+    let (ledger, layer) = (Ledger::default(), memory());
+    let app = service(&ledger, &layer);
+    let slow = [("x-takes", "1000"), ("x-request-timeout", "200")];
+    let (status, _, body) = send(&app, request(Some("k"), "5", &slow)).await;
+    assert_eq!((status, code(&body)), (504, "deadline_exceeded".to_owned()));
+    assert_eq!(ledger.effects(), 0, "it has not happened yet, and goes on");
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
+    assert_eq!(ledger.effects(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_up_does_not_stop_the_work_half_way() {
+    let (ledger, layer) = (Ledger::default(), memory());
+    let app = service(&ledger, &layer);
+    let gone = timeout(Duration::from_millis(10), send(&app, request(Some("k"), "5", &[("x-takes", "1000")]))).await;
+    assert!(gone.is_err());
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(ledger.effects(), 1);
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_payload_method_or_path_under_the_same_key_is_a_conflict() {
+    let (ledger, layer) = (Ledger::default(), memory());
+    let app = service(&ledger, &layer);
+    send(&app, request(Some("k"), "5", &[])).await;
+    let (status, _, body) = send(&app, request(Some("k"), "6", &[])).await;
+    assert_eq!((status, code(&body)), (409, "idempotency_mismatch".to_owned()));
+    for other in [Request::put("/pay"), Request::post("/pay?twice")] {
+        let other = other.header("idempotency-key", "k").body(Body::from("5")).unwrap();
+        assert_eq!(send(&app, other).await.0, 409);
+    }
+    let (running, other) = tokio::join!(send(&app, request(Some("r"), "5", &[("x-takes", "50")])), async {
+        sleep(Duration::from_millis(10)).await;
+        send(&app, request(Some("r"), "6", &[])).await
+    });
+    assert_eq!((running.0, other.0), (201, 409), "also while the first one runs");
+    assert_eq!((ledger.effects(), layer.counts().mismatched), (2, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_in_flight_wait_for_the_answer_up_to_a_bound() {
+    let (ledger, layer) = (Ledger::default(), memory().wait(Duration::from_millis(400)));
+    let app = service(&ledger, &layer);
+    let duplicates = |takes: &'static str| {
+        let app = app.clone();
+        async move {
+            let one = || send(&app, request(Some(takes), "5", &[("x-takes", takes)]));
+            let all = futures_util::future::join_all((0..5).map(|_| one())).await;
+            all.into_iter().map(|(status, ..)| status).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(duplicates("300").await, [201; 5]);
+    assert_eq!(duplicates("900").await, [201, 409, 409, 409, 409]);
+    assert_eq!((ledger.effects(), layer.counts().in_progress), (2, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_or_finds_no_place_to_is_told_at_once() {
+    for layer in [memory().wait(Duration::ZERO), memory().max_waiting(0)] {
+        let app = service(&Ledger::default(), &layer);
+        let (first, (status, _, body)) =
+            tokio::join!(send(&app, request(Some("k"), "5", &[("x-takes", "100")])), async {
+                sleep(Duration::from_millis(1)).await;
+                let start = tokio::time::Instant::now();
+                let response = app.clone().oneshot(request(Some("k"), "5", &[])).await.unwrap();
+                assert_eq!(response.headers()["retry-after"], "1");
+                assert!(start.elapsed() < Duration::from_millis(5));
+                (response.status().as_u16(), false, text(response).await)
+            });
+        assert_eq!((first.0, status, code(&body)), (201, 409, "idempotency_in_progress".to_owned()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_or_a_not_now_gives_the_key_back_and_a_no_is_kept() {
+    let (ledger, layer) = (Ledger::default(), memory());
+    let app = service(&ledger, &layer);
+    for (status, runs_again) in
+        [("500", true), ("503", true), ("429", true), ("401", true), ("422", false), ("404", false)]
+    {
+        let before = ledger.effects();
+        for _ in 0..2 {
+            assert_eq!(send(&app, request(Some(status), "5", &[("x-status", status)])).await.0.to_string(), status);
+        }
+        assert_eq!(ledger.effects() - before == 2, runs_again, "{status}");
+    }
+    assert_eq!(layer.counts().released, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_the_clients_and_gives_the_key_back() {
+    let (ledger, layer) = (Ledger::default(), memory());
+    let app = service(&ledger, &layer);
+    let panicking = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, request(Some("k"), "5", &[("x-panics", "1")])).await }
+    });
+    assert!(panicking.await.unwrap_err().is_panic());
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await.0, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_too_large_is_given_once_and_the_work_is_not_done_again() {
+    let (ledger, layer) = (Ledger::default(), memory().max_answer_body(100));
+    let app = service(&ledger, &layer);
+    let large = || request(Some("k"), "5", &[("x-size", "200")]);
+    let first = app.clone().oneshot(large()).await.unwrap();
+    assert_eq!(first.headers()["idempotency-stored"], "false");
+    assert_eq!(text(first).await.len(), 204);
+    let (status, _, body) = send(&app, large()).await;
+    assert_eq!((status, code(&body)), (409, "idempotency_answer_not_kept".to_owned()));
+    assert_eq!((ledger.effects(), layer.counts().not_kept), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_forgotten_after_its_time_to_live() {
+    let (ledger, layer) = (Ledger::default(), memory());
+    let app = service(&ledger, &layer);
+    send(&app, request(Some("k"), "5", &[])).await;
+    sleep(Duration::from_secs(86_399)).await;
+    assert!(send(&app, request(Some("k"), "5", &[])).await.1);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, false, "2: 5".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_renewed_while_the_work_runs_and_work_without_end_is_cut_off() {
+    let (ledger, layer) = (Ledger::default(), memory().lease(Duration::from_secs(3)).wait(Duration::ZERO));
+    let app = service(&ledger, &layer);
+    let long = [("x-takes", "50000"), ("x-request-timeout", "10")];
+    assert_eq!(send(&app, request(Some("k"), "5", &long)).await.0, 504);
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await.0, 409, "long past its lease");
+    sleep(Duration::from_secs(31)).await;
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
+
+    let endless = [("x-takes", "1000000"), ("x-request-timeout", "10")];
+    assert_eq!(send(&app, request(Some("e"), "5", &endless)).await.0, 504);
+    sleep(Duration::from_millis(59_900)).await;
+    assert_eq!(send(&app, request(Some("e"), "5", &[])).await.0, 409);
+    sleep(Duration::from_millis(3_200)).await;
+    assert_eq!(send(&app, request(Some("e"), "5", &[])).await.0, 201, "60 s and a lease");
+    assert_eq!(layer.counts().unfinished, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_work_runs_than_there_are_slots_also_when_its_clients_have_gone() {
+    let (ledger, layer) = (Ledger::default(), memory().max_running(1));
+    let app = service(&ledger, &layer);
+    let slow = [("x-takes", "1000"), ("x-request-timeout", "10")];
+    assert_eq!(send(&app, request(Some("a"), "5", &slow)).await.0, 504);
+    let (status, _, body) = send(&app, request(Some("b"), "5", &[])).await;
+    assert_eq!((status, code(&body)), (503, "bulkhead_full".to_owned()));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(send(&app, request(Some("b"), "5", &[])).await.0, 201, "its key was given back");
+    assert_eq!(ledger.effects(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_other_callers_are_other_keys() {
+    let (ledger, layer) = (Ledger::default(), memory());
+    let app = service(&ledger, &layer);
+    let as_user = |user: &str| request(Some("k"), "5", &[("authorization", user)]);
+    send(&app, as_user("alice")).await;
+    assert_eq!(send(&app, as_user("bob")).await, (201, false, "2: 5".to_owned()));
+    assert!(send(&app, as_user("alice")).await.1);
+
+    let by_tenant = memory().scope(|parts| parts.headers.get("x-tenant").map_or(Vec::new(), |v| v.as_bytes().to_vec()));
+    let app = service(&ledger, &by_tenant);
+    let of = |tenant: &str, token: &str| request(Some("k"), "5", &[("x-tenant", tenant), ("authorization", token)]);
+    send(&app, of("acme", "token 1")).await;
+    assert!(send(&app, of("acme", "token 2")).await.1, "a new token is the same tenant");
+    assert!(!send(&app, of("other", "token 2")).await.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_and_bodies_have_limits_and_safe_requests_none() {
+    let (ledger, layer) = (Ledger::default(), memory().required(true).max_request_body(10));
+    let app = service(&ledger, &layer);
+    let refused = async |request| {
+        let (status, _, body) = send(&app, request).await;
+        (status, code(&body))
+    };
+    assert_eq!(refused(request(None, "5", &[])).await, (400, "idempotency_key_missing".to_owned()));
+    let (long, twice) = ("k".repeat(256), [("idempotency-key", "b")]);
+    for bad in [request(Some(&long), "5", &[]), request(Some(""), "5", &[]), request(Some("a"), "5", &twice)] {
+        assert_eq!(refused(bad).await, (400, "idempotency_key_invalid".to_owned()));
+    }
+    let binary = Request::post("/pay").header("idempotency-key", &b"\xff"[..]).body(Body::empty()).unwrap();
+    assert_eq!(refused(binary).await.0, 400);
+    assert_eq!(refused(request(Some("k"), "12345678901", &[])).await, (413, "idempotency_body_too_large".to_owned()));
+    assert_eq!(send(&app, Request::get("/pay").body(Body::empty()).unwrap()).await.0, 405, "the router's own word");
+    assert_eq!(ledger.effects(), 0);
+    assert_eq!(send(&service(&ledger, &memory()), request(None, "5", &[])).await.0, 201, "not required, not missed");
+}
+
+/// Says that it is away, after what it was asked for has happened or not.
+struct Away(MemoryIdempotency);
+
+fn away<T>() -> Result<T, Unavailable> {
+    Err(Unavailable { reason: "test".to_owned() })
+}
+
+impl IdempotencyStore for Away {
+    async fn claim(&self, ticket: &Ticket, lease: Duration) -> Result<Claim, Unavailable> {
+        self.0.claim(ticket, lease).await?;
+        away()
+    }
+    async fn renew(&self, _: &Ticket, _: Duration) -> Result<bool, Unavailable> {
+        away()
+    }
+    async fn complete(&self, _: &Ticket, _: &Kept, _: Duration) -> Result<bool, Unavailable> {
+        away()
+    }
+    async fn release(&self, ticket: &Ticket) -> Result<bool, Unavailable> {
+        self.0.release(ticket).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_store_it_refuses_unless_told_to_let_pass() {
+    let ledger = Ledger::default();
+    let refusing = IdempotencyLayer::new(Away(MemoryIdempotency::new()));
+    let app = service(&ledger, &refusing);
+    let response = app.clone().oneshot(request(Some("k"), "5", &[])).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.headers()["retry-after"].clone()), (503, "1".parse().unwrap()));
+    assert_eq!(code(&text(response).await), "store_unavailable");
+    assert_eq!((ledger.effects(), refusing.counts().unavailable), (0, 1));
+    let passing = IdempotencyLayer::new(Away(MemoryIdempotency::new())).on_unavailable(OnUnavailable::Pass);
+    assert_eq!(send(&service(&ledger, &passing), request(Some("k"), "5", &[])).await.0, 201);
+}
+
+/// Claims, and then is away for some completions.
+struct Forgetful(MemoryIdempotency, std::sync::atomic::AtomicU32);
+
+impl IdempotencyStore for Forgetful {
+    async fn claim(&self, ticket: &Ticket, lease: Duration) -> Result<Claim, Unavailable> {
+        self.0.claim(ticket, lease).await
+    }
+    async fn renew(&self, ticket: &Ticket, lease: Duration) -> Result<bool, Unavailable> {
+        self.0.renew(ticket, lease).await
+    }
+    async fn complete(&self, ticket: &Ticket, answer: &Kept, ttl: Duration) -> Result<bool, Unavailable> {
+        let again = self.1.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) > 1;
+        if again { away() } else { self.0.complete(ticket, answer, ttl).await }
+    }
+    async fn release(&self, ticket: &Ticket) -> Result<bool, Unavailable> {
+        self.0.release(ticket).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_a_store_did_not_take_is_offered_again() {
+    let ledger = Ledger::default();
+    let layer = IdempotencyLayer::new(Forgetful(MemoryIdempotency::new(), 3.into()));
+    let app = service(&ledger, &layer);
+    let first = app.clone().oneshot(request(Some("k"), "5", &[])).await.unwrap();
+    assert_eq!((first.status().as_u16(), &first.headers()["idempotency-stored"]), (201, &"false".parse().unwrap()));
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()), "it waited for it");
+    assert_eq!(ledger.effects(), 1);
+}

@@ -1,0 +1,136 @@
+//! Requests with an `Idempotency-Key` over a real Redis: two replicas, one effect.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+
+mod effects;
+
+use std::time::Duration;
+
+use effects::{Ledger, request, send, service};
+use phalanx::{RedisOptions, ResilienceModule};
+use phalanx_integration_tests::server::{Redis, Spawned};
+use phalanx_store_redis::RedisStore;
+use phalanx_tower::idempotency::{
+    Claim, IdempotencyLayer, IdempotencyStore, Kept, MemoryIdempotency, RedisIdempotency, Ticket,
+};
+use redis::Client;
+use tokio::time::{Instant, sleep};
+
+/// Generous: what is tested here is what happens, not how fast.
+const BUDGET: Duration = Duration::from_millis(500);
+
+fn replica(url: &str, prefix: &str) -> RedisStore {
+    let options = RedisOptions { prefix: Some(prefix.to_owned()), store_budget: BUDGET, ..RedisOptions::default() };
+    RedisStore::over(Client::open(url).unwrap()).options(options).build().unwrap()
+}
+
+fn layer(store: &RedisStore) -> IdempotencyLayer<RedisIdempotency> {
+    IdempotencyLayer::new(RedisIdempotency::over(store))
+}
+
+fn ticket(key: &str, fingerprint: &str, owner: &str) -> Ticket {
+    Ticket { key: key.to_owned(), fingerprint: fingerprint.to_owned(), owner: owner.to_owned() }
+}
+
+fn answer() -> Kept {
+    Kept::decode(vec![1, 0, 200, 1, 0, 0, b'h', b'i']).unwrap()
+}
+
+/// The behaviour list of the store, on whichever there is. Leases are real time here, so it waits for them.
+async fn keeps_its_promises(store: &impl IdempotencyStore) {
+    const LEASE: Duration = Duration::from_millis(200);
+    const LONG: Duration = Duration::from_secs(60);
+    let (mine, others) = (ticket("aa", "ff", "01"), ticket("aa", "ff", "02"));
+    let another = ticket("aa", "ee", "03");
+    assert!(matches!(store.claim(&mine, LONG).await, Ok(Claim::Claimed)));
+    assert!(matches!(store.claim(&others, LONG).await, Ok(Claim::Running)));
+    assert!(matches!(store.claim(&another, LONG).await, Ok(Claim::Mismatch)));
+    assert_eq!(store.release(&others).await, Ok(false));
+    assert_eq!(store.release(&mine).await, Ok(true));
+    assert!(matches!(store.claim(&others, LEASE).await, Ok(Claim::Claimed)));
+    sleep(LEASE / 2).await;
+    assert_eq!(store.renew(&others, LEASE).await, Ok(true));
+    assert_eq!(store.renew(&mine, LEASE).await, Ok(false));
+    let start = Instant::now();
+    while !matches!(store.claim(&mine, LONG).await, Ok(Claim::Claimed)) {
+        assert!(start.elapsed() < 20 * LEASE, "a claim that nobody renews runs out");
+        sleep(LEASE / 10).await;
+    }
+    assert_eq!(store.complete(&others, &answer(), LONG).await, Ok(false), "somebody else works on it");
+    assert_eq!(store.complete(&mine, &answer(), LEASE).await, Ok(true));
+    assert!(matches!(store.claim(&another, LONG).await, Ok(Claim::Mismatch)));
+    let start = Instant::now();
+    loop {
+        match store.claim(&others, LONG).await {
+            Ok(Claim::Answered(kept)) => assert_eq!(kept, answer()),
+            Ok(Claim::Claimed) => break,
+            other => panic!("{other:?}"),
+        }
+        assert!(start.elapsed() < 20 * LEASE, "an answer is forgotten after its time");
+        sleep(LEASE / 10).await;
+    }
+}
+
+#[tokio::test]
+async fn memory_and_redis_keep_the_same_promises() {
+    keeps_its_promises(&MemoryIdempotency::new()).await;
+    keeps_its_promises(&RedisIdempotency::over(&replica(Redis::shared().await, "promises"))).await;
+}
+
+/// Document 003, chapter 8, test E, and the retry goes to another replica.
+#[tokio::test]
+async fn a_timeout_on_one_replica_and_a_retry_on_another_have_one_effect() {
+    let url = Redis::shared().await;
+    let ledger = Ledger::default();
+    let (one, two) = (replica(url, "effect"), replica(url, "effect"));
+    let (first, second) = (service(&ledger, &layer(&one)), service(&ledger, &layer(&two)));
+    let slow = [("x-takes", "600"), ("x-request-timeout", "150")];
+    assert_eq!(send(&first, request(Some("k"), "5", &slow)).await.0, 504);
+    assert_eq!(send(&second, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
+    assert_eq!(send(&first, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
+    assert_eq!(send(&second, request(Some("k"), "6", &[])).await.0, 409);
+    assert_eq!(ledger.effects(), 1);
+}
+
+#[tokio::test]
+async fn whatever_a_client_calls_its_request_its_words_are_in_no_key() {
+    let server = Spawned::start().await;
+    let store = replica(&server.url(), "words");
+    let app = service(&Ledger::default(), &layer(&store));
+    for key in ["{x}:y", "a b", "order-17*", &"long".repeat(60)] {
+        assert_eq!(send(&app, request(Some(key), "5", &[("authorization", "hunter2")])).await.0, 201);
+    }
+    let keys = server.cli(&["KEYS", "words:ph1:{default:i:*"]).await;
+    let plain = |key: &str| key.len() == "words:ph1:{default:i:}".len() + 32;
+    assert_eq!(keys.lines().filter(|key| plain(key.trim_matches('"'))).count(), 4, "{keys}");
+    for key in keys.lines() {
+        let ttl: i64 = server.cli(&["PTTL", key]).await.parse().unwrap();
+        assert!((86_000_000..=86_400_000).contains(&ttl), "{ttl}");
+        assert!(!server.cli(&["GET", key]).await.contains("hunter2"));
+    }
+}
+
+#[tokio::test]
+async fn without_redis_it_refuses_within_its_budget_and_goes_on_when_it_is_back() {
+    let server = Spawned::start().await;
+    let module =
+        ResilienceModule::with_redis(Client::open(server.url()).unwrap()).store_budget(BUDGET).build().unwrap();
+    let layer = IdempotencyLayer::new(RedisIdempotency::of(&module).unwrap());
+    let ledger = Ledger::default();
+    let app = service(&ledger, &layer);
+    assert_eq!(send(&app, request(Some("a"), "5", &[])).await.0, 201);
+    server.kill();
+    for _ in 0..5 {
+        let start = Instant::now();
+        assert_eq!(send(&app, request(Some("b"), "5", &[])).await.0, 503);
+        assert!(start.elapsed() < 3 * BUDGET);
+    }
+    assert_eq!(ledger.effects(), 1);
+    server.restart().await;
+    let start = Instant::now();
+    while send(&app, request(Some("b"), "5", &[])).await.0 != 201 {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(ledger.effects(), 2);
+}
