@@ -106,8 +106,8 @@ async fn each_back_off_is_decided_on_what_came_after_the_one_before() {
     serve(&pipeline, 100, 150 * MS, Ok(1)).await;
     let lowered = limit(&pipeline);
     assert!(lowered < MOST);
-    // Most of the window is still slow, but of what came since, nothing is.
-    serve(&pipeline, 3_000, MS, Ok(1)).await;
+    // Most of the window is still slow, but of what came since, nothing is: 65 answers in two cooldowns.
+    serve(&pipeline, 65, 30 * MS, Ok(1)).await;
     assert!(limit(&pipeline) >= lowered, "{} after {lowered}", limit(&pipeline));
 }
 

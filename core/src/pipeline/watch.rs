@@ -115,10 +115,7 @@ impl<S: Store> Stages<S> {
         }
         if let (Some(quantile), Some(slots)) = (watch.limit_quantile, &self.bulkhead) {
             let since = slots.bulkhead.measured_since();
-            let value = {
-                let _ = since;
-                self.store.quantile(&watch.digest, now, quantile)
-            };
+            let value = self.store.quantile_since(&watch.digest, now, since, quantile);
             if let Some(change) = slots.bulkhead.judge(now, value, &self.clock) {
                 self.observers.tell(&self.key, What::LimitLowered(change));
             }

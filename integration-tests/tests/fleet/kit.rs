@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx::{Policy, RateLimitSpec};
-use phalanx_integration_tests::replica::{Child, Load, Order, Setup};
+use phalanx_integration_tests::replica::{Behaviour, Child, Load, Order, Setup};
 use tokio::sync::{Mutex, MutexGuard};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -42,4 +42,11 @@ pub(crate) async fn meet(replica: &Child) {
     replica.run(Load::once("meet", "all")).await;
     replica.until(PATIENCE, "the fleet is known", |seen| seen.replicas.is_some() && !seen.alone).await;
     replica.obey(Order::Forget).await; // on a busy machine the first connection may have taken too long
+}
+
+/// Lets a replica's calls fail until it refuses one itself. One failed call is not enough: it is told behind its caller,
+/// so that a call right after it may still pass as if the circuit were closed.
+pub(crate) async fn trip(replica: &Child, policy: &str, route: &str) {
+    replica.obey(Order::Behave(Behaviour::Badly)).await;
+    replica.run(Load::lasting(policy, route, PATIENCE).pause(MS).until_refused()).await;
 }

@@ -6,7 +6,7 @@ use phalanx::{BreakerSpec, Code, Policy, Source};
 use phalanx_integration_tests::replica::{Behaviour, Load, Order, Setup, Span};
 use phalanx_integration_tests::server::Redis;
 
-use crate::kit::{MS, PATIENCE, SECOND, fleet, quiet};
+use crate::kit::{MS, PATIENCE, SECOND, fleet, quiet, trip};
 
 /// 200 callers in each of three processes come at the end of the break.
 async fn most_at_a_time(at_a_time: u32) -> usize {
@@ -16,8 +16,7 @@ async fn most_at_a_time(at_a_time: u32) -> usize {
     let policy = Policy::named("guarded").breaker(spec.probe_lease(10 * SECOND));
     let replicas = fleet::<3>(&Setup::new(Redis::shared().await).policy(policy).patient()).await;
 
-    replicas[0].obey(Order::Behave(Behaviour::Badly)).await;
-    replicas[0].run(Load::once("guarded", "r")).await;
+    trip(&replicas[0], "guarded", "r").await;
     for replica in &replicas {
         replica.obey(Order::Behave(Behaviour::Slowly(4 * MS))).await;
         replica.start_load(Load::lasting("guarded", "r", 60 * SECOND).callers(200).pause(20 * MS)).await;
@@ -65,8 +64,7 @@ async fn a_killed_holder_of_a_trial_call_is_replaced_when_its_lease_is_over() {
     let setup = Setup::new(Redis::shared().await).policy(Policy::named("guarded").breaker(spec)).patient();
     let [holder, other] = fleet(&setup).await;
 
-    holder.obey(Order::Behave(Behaviour::Badly)).await;
-    holder.run(Load::once("guarded", "r")).await;
+    trip(&holder, "guarded", "r").await;
     holder.obey(Order::Behave(Behaviour::Never)).await;
     holder.start_load(Load::lasting("guarded", "r", 60 * SECOND).pause(5 * MS)).await;
     let held = holder.until(PATIENCE, "a trial call hangs", |seen| !seen.tally.at_dependency.is_empty()).await;
