@@ -116,10 +116,8 @@ impl<S: Store> Engine<S> {
         for policy in spec.policies {
             mistakes.extend(policy.mistakes());
             if !seen.insert(policy.name.clone()) {
-                mistakes.push(Mistake {
-                    path: format!("policies.{}", policy.name.escape_debug()),
-                    reason: "two policies have this name".to_owned(),
-                });
+                let path = format!("policies.{}", policy.name.escape_debug());
+                mistakes.push(Mistake::new(path, "two policies have this name"));
             }
             policies.put(policy);
         }
@@ -129,7 +127,7 @@ impl<S: Store> Engine<S> {
             policies.default = Some(Arc::new(policy));
         }
         if spec.max_routes == 0 {
-            mistakes.push(Mistake { path: "max_routes".to_owned(), reason: "must be at least 1".to_owned() });
+            mistakes.push(Mistake::new("max_routes", "must be at least 1"));
         }
         if !mistakes.is_empty() {
             return Err(ConfigError { mistakes });
@@ -208,7 +206,7 @@ impl<S: Store> Engine<S> {
         if old.is_some() != known {
             let reason = if known { "no policy has this name" } else { "a policy has this name already" };
             let path = format!("policies.{}", name.escape_debug());
-            mistakes.push(Mistake { path, reason: reason.to_owned() });
+            mistakes.push(Mistake::new(path, reason));
         }
         if !mistakes.is_empty() {
             return Err(ConfigError { mistakes });
@@ -238,6 +236,23 @@ impl<S: Store> Engine<S> {
         let mut names: Vec<_> = self.0.policies.read().named.keys().cloned().collect();
         names.sort();
         names
+    }
+
+    /// The policies themselves, sorted by name.
+    pub fn named_policies(&self) -> Vec<Arc<Policy>> {
+        let mut policies: Vec<_> = self.0.policies.read().named.values().map(|known| known.policy.clone()).collect();
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+        policies
+    }
+
+    /// The policy of every name that has none of its own.
+    pub fn default_policy(&self) -> Option<Arc<Policy>> {
+        self.0.policies.read().default.clone()
+    }
+
+    /// What a name without a policy means, if there is no default policy either.
+    pub fn unknown(&self) -> Unknown {
+        self.0.unknown
     }
 
     /// Every pipeline that has been used and not been forgotten.
