@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
 use phalanx_core::drain::Gate;
@@ -18,6 +19,7 @@ use phalanx_core::store::Store;
 use phalanx_store_memory::{MemoryLocks, MemoryStore};
 
 use crate::backend::Backend;
+use crate::origin::{Origin, Origins};
 use crate::statuses::Statuses;
 
 /// One policy on one route, resolved: what a hot caller keeps. Cheap to clone; clones share all state.
@@ -32,6 +34,7 @@ pub struct ResilienceModule {
     pub(crate) engine: Engine<Backend>,
     pub(crate) locks: MemoryLocks,
     statuses: Arc<Statuses>,
+    pub(crate) origins: Arc<Mutex<Origins>>,
 }
 
 /// A module being put together.
@@ -39,6 +42,10 @@ pub struct ResilienceModule {
 #[must_use = "nothing is checked or made before `build`"]
 pub struct ModuleBuilder {
     pub(crate) spec: EngineSpec,
+    unknown: Option<Unknown>,
+    max_routes: Option<usize>,
+    #[cfg(feature = "config")]
+    config: Option<crate::config::Config>,
     statuses: Statuses,
     clock: Option<Clock>,
     store: Option<MemoryStore>,
@@ -113,7 +120,10 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.engine.retune(policy)
+        let name = policy.name.clone();
+        self.engine.retune(policy)?;
+        self.origins.lock().now_code(&name);
+        Ok(())
     }
 
     /// Adds a policy while calls are running.
@@ -121,7 +131,10 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
     pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.engine.add(policy)
+        let name = policy.name.clone();
+        self.engine.add(policy)?;
+        self.origins.lock().now_code(&name);
+        Ok(())
     }
 
     /// The policies' names, sorted.
@@ -160,15 +173,24 @@ impl ModuleBuilder {
         self
     }
 
+    /// What files and the environment say. What this builder is told wins: a policy whole over one of the same name,
+    /// and so the default policy, the rule for unknown names and the number of routes. A second one takes the place of
+    /// the first.
+    #[cfg(feature = "config")]
+    pub fn config(mut self, config: crate::config::Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
     /// What a name without a policy means. Default: a mistake.
     pub fn unknown(mut self, unknown: Unknown) -> Self {
-        self.spec.unknown = unknown;
+        self.unknown = Some(unknown);
         self
     }
 
     /// How many (policy, route) pairs are kept at a time. Default 10,000.
     pub fn max_routes(mut self, routes: usize) -> Self {
-        self.spec.max_routes = routes;
+        self.max_routes = Some(routes);
         self
     }
 
@@ -211,7 +233,33 @@ impl ModuleBuilder {
     /// # Errors
     /// Every mistake of every policy, each with its path.
     pub fn build(self) -> Result<ResilienceModule, ConfigError> {
-        self.with_choices().make()
+        let (builder, origins) = self.with_choices().complete();
+        builder.make(origins)
+    }
+
+    /// What the program says, completed by what it was given from outside.
+    fn complete(mut self) -> (Self, Origins) {
+        let mut origins = Origins {
+            code: self.spec.policies.iter().map(|policy| policy.name.clone()).collect(),
+            code_default: self.spec.default_policy.is_some(),
+            unknown: self.unknown.map(|_| Origin::Code),
+            max_routes: self.max_routes.map(|_| Origin::Code),
+            #[cfg(feature = "redis")]
+            on_degraded: self.on_degraded,
+            ..Origins::default()
+        };
+        #[cfg(feature = "config")]
+        if let Some(config) = self.config.take() {
+            self.unknown = self.unknown.or(config.unknown());
+            self.max_routes = self.max_routes.or(config.max_routes());
+            let (policies, default_policy) = config.beside(&mut origins);
+            self.spec.policies.extend(policies);
+            self.spec.default_policy = self.spec.default_policy.or(default_policy);
+        }
+        self.spec.unknown = self.unknown.unwrap_or_default();
+        self.spec.max_routes = self.max_routes.unwrap_or(self.spec.max_routes);
+        origins.routes = self.spec.max_routes;
+        (self, origins)
     }
 
     /// Without a fleet there is nothing to choose.
@@ -220,7 +268,7 @@ impl ModuleBuilder {
         self
     }
 
-    fn make(self) -> Result<ResilienceModule, ConfigError> {
+    fn make(self, origins: Origins) -> Result<ResilienceModule, ConfigError> {
         let mut mistakes = self.statuses.mistakes();
         let memory = self.store.unwrap_or_else(|| {
             let clock = self.clock.unwrap_or_default();
@@ -240,7 +288,8 @@ impl ModuleBuilder {
         match Engine::new(store, self.spec) {
             Ok(engine) if mistakes.is_empty() => {
                 let locks = MemoryLocks::new(engine.store().clock().clone());
-                Ok(ResilienceModule { engine, locks, statuses: Arc::new(self.statuses) })
+                let (statuses, origins) = (Arc::new(self.statuses), Arc::new(Mutex::new(origins)));
+                Ok(ResilienceModule { engine, locks, statuses, origins })
             }
             Ok(_) => Err(ConfigError { mistakes }),
             Err(error) => {
