@@ -1,5 +1,6 @@
 //! Policies from files and from the environment.
 
+mod beside;
 #[cfg(feature = "csv")]
 mod budget;
 mod document;
@@ -16,19 +17,23 @@ mod tree;
 #[cfg(feature = "yaml")]
 mod yaml;
 
+use std::collections::BTreeMap;
+
 use phalanx_core::engine::Unknown;
+use phalanx_core::levers::LeverSpec;
+use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
-use phalanx_core::policy::{OnDegraded, Policy};
 
 use self::reader::Format;
 pub use self::reader::Reader;
-use crate::origin::{Given, Origin, Origins};
+use crate::origin::{Origin, Origins};
 
 /// What a module is told from outside: policies, and where every value of them came from.
 #[derive(Clone, Debug)]
 pub struct Config {
     policies: Vec<Policy>,
     default: Option<Policy>,
+    levers: BTreeMap<String, LeverSpec>,
     unknown: Option<Unknown>,
     max_routes: Option<u32>,
     origins: Origins,
@@ -79,43 +84,9 @@ impl Config {
     #[allow(dead_code)] // without any format there is no text
     fn from_text(format: Format, name: &str, text: &str) -> Result<Self, ConfigError> {
         let source = format.parse(&name.into(), text).map_err(|mistakes| ConfigError { mistakes })?;
-        let mut tree = tree::Node::table(crate::origin::Origin::BuiltIn);
+        let mut tree = tree::Node::table(Origin::BuiltIn);
         document::lay_over(&mut tree, source);
         document::read(tree, Vec::new())
-    }
-
-    /// The policies and the default policy that are left of it beside what the program gave, which wins. The origins
-    /// follow.
-    pub(crate) fn beside(self, origins: &mut Origins) -> (Vec<Policy>, Option<Policy>) {
-        let Self { policies, default, unknown: _, max_routes: _, origins: own } = self;
-        let choice = origins.on_degraded;
-        let choose = |policy: &mut Policy, given: &mut Given| {
-            if choice != OnDegraded::default() && !given.contains_key("on_degraded") {
-                policy.on_degraded = choice;
-                given.insert("on_degraded".to_owned(), Origin::Code);
-            }
-        };
-        origins.given = own.given;
-        origins.given.retain(|name, _| !origins.code.contains(name));
-        let mut policies = policies;
-        policies.retain_mut(|policy| match origins.given.get_mut(&policy.name) {
-            Some(given) => {
-                choose(policy, given);
-                true
-            }
-            None => false,
-        });
-        origins.unknown = origins.unknown.take().or(own.unknown);
-        origins.max_routes = origins.max_routes.take().or(own.max_routes);
-        if origins.code_default {
-            return (policies, None);
-        }
-        origins.default = own.default;
-        let mut default = default;
-        if let (Some(policy), Some(given)) = (&mut default, &mut origins.default) {
-            choose(policy, given);
-        }
-        (policies, default)
     }
 
     /// The policies, sorted by name.
@@ -126,6 +97,11 @@ impl Config {
     /// The policy of every name that has none of its own.
     pub const fn default_policy(&self) -> Option<&Policy> {
         self.default.as_ref()
+    }
+
+    /// The levers it pulls, by policy; `*` for every one.
+    pub const fn levers(&self) -> &BTreeMap<String, LeverSpec> {
+        &self.levers
     }
 
     /// What a name without a policy means, if it says.

@@ -18,6 +18,8 @@ pub struct ModuleDescription {
     pub policies: Vec<PolicyDescription>,
     /// The policy of every name that has none of its own.
     pub default: Option<PolicyDescription>,
+    /// The levers that are pulled, sorted by name; `*` is for every policy.
+    pub levers: Vec<LeverDescription>,
     /// Names in use that have no policy of their own, sorted: the default policy holds for them, or the rule.
     pub without_policy: Vec<String>,
     /// What a name without a policy means, if there is no default policy either: `"error"` or `"passthrough"`.
@@ -37,6 +39,17 @@ pub struct PolicyDescription {
     pub values: Vec<ValueDescription>,
     /// The names of its guards, which are code.
     pub guards: Vec<String>,
+}
+
+/// A lever that is pulled.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct LeverDescription {
+    /// The policy, or `*`.
+    pub name: String,
+    /// What is pulled, and why.
+    pub values: Vec<ValueDescription>,
 }
 
 /// One value.
@@ -63,32 +76,41 @@ impl ResilienceModule {
             .map(|policy| PolicyDescription::of(policy, |path| origins.of(&policy.name, path)))
             .collect();
         let default = engine.default_policy();
+        let levers = engine.levers().into_iter().map(|(name, lever)| LeverDescription {
+            values: described(lever.values(), |path| origins.of_lever(&name, path)),
+            name,
+        });
         let used: BTreeSet<_> = engine.pipelines().iter().map(|pipeline| pipeline.key().policy().to_owned()).collect();
         let named = |name: &String| policies.binary_search_by(|policy| policy.name.cmp(name)).is_ok();
         let unknown = match engine.unknown() {
             Unknown::Error => "error",
             Unknown::Passthrough => "passthrough",
         };
-        let rule = |path: &str, value: String, from: &Option<Origin>| {
-            let from = from.clone().unwrap_or(Origin::BuiltIn);
+        let rule = |path: &str, value: String, from: Option<Origin>| {
+            let from = from.unwrap_or(Origin::BuiltIn);
             ValueDescription { path: path.to_owned(), value, from }
         };
         ModuleDescription {
             default: default.map(|policy| PolicyDescription::of(&policy, |path| origins.of_default(path))),
+            levers: levers.collect(),
             without_policy: used.into_iter().filter(|name| !named(name)).collect(),
-            unknown: rule("unknown", format!("{unknown:?}"), &origins.unknown),
-            max_routes: rule("max_routes", origins.routes.to_string(), &origins.max_routes),
+            unknown: rule("unknown", format!("{unknown:?}"), origins.unknown.clone()),
+            max_routes: rule("max_routes", origins.routes.to_string(), origins.max_routes.clone()),
             policies,
         }
     }
 }
 
+fn described(values: Vec<(String, String)>, origin: impl Fn(&str) -> Origin) -> Vec<ValueDescription> {
+    let value = |(path, value): (String, String)| ValueDescription { from: origin(&path), path, value };
+    values.into_iter().map(value).collect()
+}
+
 impl PolicyDescription {
     fn of(policy: &Policy, origin: impl Fn(&str) -> Origin) -> Self {
-        let value = |(path, value): (String, String)| ValueDescription { from: origin(&path), path, value };
         Self {
             name: policy.name.clone(),
-            values: policy.values().into_iter().map(value).collect(),
+            values: described(policy.values(), origin),
             guards: policy.guards.iter().map(|guard| guard.name().to_owned()).collect(),
         }
     }
@@ -96,14 +118,6 @@ impl PolicyDescription {
     /// One of its values, by its path below the policy.
     pub fn value(&self, path: &str) -> Option<&ValueDescription> {
         self.values.iter().find(|value| value.path == path)
-    }
-
-    fn print(&self, f: &mut fmt::Formatter<'_>, table: &str) -> fmt::Result {
-        write!(f, "\n\n[{table}]")?;
-        for guard in &self.guards {
-            write!(f, "\n# guard {}", guard.escape_debug())?;
-        }
-        self.values.iter().try_for_each(|value| write!(f, "\n{value}"))
     }
 }
 
@@ -126,18 +140,33 @@ impl fmt::Display for ModuleDescription {
         write!(f, "{}\n{}", self.unknown, self.max_routes)?;
         if !self.without_policy.is_empty() {
             let names: Vec<_> = self.without_policy.iter().map(|name| name.escape_debug().to_string()).collect();
-            let meaning = if self.default.is_some() { "the default policy" } else { "the rule for unknown names" };
-            write!(f, "\n# by {meaning}: {}", names.join(", "))?;
+            let meaning = if self.default.is_some() { "default policy" } else { "rule for unknown names" };
+            write!(f, "\n# by the {meaning}: {}", names.join(", "))?;
         }
         if let Some(default) = &self.default {
-            default.print(f, "default")?;
+            table(f, "default", &default.values)?;
+            guards(f, default)?;
         }
-        self.policies.iter().try_for_each(|policy| {
-            let plain = |name: &str| {
-                !name.is_empty() && name.bytes().all(|it| it.is_ascii_alphanumeric() || b"_-".contains(&it))
-            };
-            let name = if plain(&policy.name) { policy.name.clone() } else { format!("{:?}", policy.name) };
-            policy.print(f, &format!("policies.{name}"))
-        })
+        for policy in &self.policies {
+            table(f, &format!("policies.{}", key(&policy.name)), &policy.values)?;
+            guards(f, policy)?;
+        }
+        let mut levers = self.levers.iter();
+        levers.try_for_each(|lever| table(f, &format!("levers.{}", key(&lever.name)), &lever.values))
     }
+}
+
+fn table(f: &mut fmt::Formatter<'_>, name: &str, values: &[ValueDescription]) -> fmt::Result {
+    write!(f, "\n\n[{name}]")?;
+    values.iter().try_for_each(|value| write!(f, "\n{value}"))
+}
+
+fn guards(f: &mut fmt::Formatter<'_>, policy: &PolicyDescription) -> fmt::Result {
+    policy.guards.iter().try_for_each(|guard| write!(f, "\n# guard {}: code", guard.escape_debug()))
+}
+
+/// A name as a key of TOML: in quotes where it has to be.
+fn key(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    if !name.is_empty() && name.bytes().all(plain) { name.to_owned() } else { format!("{name:?}") }
 }

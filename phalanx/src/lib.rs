@@ -52,7 +52,7 @@ pub use phalanx_core::clock::{Clock, Time};
 pub use phalanx_core::context::{Context, Criticality, scope};
 pub use phalanx_core::decision::{Decision, Verdict};
 pub use phalanx_core::drain::{Drained, Gate};
-pub use phalanx_core::engine::Unknown;
+pub use phalanx_core::engine::{Applied, Plan, Unknown};
 pub use phalanx_core::error::Error;
 pub use phalanx_core::event::{Event, Observer, What};
 pub use phalanx_core::fallback::{Degraded, Fallback, Served, Stale, StaleCache};
@@ -60,6 +60,7 @@ pub use phalanx_core::guard::{CallInfo, Guard, Guards};
 pub use phalanx_core::hedge::HedgeSpec;
 pub use phalanx_core::key::{Route, StateKey};
 pub use phalanx_core::kind::{Kind, Kinds, Outcome};
+pub use phalanx_core::levers::{Force, LeverSpec};
 pub use phalanx_core::pipeline::{Description, StageDescription};
 pub use phalanx_core::policy::validate::{ConfigError, Mistake};
 pub use phalanx_core::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
@@ -81,7 +82,7 @@ pub use self::attached::{carry as __carry, repeatable as __repeatable};
 pub use self::backend::Backend;
 #[cfg(feature = "config")]
 pub use self::config::Config;
-pub use self::describe::{ModuleDescription, PolicyDescription, ValueDescription};
+pub use self::describe::{LeverDescription, ModuleDescription, PolicyDescription, ValueDescription};
 #[cfg(feature = "redis")]
 pub use self::fleet::Scope;
 pub use self::locks::Locks;

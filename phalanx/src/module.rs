@@ -1,5 +1,6 @@
 //! The front door: policies over a store, by name.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -7,10 +8,11 @@ use parking_lot::Mutex;
 use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
 use phalanx_core::drain::Gate;
-use phalanx_core::engine::{Engine, EngineSpec, Unknown};
+use phalanx_core::engine::{Applied, Engine, EngineSpec, Plan, Unknown};
 use phalanx_core::error::Error;
 use phalanx_core::event::{Event, Observer};
 use phalanx_core::key::Route;
+use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rejection::{Code, Rejection};
@@ -137,6 +139,44 @@ impl ResilienceModule {
         Ok(())
     }
 
+    /// Puts a whole configuration in the place of the present one while calls are running; state is kept as in
+    /// [`retune`](Self::retune). A policy that the plan does not name any more means from now on what any name without a
+    /// policy means. Levers pulled by hand stay pulled.
+    ///
+    /// # Errors
+    /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
+    /// changed then.
+    pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
+        let code = Origins::of_code(&plan.policies, plan.default_policy.is_some(), &plan.levers);
+        let applied = self.engine.apply(plan)?;
+        let mut origins = self.origins.lock();
+        let Origins { pulled, unknown, routes, max_routes, on_degraded, .. } = std::mem::take(&mut *origins);
+        *origins = Origins { pulled, unknown, routes, max_routes, on_degraded, ..code };
+        Ok(applied)
+    }
+
+    /// Pulls a lever of a policy, or of every one (`"*"`), in the place of what was pulled or configured before: calls
+    /// that start from now on follow it. It holds for this process, until it is released.
+    ///
+    /// # Errors
+    /// Every mistake of the lever, or that no policy has this name; nothing is changed then.
+    pub fn pull(&self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
+        self.engine.pull(policy, lever)?;
+        self.origins.lock().pulled.insert(policy.to_owned());
+        Ok(())
+    }
+
+    /// Releases what was pulled; a lever that is configured holds again. False if nothing was pulled.
+    pub fn release(&self, policy: &str) -> bool {
+        self.origins.lock().pulled.remove(policy);
+        self.engine.release(policy)
+    }
+
+    /// The levers that are pulled, by policy; `"*"` for every one.
+    pub fn levers(&self) -> BTreeMap<String, LeverSpec> {
+        self.engine.levers()
+    }
+
     /// The policies' names, sorted.
     pub fn policies(&self) -> Vec<String> {
         self.engine.policies()
@@ -185,6 +225,12 @@ impl ModuleBuilder {
     /// What a name without a policy means. Default: a mistake.
     pub fn unknown(mut self, unknown: Unknown) -> Self {
         self.unknown = Some(unknown);
+        self
+    }
+
+    /// A lever that is pulled from the beginning: of a policy, or of every one (`"*"`).
+    pub fn lever(mut self, policy: impl Into<String>, lever: LeverSpec) -> Self {
+        self.spec.levers.insert(policy.into(), lever);
         self
     }
 
@@ -239,22 +285,22 @@ impl ModuleBuilder {
 
     /// What the program says, completed by what it was given from outside.
     fn complete(mut self) -> (Self, Origins) {
+        let spec = &self.spec;
         let mut origins = Origins {
-            code: self.spec.policies.iter().map(|policy| policy.name.clone()).collect(),
-            code_default: self.spec.default_policy.is_some(),
             unknown: self.unknown.map(|_| Origin::Code),
             max_routes: self.max_routes.map(|_| Origin::Code),
             #[cfg(feature = "redis")]
             on_degraded: self.on_degraded,
-            ..Origins::default()
+            ..Origins::of_code(&spec.policies, spec.default_policy.is_some(), &spec.levers)
         };
         #[cfg(feature = "config")]
         if let Some(config) = self.config.take() {
             self.unknown = self.unknown.or(config.unknown());
             self.max_routes = self.max_routes.or(config.max_routes());
-            let (policies, default_policy) = config.beside(&mut origins);
+            let Plan { policies, default_policy, levers } = config.beside(&mut origins);
             self.spec.policies.extend(policies);
             self.spec.default_policy = self.spec.default_policy.or(default_policy);
+            self.spec.levers.extend(levers);
         }
         self.spec.unknown = self.unknown.unwrap_or_default();
         self.spec.max_routes = self.max_routes.unwrap_or(self.spec.max_routes);
@@ -293,7 +339,7 @@ impl ModuleBuilder {
             }
             Ok(_) => Err(ConfigError { mistakes }),
             Err(error) => {
-                mistakes.splice(0..0, error.mistakes);
+                mistakes.splice(0..0, origins.place(error).mistakes);
                 Err(ConfigError { mistakes })
             }
         }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use phalanx_core::policy::OnDegraded;
+use phalanx_core::levers::LeverSpec;
+use phalanx_core::policy::validate::ConfigError;
+use phalanx_core::policy::{OnDegraded, Policy};
 
 /// Who gave a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,12 @@ pub(crate) struct Origins {
     pub(crate) code: BTreeSet<String>,
     /// Policies that files and variables gave, value by value.
     pub(crate) given: BTreeMap<String, Given>,
+    /// Levers that the program pulled when the module was built.
+    pub(crate) code_levers: BTreeMap<String, LeverSpec>,
+    /// Levers that the program has pulled since.
+    pub(crate) pulled: BTreeSet<String>,
+    /// Levers that files and variables pulled, value by value.
+    pub(crate) levers: BTreeMap<String, Given>,
     /// The program gave the default policy.
     pub(crate) code_default: bool,
     /// Files and variables gave the default policy, value by value.
@@ -70,6 +78,16 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
+    /// All of it was given by the program.
+    pub(crate) fn of_code(policies: &[Policy], default: bool, levers: &BTreeMap<String, LeverSpec>) -> Self {
+        Self {
+            code: policies.iter().map(|policy| policy.name.clone()).collect(),
+            code_default: default,
+            code_levers: levers.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Where a policy's value came from.
     pub(crate) fn of(&self, policy: &str, path: &str) -> Origin {
         match self.given.get(policy) {
@@ -85,6 +103,27 @@ impl Origins {
             Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
             None => Origin::Code,
         }
+    }
+
+    /// Where a value of a lever came from.
+    pub(crate) fn of_lever(&self, name: &str, path: &str) -> Origin {
+        match self.levers.get(name).filter(|_| !self.pulled.contains(name)) {
+            Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
+            None => Origin::Code,
+        }
+    }
+
+    /// Mistakes that only a whole module shows, such as a lever of nobody, with the place of what they are about.
+    pub(crate) fn place(&self, mut error: ConfigError) -> ConfigError {
+        let parts = [("policies", &self.given), ("levers", &self.levers)];
+        for mistake in error.mistakes.iter_mut().filter(|mistake| mistake.at.is_none()) {
+            let about =
+                parts.iter().flat_map(|(part, given)| given.iter().map(move |(name, given)| (part, name, given)));
+            let mut about = about.filter(|(part, name, _)| mistake.path == format!("{part}.{}", name.escape_debug()));
+            let at = about.next().and_then(|(_, _, given)| given.values().next());
+            mistake.at = at.map(ToString::to_string);
+        }
+        error
     }
 
     /// The program gave this policy, whole.

@@ -1,4 +1,4 @@
-//! A policy as a list of its values, each written as a configuration file writes it: `retry.backoff.max`, `"2s"`.
+//! A policy, or a lever, as a list of its values, each written as a configuration file writes it: `retry.backoff.max`, `"2s"`.
 //!
 //! What is not set is not there; what a spec fills in by itself is. By hand and without serde, so that a module can be
 //! described whatever it was built with. A field that is forgotten here does not compile.
@@ -11,6 +11,7 @@ use crate::budget::BudgetSpec;
 use crate::bulkhead::{AdaptiveSpec, BulkheadSpec, GradientSpec};
 use crate::hedge::HedgeSpec;
 use crate::kind::Kinds;
+use crate::levers::{Force, LeverSpec};
 use crate::rate_limit::RateLimitSpec;
 use crate::retry::RetrySpec;
 use crate::retry::backoff::{Backoff, Curve, Jitter};
@@ -49,6 +50,24 @@ impl Policy {
             OnDegraded::Closed => "closed",
         };
         list.text("on_degraded", on_degraded);
+        list.found
+    }
+}
+
+impl LeverSpec {
+    /// Its values: the name, and the value as in a TOML file.
+    pub fn values(&self) -> Vec<(String, String)> {
+        let mut list = List::default();
+        let Self { force, hedging, retries, max_concurrency, reason } = self;
+        let force = force.map(|force| match force {
+            Force::Open => "open",
+            Force::Closed => "closed",
+        });
+        list.optional("force", force);
+        list.plain("hedging", hedging);
+        list.plain("retries", retries);
+        list.optional("max_concurrency", *max_concurrency);
+        list.optional("reason", reason.as_ref());
         list.found
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use phalanx_core::engine::Unknown;
+use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::{ConfigError, Mistake};
 
@@ -20,6 +21,7 @@ const MAX_POLICIES: usize = 10_000;
 struct Document {
     default: Option<Policy>,
     policies: BTreeMap<String, Policy>,
+    levers: BTreeMap<String, LeverSpec>,
     unknown: Option<Unknown>,
     max_routes: Option<u32>,
 }
@@ -43,20 +45,25 @@ pub(crate) fn read(mut tree: Node, before: Vec<Mistake>) -> Result<Config, Confi
     tidy(&mut tree, &mut mistakes);
     let whole = tree.clone();
     // What cannot be read in spite of everything is nothing; the reason is among the mistakes.
-    let Document { default, policies, unknown, max_routes } = mistakes.read(&mut tree).unwrap_or_default();
+    let Document { default, policies, levers, unknown, max_routes } = mistakes.read(&mut tree).unwrap_or_default();
     let policies: Vec<_> = policies.into_iter().map(|(name, policy)| Policy { name, ..policy }).collect();
     let default = default.map(|policy| Policy { name: "default".to_owned(), ..policy });
     if let Some(policy) = &default {
-        judge(policy, &whole, vec![Step::key("default")], &mut mistakes);
+        judge(policy.mistakes(), &policy_path(policy), &whole, vec![Step::key("default")], &mut mistakes);
     }
     for policy in &policies {
-        judge(policy, &whole, vec![Step::key("policies"), Step::key(&policy.name)], &mut mistakes);
+        let way = vec![Step::key("policies"), Step::key(&policy.name)];
+        judge(policy.mistakes(), &policy_path(policy), &whole, way, &mut mistakes);
+    }
+    for (name, lever) in &levers {
+        let way = vec![Step::key("levers"), Step::key(name)];
+        judge(lever.mistakes(name), &format!("levers.{}", name.escape_debug()), &whole, way, &mut mistakes);
     }
     if max_routes == Some(0) {
         mistakes.note(&whole, vec![Step::key("max_routes")], "must be at least 1");
     }
     mistakes.into_result()?;
-    Ok(Config { policies, default, unknown, max_routes, origins: origins_of(&whole) })
+    Ok(Config { policies, default, levers, unknown, max_routes, origins: origins_of(&whole) })
 }
 
 /// What is easier seen in the tree than in what is read from it.
@@ -92,15 +99,18 @@ fn policies_of(tree: &mut Node) -> Vec<(Vec<Step>, &mut Table)> {
     found
 }
 
-/// What is wrong with a policy that could be read, and the place it stands at.
-fn judge(policy: &Policy, tree: &Node, way: Vec<Step>, mistakes: &mut Mistakes) {
-    let own_path = format!("policies.{}", policy.name.escape_debug());
-    for mistake in policy.mistakes() {
+fn policy_path(policy: &Policy) -> String {
+    format!("policies.{}", policy.name.escape_debug())
+}
+
+/// What is wrong with something that could be read: the place is looked up. `own_path` is what all paths begin with.
+fn judge(wrong: Vec<Mistake>, own_path: &str, tree: &Node, way: Vec<Step>, mistakes: &mut Mistakes) {
+    for mistake in wrong {
         if mistakes.are_too_many() {
             return;
         }
-        // Below a policy there are only our own names, and none has a dot.
-        let rest = mistake.path.strip_prefix(&own_path).unwrap_or_default();
+        // Below it there are only our own names, and none has a dot.
+        let rest = mistake.path.strip_prefix(own_path).unwrap_or_default();
         let rest = rest.split('.').filter(|field| !field.is_empty()).map(Step::key);
         let way: Vec<_> = way.iter().cloned().chain(rest).collect();
         if !mistakes.excuse(&way) {
@@ -111,9 +121,13 @@ fn judge(policy: &Policy, tree: &Node, way: Vec<Step>, mistakes: &mut Mistakes) 
 
 fn origins_of(tree: &Node) -> Origins {
     let top = |key: &str| tree.get(&Step::key(key));
-    let named = top("policies").and_then(Node::as_table).into_iter().flatten();
+    let named = |key: &str| {
+        let table = top(key).and_then(Node::as_table).into_iter().flatten();
+        table.map(|(name, node)| (name.clone(), node.given())).collect()
+    };
     Origins {
-        given: named.map(|(name, node)| (name.clone(), node.given())).collect(),
+        given: named("policies"),
+        levers: named("levers"),
         default: top("default").map(Node::given),
         unknown: top("unknown").map(|node| node.at.clone()),
         max_routes: top("max_routes").map(|node| node.at.clone()),
