@@ -12,7 +12,7 @@ use crate::drain::{Door, Gate};
 use crate::error::Error;
 use crate::event::{Observer, Observers, What};
 use crate::key::{BorrowedKey, MAX_NAME_BYTES, MAX_ROUTE_BYTES, Route, StateKey};
-use crate::pipeline::{Pipeline, Slot};
+use crate::pipeline::{Kept, Pipeline, Slot};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::rejection::{Code, Rejection};
@@ -47,6 +47,8 @@ pub struct EngineSpec {
     pub seed: Option<u64>,
     /// Who is told of events.
     pub observers: ObserverList,
+    /// Whether calls and attempts have spans; needs the feature `tracing`. Default no.
+    pub traced: bool,
 }
 
 /// Observers while an engine is being made.
@@ -68,6 +70,7 @@ impl Default for EngineSpec {
             max_routes: 10_000,
             seed: None,
             observers: ObserverList::default(),
+            traced: false,
         }
     }
 }
@@ -78,6 +81,7 @@ pub struct Engine<S: Store>(Arc<Shared<S>>);
 struct Shared<S: Store> {
     store: S,
     observers: Observers,
+    traced: bool,
     door: Door,
     rng: Rng,
     unknown: Unknown,
@@ -137,6 +141,7 @@ impl<S: Store> Engine<S> {
         Ok(Self(Arc::new(Shared {
             store,
             observers: Observers::new(spec.observers.0),
+            traced: spec.traced,
             door: Door::default(),
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
             unknown: spec.unknown,
@@ -273,7 +278,8 @@ impl<S: Store> Engine<S> {
             policies.find(key.policy, shared.unknown).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
             let (store, observers) = (shared.store.clone(), shared.observers.clone());
-            Slot::new(key, policy.clone(), version, store, observers, shared.rng.fork(), shared.door.clone())
+            let kept = Kept::new(shared.rng.fork(), shared.door.clone(), shared.traced);
+            Slot::new(key, policy.clone(), version, store, observers, kept)
         };
         let own = key.to_owned();
         let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {

@@ -18,6 +18,7 @@ mod race;
 mod ride;
 mod slot;
 mod stages;
+mod trace;
 mod walk;
 mod watch;
 
@@ -28,7 +29,8 @@ use std::time::Duration;
 pub use self::describe::{Description, StageDescription};
 pub(crate) use self::ride::Ride;
 pub(crate) use self::slot::Slot;
-pub(crate) use self::stages::{Circuit, Stages};
+pub(crate) use self::stages::{Circuit, Kept, Stages};
+pub(crate) use self::trace::carried;
 pub(crate) use self::walk::walk;
 use crate::breaker::{BreakerView, Forced};
 use crate::bulkhead::BulkheadView;

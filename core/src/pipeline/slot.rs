@@ -5,11 +5,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use super::stages::{Circuit, Kept, Stages};
-use crate::drain::Door;
 use crate::event::Observers;
 use crate::key::StateKey;
 use crate::policy::Policy;
-use crate::rng::Rng;
 use crate::store::Store;
 use crate::table::{Entry, Worth};
 
@@ -25,11 +23,9 @@ impl<S: Store> Slot<S> {
         version: u64,
         store: S,
         observers: Observers,
-        rng: Rng,
-        door: Door,
+        kept: Kept,
     ) -> Self {
-        let kept = Arc::new(Kept::new(rng, door));
-        let stages = Stages::compile(Arc::new(key), policy, version, store, observers, kept);
+        let stages = Stages::compile(Arc::new(key), policy, version, store, observers, Arc::new(kept));
         Self { latest: ArcSwap::from_pointee(stages) }
     }
 
