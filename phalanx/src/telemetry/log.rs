@@ -11,6 +11,8 @@
 
 mod calls;
 mod sample;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -181,7 +183,7 @@ fn on_process(what: &What<'_>) {
             let lock = printable(lock);
             plain!(ERROR, "lock_lost", "a lock was lost while it was held", lock = &*lock, fence = fence);
         }
-        // What is told of keys only, and what is newer than this list.
+        // What is newer than this list.
         _ => {}
     }
 }

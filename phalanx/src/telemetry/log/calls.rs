@@ -7,7 +7,7 @@ use phalanx_core::kind::{Kind, Outcome};
 use phalanx_core::rejection::Code;
 
 use super::sample::Line;
-use super::{Log, keyed, millis, sampled};
+use super::{Log, keyed, millis, on_process, sampled};
 
 impl Log {
     /// An attempt of a call, or what was done in its place.
@@ -71,8 +71,7 @@ impl Log {
                 let kind = kind.name();
                 sampled!(self, INFO, Line::FallbackUsed, key, "a fallback answered", kind = kind);
             }
-            // What is told of the process only, and what is newer than this list.
-            _ => {}
+            ref other => on_process(other),
         }
     }
 
