@@ -158,6 +158,23 @@ fn on_process(what: &What<'_>) {
                 decided_locally = decided_locally
             );
         }
+        What::Lever { policy, lever: Some(lever) } => {
+            let (policy, pulled) = (printable(policy), lever.pulled().collect::<Vec<_>>().join(", "));
+            let reason = lever.reason.as_deref().map(printable);
+            let reason = reason.as_deref();
+            plain!(WARN, "lever_pulled", "a lever is pulled", policy = &*policy, lever = &*pulled, reason = reason);
+        }
+        What::Lever { policy, lever: None } => {
+            let policy = printable(policy);
+            plain!(INFO, "lever_released", "a lever was released", policy = &*policy);
+        }
+        What::ConfigApplied { changed } => {
+            plain!(INFO, "config_applied", "a newer configuration is in force", changed = changed);
+        }
+        What::ConfigRefused { reason } => {
+            let reason = printable(reason);
+            plain!(WARN, "config_refused", "a newer configuration was refused whole", reason = &*reason);
+        }
         What::StateLost => plain!(WARN, "state_lost", "the shared store lost what it held"),
         What::Replicas { live } => plain!(DEBUG, "replicas", "the number of live replicas changed", live = live),
         What::Draining { in_flight } => {

@@ -36,14 +36,14 @@ pub fn inject(headers: &mut HeaderMap) {
 /// The word of a stranger: it decides under which trace the work is filed, and whether it is sampled. A service at the
 /// edge of the trusted network that does not want that does not ask.
 pub fn extract(headers: &HeaderMap) -> Context {
-    get_text_map_propagator(|propagator| propagator.extract(&Inbound(headers)))
+    get_text_map_propagator(|propagator| propagator.extract(&Inbound::of(headers)))
 }
 
 /// Puts a span under the parent that an inbound request names; false if it names none, or if it is too late: the span has
 /// been entered or has children. For whoever makes the span of a request himself.
 pub fn adopt(span: &Span, headers: &HeaderMap) -> bool {
     let named =
-        |propagator: &dyn TextMapPropagator| propagator.extract_with_context(&Context::new(), &Inbound(headers));
+        |propagator: &dyn TextMapPropagator| propagator.extract_with_context(&Context::new(), &Inbound::of(headers));
     let parent = get_text_map_propagator(named);
     parent.span().span_context().is_valid() && span.set_parent(parent).is_ok()
 }
@@ -58,20 +58,32 @@ impl Injector for Outbound<'_> {
     }
 }
 
-struct Inbound<'a>(&'a HeaderMap);
+/// Headers as the propagator reads them. `tracestate` is a list that may come in several headers, and the propagator looks at
+/// one; more than one `traceparent` is none.
+struct Inbound<'a> {
+    headers: &'a HeaderMap,
+    joined: Option<String>,
+}
+
+impl<'a> Inbound<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let parts: Vec<_> = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok()).collect();
+        Self { headers, joined: (parts.len() > 1).then(|| parts.join(",")) }
+    }
+}
 
 impl Extractor for Inbound<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
+        if key.eq_ignore_ascii_case("tracestate") && self.joined.is_some() {
+            return self.joined.as_deref();
+        }
+        let mut values = self.headers.get_all(key).iter();
+        let first = values.next()?;
+        let garbled = key.eq_ignore_ascii_case("traceparent") && values.next().is_some();
+        first.to_str().ok().filter(|_| !garbled)
     }
 
     fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(HeaderName::as_str).collect()
-    }
-
-    /// `tracestate` may come in several headers, which are one list.
-    fn get_all(&self, key: &str) -> Option<Vec<&str>> {
-        let all: Vec<_> = self.0.get_all(key).iter().filter_map(|value| value.to_str().ok()).collect();
-        (!all.is_empty()).then_some(all)
+        self.headers.keys().map(HeaderName::as_str).collect()
     }
 }

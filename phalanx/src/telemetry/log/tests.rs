@@ -10,6 +10,7 @@ use phalanx_core::bulkhead::Lowered;
 use phalanx_core::decision::{Decision, Verdict};
 use phalanx_core::drain::Drained;
 use phalanx_core::kind::{Kind, Outcome};
+use phalanx_core::levers::LeverSpec;
 use phalanx_core::rejection::Code;
 use spans::{Seen, collect, collect_at};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -57,6 +58,11 @@ fn tell_everything(log: &Log) {
     let tell = |what: What<'_>| log.on_event(&Event { key: None, what });
     tell(What::StoreDegraded { reason: "timeout" });
     tell(What::StoreRecovered { outage: SECOND, decided_locally: 5 });
+    let lever = LeverSpec::force_open().without_retries().reason("the vendor\nasked");
+    tell(What::Lever { policy: "*", lever: Some(&lever) });
+    tell(What::Lever { policy: "*", lever: None });
+    tell(What::ConfigApplied { changed: 2 });
+    tell(What::ConfigRefused { reason: "policies.p.timeout: must be more than zero" });
     tell(What::StateLost);
     tell(What::Replicas { live: 3 });
     tell(What::Draining { in_flight: 4 });
@@ -101,6 +107,15 @@ fn every_event_is_written_at_the_level_and_with_the_fields_of_its_row() {
         assert!(!line.field("message").unwrap().is_empty());
     }
     assert!(table.is_empty(), "rows without a line: {:?}", table.keys());
+}
+
+#[test]
+fn a_lever_is_told_with_all_that_is_pulled_and_why() {
+    let (seen, _collecting) = collect();
+    tell_everything(&Log::new(Clock::manual()));
+    let line = &seen.lines_of("lever_pulled")[0];
+    assert_eq!((line.field("policy"), line.field("lever")), (Some("*"), Some("force_open, retries_off")));
+    assert_eq!(line.field("reason"), Some("the vendor\\nasked"));
 }
 
 #[test]
