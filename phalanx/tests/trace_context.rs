@@ -139,6 +139,17 @@ async fn whoever_is_told_of_the_end_is_told_inside_the_calls_trace() {
     assert_eq!(calls.len(), 2);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_call_that_failed_is_an_error_unless_a_fallback_answered() {
+    let (exported, _guard) = export();
+    let module = traced(Policy::named("p").retry(RetrySpec::attempts(2)));
+    let broken = async || Err::<u32, _>(BROKEN);
+    module.run("p", "alone", broken).await.unwrap_err();
+    assert_eq!(module.call("p", "saved").fallback_value(5).run(broken).await, Ok(5));
+    let status: Vec<_> = exported.named("phalanx.call").into_iter().map(|span| span.status).collect();
+    assert!(matches!(status[..], [Status::Error { .. }, Status::Ok]), "{status:?}");
+}
+
 #[test]
 fn without_a_span_nothing_is_written_and_without_a_header_nothing_is_named() {
     let (_exported, _guard) = export();

@@ -7,6 +7,7 @@
 mod spans;
 mod support;
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
@@ -229,7 +230,7 @@ async fn a_fallback_answers_inside_the_calls_span_which_is_degraded_then_and_not
     });
     assert_eq!(answer.run(async || Err(BROKEN)).await, Ok(5));
     let call = seen.only(CALL);
-    assert_eq!(fields(&call, &["outcome", "degraded", "otel.status_code"]), some(&["failure", "true", ""]));
+    assert_eq!(fields(&call, &["outcome", "degraded", "otel.status_code"]), some(&["failure", "true", "OK"]));
     assert_eq!(seen.spans()[seen.only("cache").parent.unwrap()].name, CALL);
     assert_eq!(seen.spans()[seen.lines_of("fallback_used")[0].parent.unwrap()].name, CALL);
     assert!(call.closed);
@@ -322,4 +323,43 @@ async fn a_name_from_outside_starts_no_line() {
     let shown = "x\\n2026-01-01 ERROR all is lost\\u{1b}[2J";
     assert_eq!(seen.named(CALL)[0].field("route"), Some(shown));
     assert_eq!(seen.lines_of("rate_limited")[0].field("route"), Some(shown));
+}
+
+/// Polls, lets time pass, and polls again, so often; then drops.
+async fn drop_after<F: Future>(polls: usize, call: F) -> bool {
+    let mut call = pin!(call);
+    for _ in 0..polls {
+        if poll_once(call.as_mut()).is_ready() {
+            return true;
+        }
+        tokio::time::advance(10 * MS).await;
+    }
+    false
+}
+
+#[tokio::test(start_paused = true)]
+async fn wherever_a_call_is_dropped_every_span_ends_with_an_outcome() {
+    let policy = || {
+        let retry = RetrySpec::attempts(3).backoff(Backoff::constant(20 * MS).jitter(Jitter::None));
+        let hedge = HedgeSpec::after(20 * MS).budget(BudgetSpec::ratio(1.0).min_per_second(100));
+        Policy::named("p").bulkhead(BulkheadSpec::fixed(4)).retry(retry).hedge(hedge).timeout(50 * MS).idempotent()
+    };
+    for polls in 0.. {
+        let (seen, _collecting) = collect();
+        let module = traced(policy());
+        let fallback = module.call("p", ()).fallback_async(|_: &Error<Failure>| async {
+            tokio::time::sleep(20 * MS).await;
+            7
+        });
+        let done = drop_after(polls, fallback.run(hang)).await;
+        for span in seen.spans() {
+            assert!(span.closed && span.field("outcome").is_some(), "after {polls} polls: {span:?}");
+        }
+        assert_eq!(seen.spans().is_empty(), polls == 0);
+        if done {
+            assert!(polls > 20 && seen.named(ATTEMPT).len() >= 6, "three attempts and their copies");
+            assert_eq!(seen.only(CALL).field("degraded"), Some("true"));
+            return;
+        }
+    }
 }
