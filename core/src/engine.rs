@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::event::{Observer, Observers, What};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
-use crate::pipeline::{Pipeline, Slot};
+use crate::pipeline::{Kept, Pipeline, Slot};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::rejection::{Code, Rejection};
@@ -55,6 +55,8 @@ pub struct EngineSpec {
     pub seed: Option<u64>,
     /// Who is told of events.
     pub observers: ObserverList,
+    /// Whether calls and attempts have spans; needs the feature `tracing`. Default no.
+    pub traced: bool,
 }
 
 /// Observers while an engine is being made.
@@ -77,6 +79,7 @@ impl Default for EngineSpec {
             max_routes: 10_000,
             seed: None,
             observers: ObserverList::default(),
+            traced: false,
         }
     }
 }
@@ -87,6 +90,7 @@ pub struct Engine<S: Store>(Arc<Shared<S>>);
 struct Shared<S: Store> {
     store: S,
     observers: Observers,
+    traced: bool,
     door: Door,
     rng: Rng,
     policies: RwLock<Policies>,
@@ -114,6 +118,7 @@ impl<S: Store> Engine<S> {
         Ok(Self(Arc::new(Shared {
             store,
             observers: Observers::new(spec.observers.0),
+            traced: spec.traced,
             door: Door::default(),
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
             policies: RwLock::new(policies),
@@ -217,7 +222,8 @@ impl<S: Store> Engine<S> {
         let said = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
             let (store, observers) = (shared.store.clone(), shared.observers.clone());
-            Slot::new(key, said.clone(), store, observers, shared.rng.fork(), shared.door.clone())
+            let kept = Kept::new(shared.rng.fork(), shared.door.clone(), shared.traced);
+            Slot::new(key, said.clone(), store, observers, kept)
         };
         let own = key.to_owned();
         let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {

@@ -256,6 +256,13 @@ impl ModuleBuilder {
         self.observer(tell)
     }
 
+    /// Spans for calls and attempts, and events as log lines, through `tracing`: see `docs/telemetry.md`.
+    #[cfg(feature = "tracing")]
+    pub fn traced(mut self) -> Self {
+        self.spec.traced = true;
+        self
+    }
+
     /// The seed of jitter and shedding, for repeatable runs.
     pub fn seed(mut self, seed: u64) -> Self {
         self.spec.seed = Some(seed);
@@ -314,13 +321,19 @@ impl ModuleBuilder {
         self
     }
 
-    fn make(self, origins: Origins) -> Result<ResilienceModule, ConfigError> {
+    #[cfg_attr(not(feature = "tracing"), allow(unused_mut))]
+    fn make(mut self, origins: Origins) -> Result<ResilienceModule, ConfigError> {
         let mut mistakes = self.statuses.mistakes();
         let memory = self.store.unwrap_or_else(|| {
             let clock = self.clock.unwrap_or_default();
             let rng = self.spec.seed.map_or_else(Rng::from_entropy, Rng::seeded);
             MemoryStore::seeded(clock, self.spec.max_routes.max(1), rng)
         });
+        #[cfg(feature = "tracing")]
+        if self.spec.traced {
+            let log = crate::telemetry::Log::new(memory.clock().clone());
+            self.spec.observers.0.push(Arc::new(log));
+        }
         #[cfg(feature = "redis")]
         let store = match self.fleet {
             None => Backend::memory(memory),
