@@ -24,11 +24,12 @@ impl<S: Store> Slot<S> {
         policy: Arc<Policy>,
         version: u64,
         store: S,
-        observers: Observers,
+        observers: &Observers,
         rng: Rng,
         door: Door,
     ) -> Self {
         let kept = Arc::new(Kept::new(rng, door));
+        let observers = observers.on(&key);
         let stages = Stages::compile(Arc::new(key), policy, version, store, observers, kept);
         Self { latest: ArcSwap::from_pointee(stages) }
     }
