@@ -6,9 +6,12 @@
 
 use std::sync::{Arc, Weak};
 
+use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter};
 use phalanx_core::breaker::{Forced, Phase};
+use phalanx_core::engine::Engine;
 
+use super::labels::shown;
 use super::names::{self, Named};
 use super::recorder::Recorder;
 use super::series::phase_number;
@@ -26,6 +29,7 @@ pub(super) fn register(meter: &Meter, recorder: &Arc<Recorder>) {
     whole(names::BULKHEAD_IN_FLIGHT, |recorder, to| slots(recorder, to, |view| view.in_use));
     whole(names::BULKHEAD_QUEUE_DEPTH, |recorder, to| slots(recorder, to, |view| view.waiting));
     whole(names::RATE_LIMIT_REMAINING, permits);
+    whole(names::LEVER, levers);
     #[cfg(feature = "redis")]
     whole(names::STORE_DEGRADED, store::degraded);
     #[cfg(feature = "redis")]
@@ -96,6 +100,15 @@ fn hedge_delays(recorder: &Recorder, to: &dyn AsyncInstrument<f64>) {
     let one = |pipeline: &Pipeline| pipeline.hedge_delay().map(|delay| delay.as_secs_f64());
     for (series, value) in recorder.look(one, f64::max) {
         to.observe(value, &series.attributes);
+    }
+}
+
+fn levers(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+    for (policy, lever) in recorder.modules().iter().flat_map(Engine::levers) {
+        let policy = KeyValue::new(names::POLICY, shown(&policy).into_owned());
+        for pulled in lever.pulled() {
+            to.observe(1, &[KeyValue::new(names::LEVER_PULLED, pulled), policy.clone()]);
+        }
     }
 }
 

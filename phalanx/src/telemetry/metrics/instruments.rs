@@ -27,6 +27,7 @@ pub(super) struct Instruments {
     pub(super) store_outages: Counter<u64>,
     pub(super) store_duration: Histogram<f64>,
     pub(super) store_errors: Counter<u64>,
+    pub(super) config_reloads: Counter<u64>,
 }
 
 impl Instruments {
@@ -52,6 +53,7 @@ impl Instruments {
             store_outages: counter(names::STORE_OUTAGES),
             store_duration: histogram(names::STORE_DURATION, &TRIPS),
             store_errors: counter(names::STORE_ERRORS),
+            config_reloads: counter(names::CONFIG_RELOADS),
         }
     }
 }

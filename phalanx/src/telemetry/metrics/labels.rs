@@ -71,7 +71,7 @@ impl Labels {
 }
 
 /// A name as it is written into a series: control characters escaped, cut where it is long.
-fn shown(name: &str) -> Cow<'_, str> {
+pub(super) fn shown(name: &str) -> Cow<'_, str> {
     if name.len() <= SHOWN && !name.contains(char::is_control) {
         return Cow::Borrowed(name);
     }

@@ -47,6 +47,10 @@ pub const CODE: &str = "phalanx.code";
 pub const REASON: &str = "phalanx.reason";
 /// A circuit's phase: `closed`, `open`, `half_open`.
 pub const STATE: &str = "phalanx.state";
+/// What is pulled: `force_open`, `force_closed`, `hedging_off`, `retries_off`, `max_concurrency`.
+pub const LEVER_PULLED: &str = "phalanx.lever";
+/// What became of it: `applied`, `refused`.
+pub const RESULT: &str = "phalanx.result";
 /// What kind of failure it was.
 pub const ERROR_TYPE: &str = "error.type";
 
@@ -115,4 +119,8 @@ table! {
         "round trips to the shared store that failed" => "phalanx_store_errors_total";
     REPLICAS: Gauge "phalanx.replicas" ["{replica}"] ()
         "replicas that are alive, as the shared store last told" => "phalanx_replicas";
+    LEVER: Gauge "phalanx.lever" [""] (POLICY, LEVER_PULLED)
+        "1 while an operator has this lever of a policy, or of every one (`*`), pulled" => "phalanx_lever";
+    CONFIG_RELOADS: Counter "phalanx.config.reloads" ["{reload}"] (RESULT)
+        "newer configurations that came, by what became of them" => "phalanx_config_reloads_total";
 }

@@ -12,7 +12,7 @@ use phalanx_core::key::StateKey;
 
 use super::instruments::Instruments;
 use super::labels::Labels;
-use super::names::ERROR_TYPE;
+use super::names::{ERROR_TYPE, RESULT};
 use super::series::Series;
 use crate::backend::Backend;
 use crate::module::Pipeline;
@@ -80,6 +80,8 @@ impl Observer for Recorder {
                 }
             }
             What::StoreDegraded { .. } => to.store_outages.add(1, &[]),
+            What::ConfigApplied { .. } => to.config_reloads.add(1, &[KeyValue::new(RESULT, "applied")]),
+            What::ConfigRefused { .. } => to.config_reloads.add(1, &[KeyValue::new(RESULT, "refused")]),
             _ => {}
         }
     }
