@@ -43,7 +43,7 @@ mod locks;
 mod module;
 mod origin;
 mod statuses;
-#[cfg(feature = "tracing")]
+#[cfg(any(feature = "otel", feature = "tracing"))]
 pub mod telemetry;
 
 pub use phalanx_core::breaker::{BreakerSpec, BreakerView, Count, Forced, LatencyTrip, Phase, RampSpec, Transition};

@@ -51,6 +51,8 @@ pub struct ModuleBuilder {
     statuses: Statuses,
     clock: Option<Clock>,
     store: Option<MemoryStore>,
+    #[cfg(feature = "otel")]
+    pub(crate) metrics: Vec<crate::telemetry::Metrics>,
     #[cfg(feature = "redis")]
     pub(crate) fleet: Option<crate::fleet::Shared>,
     #[cfg(feature = "redis")]
@@ -346,6 +348,8 @@ impl ModuleBuilder {
         let store = Backend::memory(memory);
         match Engine::new(store, self.spec) {
             Ok(engine) if mistakes.is_empty() => {
+                #[cfg(feature = "otel")]
+                self.metrics.iter().for_each(|metrics| metrics.watch(&engine));
                 let locks = MemoryLocks::new(engine.store().clock().clone());
                 let (statuses, origins) = (Arc::new(self.statuses), Arc::new(Mutex::new(origins)));
                 Ok(ResilienceModule { engine, locks, statuses, origins })

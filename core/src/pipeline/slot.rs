@@ -17,7 +17,8 @@ pub(crate) struct Slot<S: Store> {
 }
 
 impl<S: Store> Slot<S> {
-    pub(crate) fn new(key: StateKey, said: Said, store: S, observers: Observers, kept: Kept) -> Self {
+    pub(crate) fn new(key: StateKey, said: Said, store: S, observers: &Observers, kept: Kept) -> Self {
+        let observers = observers.on(&key);
         let stages = Stages::compile(Arc::new(key), said, store, observers, Arc::new(kept));
         Self { latest: ArcSwap::from_pointee(stages) }
     }
