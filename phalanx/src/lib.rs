@@ -32,6 +32,8 @@
 mod alone;
 mod attached;
 mod backend;
+#[cfg(feature = "config")]
+pub mod config;
 #[cfg(feature = "redis")]
 mod fleet;
 #[cfg(feature = "lifecycle")]
