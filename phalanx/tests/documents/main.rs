@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test may
 
 mod check;
+mod guide;
 mod reference;
 mod schema;
 mod walk;
