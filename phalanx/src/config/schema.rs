@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use phalanx_core::engine::Unknown;
+use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use schemars::generate::SchemaSettings;
 use schemars::transform::{Transform, transform_subschemas};
@@ -24,6 +25,9 @@ struct Document {
     /// The policies, by name.
     #[schemars(default)]
     policies: BTreeMap<String, Policy>,
+    /// What an operator wants for now, above whatever the policies say: by the name of a policy, `*` for every one.
+    #[schemars(default)]
+    levers: BTreeMap<String, LeverSpec>,
     /// What a name means that has no policy, if there is no `default` either. Default `error`.
     #[schemars(default)]
     unknown: Unknown,

@@ -33,6 +33,7 @@ fn judge(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Ve
             "maximum" => number(value).is_none_or(|it| it <= number(rule).unwrap()),
             "exclusiveMinimum" => number(value).is_none_or(|it| it > number(rule).unwrap()),
             "exclusiveMaximum" => number(value).is_none_or(|it| it < number(rule).unwrap()),
+            "maxLength" => value.as_str().is_none_or(|text| text.chars().count() as u64 <= rule.as_u64().unwrap()),
             "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= rule.as_u64().unwrap()),
             "items" => {
                 for item in value.as_array().into_iter().flatten() {

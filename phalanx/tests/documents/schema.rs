@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use phalanx::{DeadlineSpec, Kind, Policy};
+use phalanx::{DeadlineSpec, Kind, LeverSpec, Policy};
 use serde_json::{Value, json};
 
 use crate::check::complaints;
@@ -48,6 +48,11 @@ fn expected(message: &str) -> BTreeSet<String> {
 fn the_schema_has_the_keys_that_the_specs_read() {
     let schema = phalanx::config::schema();
     for (path, object) in walk::objects(&schema) {
+        if path == "levers.*" {
+            let refusal = serde_json::from_value::<LeverSpec>(json!({ "?": 0 })).unwrap_err().to_string();
+            let described: BTreeSet<String> = object["properties"].as_object().unwrap().keys().cloned().collect();
+            assert_eq!(described, expected(&refusal), "{path}");
+        }
         let Some(path) = path.strip_prefix("policies.*") else { continue };
         // A name that cannot be a key, at the end of the path: what is refused says what would have been read.
         let steps = path.split('.').skip(1).collect::<Vec<_>>();
