@@ -107,7 +107,7 @@ impl<S: Store> Engine<S> {
         let plan = Plan { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
         let (policies, mut mistakes) = Policies::new(plan, spec.unknown);
         if spec.max_routes == 0 {
-            mistakes.push(Mistake { path: "max_routes".to_owned(), reason: "must be at least 1".to_owned() });
+            mistakes.push(Mistake::new("max_routes", "must be at least 1"));
         }
         if !mistakes.is_empty() {
             return Err(ConfigError { mistakes });
@@ -168,6 +168,22 @@ impl<S: Store> Engine<S> {
     /// The policies' names, sorted.
     pub fn policies(&self) -> Vec<String> {
         self.0.policies.read().names()
+    }
+
+    /// The policies themselves, sorted by name.
+    pub fn named_policies(&self) -> Vec<Arc<Policy>> {
+        let policies = self.0.policies.read();
+        policies.names().iter().filter_map(|name| Some(policies.find(name)?.policy)).collect()
+    }
+
+    /// The policy of every name that has none of its own.
+    pub fn default_policy(&self) -> Option<Arc<Policy>> {
+        self.0.policies.read().default_policy()
+    }
+
+    /// What a name without a policy means, if there is no default policy either.
+    pub fn unknown(&self) -> Unknown {
+        self.0.policies.read().unknown()
     }
 
     /// Every pipeline that has been used and not been forgotten.
