@@ -87,10 +87,12 @@ impl Config {
 
     #[allow(dead_code)] // without any format there is no text
     fn from_text(format: Format, name: &str, text: &str) -> Result<Self, ConfigError> {
-        let source = format.parse(&name.into(), text).map_err(|mistakes| ConfigError { mistakes })?;
-        let mut tree = tree::Node::table(Origin::BuiltIn);
-        document::lay_over(&mut tree, source);
-        document::read(tree, Vec::new())
+        let (mut tree, mut mistakes) = (tree::Node::table(Origin::BuiltIn), Vec::new());
+        match format.parse(&name.into(), text) {
+            Ok(source) => document::lay_over(&mut tree, source),
+            Err(wrong) => mistakes = wrong,
+        }
+        document::read(tree, mistakes)
     }
 
     /// The policies, sorted by name.

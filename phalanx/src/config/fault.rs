@@ -98,7 +98,7 @@ const fn kind_of(found: Unexpected<'_>) -> &'static str {
     match found {
         Unexpected::Bool(_) => "true or false",
         Unexpected::Unsigned(_) | Unexpected::Signed(_) => WHOLE,
-        Unexpected::Float(_) => "a number",
+        Unexpected::Float(_) => "a fraction",
         Unexpected::Seq => "a list",
         Unexpected::Map => "a table",
         _ => "text",

@@ -7,6 +7,7 @@ use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use phalanx_core::policy::validate::Mistake;
 
+use super::read::MAX_MISTAKES;
 use super::tree::{MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 
@@ -16,6 +17,9 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     let mut mistakes: Vec<Mistake> = Vec::new();
     for error in errors {
+        if mistakes.len() >= MAX_MISTAKES {
+            break;
+        }
         let at = lines.at(error.span().unwrap_or(0..0));
         // Of what one line makes a parser say, the first is the cause.
         if mistakes.last().is_none_or(|last| last.at.as_deref() != Some(at.to_string().as_str())) {
