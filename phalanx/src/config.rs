@@ -11,6 +11,8 @@ mod json;
 mod nearest;
 mod read;
 mod reader;
+#[cfg(feature = "reload")]
+mod reload;
 #[cfg(feature = "schema")]
 mod schema;
 #[cfg(feature = "toml")]
@@ -28,6 +30,8 @@ use phalanx_core::policy::validate::ConfigError;
 
 use self::reader::Format;
 pub use self::reader::Reader;
+#[cfg(feature = "reload")]
+pub use self::reload::Following;
 #[cfg(feature = "schema")]
 pub use self::schema::schema;
 use crate::origin::{Origin, Origins};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx::Policy;
+use phalanx::{Config, Policy};
 
 use crate::check::complaints;
 use crate::{docs, read, toml_as_json};
@@ -24,10 +24,9 @@ fn guide() -> String {
 }
 
 fn policy(name: &str) -> Policy {
-    let has = |document: &serde_json::Value| document["policies"].get(name).cloned();
-    let found = blocks(&guide()).iter().find_map(|block| has(&toml_as_json(block)));
-    let policy: Policy = serde_json::from_value(found.unwrap_or_else(|| panic!("no policy {name}"))).unwrap();
-    Policy { name: name.to_owned(), ..policy }
+    let configs = blocks(&guide()).into_iter().map(|block| Config::from_toml(&block).unwrap());
+    let mut policies = configs.flat_map(|config| config.policies().to_vec());
+    policies.find(|policy| policy.name == name).unwrap_or_else(|| panic!("no policy {name}"))
 }
 
 #[test]
@@ -39,10 +38,7 @@ fn every_block_of_toml_in_the_documents_can_be_read() {
         for block in blocks(&read(&path)) {
             let document = toml_as_json(&block);
             assert_eq!(complaints(&phalanx::config::schema(), &document), [""; 0], "{}\n{block}", path.display());
-            for (name, policy) in document["policies"].as_object().into_iter().flatten() {
-                let policy: Policy = serde_json::from_value(policy.clone()).unwrap();
-                assert_eq!(Policy { name: name.clone(), ..policy }.mistakes(), [], "{}", path.display());
-            }
+            Config::from_toml(&block).unwrap_or_else(|error| panic!("{}: {error}\n{block}", path.display()));
             read_so_far += 1;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use phalanx::Policy;
+use phalanx::{Config, Policy, ResilienceModule, Unknown};
 use serde_json::Value;
 
 use crate::check::complaints;
@@ -50,12 +50,14 @@ fn the_reference_is_a_file_that_the_schema_takes() {
 }
 
 #[test]
-fn the_policies_of_the_reference_make_sense() {
-    let document = toml_as_json(&text());
-    for (name, policy) in document["policies"].as_object().unwrap() {
-        let policy: Policy = serde_json::from_value(policy.clone()).unwrap();
-        assert_eq!(Policy { name: name.clone(), ..policy }.mistakes(), [], "{name}");
-    }
+fn the_reference_is_a_file_that_can_be_read_and_run() {
+    let config = Config::from_toml(&text()).unwrap();
+    let names: Vec<_> = config.policies().iter().map(|policy| policy.name.as_str()).collect();
+    assert_eq!(names, ["payments", "reports", "search"]);
+    assert_eq!((config.default_policy().is_some(), config.levers().len()), (true, 2));
+    assert_eq!((config.unknown(), config.max_routes()), (Some(Unknown::Error), Some(10_000)));
+    let module = ResilienceModule::in_memory().config(config).build().unwrap();
+    assert_eq!(module.levers().len(), 2);
 }
 
 #[test]
