@@ -1,17 +1,23 @@
 //! From two names to a pipeline: the policies, and the table of routes they run on.
 
-use std::collections::HashMap;
+mod change;
+mod policies;
+
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
+pub use self::change::{Applied, Plan};
+use self::policies::Policies;
 use crate::call::Call;
 use crate::classify::Classify;
 use crate::drain::{Door, Gate};
 use crate::error::Error;
 use crate::event::{Observer, Observers, What};
-use crate::key::{BorrowedKey, MAX_NAME_BYTES, MAX_ROUTE_BYTES, Route, StateKey};
+use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
+use crate::levers::LeverSpec;
 use crate::pipeline::{Pipeline, Slot};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
@@ -41,6 +47,8 @@ pub struct EngineSpec {
     pub default_policy: Option<Policy>,
     /// What a name without a policy means, if there is no default policy either.
     pub unknown: Unknown,
+    /// Levers that are pulled from the beginning, by policy; `*` for every one.
+    pub levers: BTreeMap<String, LeverSpec>,
     /// How many (policy, route) pairs are kept at a time. Default 10,000.
     pub max_routes: usize,
     /// The seed of jitter and shedding. Default: drawn by the operating system.
@@ -65,6 +73,7 @@ impl Default for EngineSpec {
             policies: Vec::new(),
             default_policy: None,
             unknown: Unknown::Error,
+            levers: BTreeMap::new(),
             max_routes: 10_000,
             seed: None,
             observers: ObserverList::default(),
@@ -80,7 +89,6 @@ struct Shared<S: Store> {
     observers: Observers,
     door: Door,
     rng: Rng,
-    unknown: Unknown,
     policies: RwLock<Policies>,
     slots: Table<Slot<S>>,
     /// By policy: the slot of all routes that found no place in the table.
@@ -89,45 +97,14 @@ struct Shared<S: Store> {
     retuning: Mutex<()>,
 }
 
-#[derive(Default)]
-struct Policies {
-    named: HashMap<String, Versioned>,
-    default: Option<Arc<Policy>>,
-}
-
-#[derive(Clone)]
-struct Versioned {
-    policy: Arc<Policy>,
-    version: u64,
-}
-
 impl<S: Store> Engine<S> {
     /// An engine over a store.
     ///
     /// # Errors
     /// Every mistake of every policy, each with its path.
     pub fn new(store: S, spec: EngineSpec) -> Result<Self, ConfigError> {
-        let mut mistakes = Vec::new();
-        let mut policies = Policies::default();
-        for policy in [Policy::occ(), Policy::transient()] {
-            policies.put(policy);
-        }
-        let mut seen = std::collections::HashSet::new();
-        for policy in spec.policies {
-            mistakes.extend(policy.mistakes());
-            if !seen.insert(policy.name.clone()) {
-                mistakes.push(Mistake {
-                    path: format!("policies.{}", policy.name.escape_debug()),
-                    reason: "two policies have this name".to_owned(),
-                });
-            }
-            policies.put(policy);
-        }
-        if let Some(policy) = spec.default_policy {
-            let policy = Policy { name: "default".to_owned(), ..policy };
-            mistakes.extend(policy.mistakes());
-            policies.default = Some(Arc::new(policy));
-        }
+        let plan = Plan { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
+        let (policies, mut mistakes) = Policies::new(plan, spec.unknown);
         if spec.max_routes == 0 {
             mistakes.push(Mistake { path: "max_routes".to_owned(), reason: "must be at least 1".to_owned() });
         }
@@ -139,7 +116,6 @@ impl<S: Store> Engine<S> {
             observers: Observers::new(spec.observers.0),
             door: Door::default(),
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
-            unknown: spec.unknown,
             policies: RwLock::new(policies),
             slots: Table::new(spec.max_routes),
             overflow: Mutex::default(),
@@ -182,51 +158,6 @@ impl<S: Store> Engine<S> {
         Call::found(self.pipeline(policy, route))
     }
 
-    /// Changes a policy. Living circuits and buckets keep their state and follow the new numbers; calls in flight finish
-    /// under the old ones. Guards are code: unless the new policy brings its own, it keeps those it had.
-    ///
-    /// # Errors
-    /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
-    pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.put(policy, true)
-    }
-
-    /// Adds a policy.
-    ///
-    /// # Errors
-    /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
-    pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.put(policy, false)
-    }
-
-    fn put(&self, mut policy: Policy, known: bool) -> Result<(), ConfigError> {
-        let shared = &self.0;
-        let one_at_a_time = shared.retuning.lock();
-        let name = policy.name.clone();
-        let mut mistakes = policy.mistakes();
-        let old = shared.policies.read().named.get(&name).cloned();
-        if old.is_some() != known {
-            let reason = if known { "no policy has this name" } else { "a policy has this name already" };
-            let path = format!("policies.{}", name.escape_debug());
-            mistakes.push(Mistake { path, reason: reason.to_owned() });
-        }
-        if !mistakes.is_empty() {
-            return Err(ConfigError { mistakes });
-        }
-        if let (Some(old), true) = (old, policy.guards.is_empty()) {
-            policy.guards = old.policy.guards.clone();
-        }
-        let Versioned { policy, version } = shared.policies.write().put(policy);
-        // Whoever looked the old policy up did so before we had the lock, and has a slot by now.
-        let slots = self.slots().into_iter().filter(|slot| slot.latest().key.policy() == name);
-        let changed: Vec<_> = slots.inspect(|slot| slot.retune(policy.clone(), version)).collect();
-        drop(one_at_a_time); // an observer may want to change something itself
-        for slot in changed {
-            shared.observers.tell(&slot.latest().key, What::Retuned { version });
-        }
-        Ok(())
-    }
-
     fn slots(&self) -> Vec<Arc<Slot<S>>> {
         let mut slots = self.0.slots.values();
         slots.extend(self.0.overflow.lock().values().cloned());
@@ -235,9 +166,7 @@ impl<S: Store> Engine<S> {
 
     /// The policies' names, sorted.
     pub fn policies(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.0.policies.read().named.keys().cloned().collect();
-        names.sort();
-        names
+        self.0.policies.read().names()
     }
 
     /// Every pipeline that has been used and not been forgotten.
@@ -269,11 +198,10 @@ impl<S: Store> Engine<S> {
         let shared = &self.0;
         // Held until the slot stands in the table: see `put`.
         let policies = shared.policies.read();
-        let Versioned { policy, version } =
-            policies.find(key.policy, shared.unknown).ok_or_else(|| Rejection::unknown(key.policy))?;
+        let said = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
             let (store, observers) = (shared.store.clone(), shared.observers.clone());
-            Slot::new(key, policy.clone(), version, store, observers, shared.rng.fork(), shared.door.clone())
+            Slot::new(key, said.clone(), store, observers, shared.rng.fork(), shared.door.clone())
         };
         let own = key.to_owned();
         let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {
@@ -284,8 +212,8 @@ impl<S: Store> Engine<S> {
                 let shared_by_all = shared
                     .overflow
                     .lock()
-                    .entry(policy.name.clone())
-                    .or_insert_with(|| Arc::new(make(StateKey::overflow(&policy.name))))
+                    .entry(said.policy.name.clone())
+                    .or_insert_with(|| Arc::new(make(StateKey::overflow(&said.policy.name))))
                     .clone();
                 drop(policies); // an observer may want to change something itself
                 shared.observers.tell(&own, What::RoutesExhausted);
@@ -293,32 +221,6 @@ impl<S: Store> Engine<S> {
             }
         };
         Ok(Pipeline::new(slot))
-    }
-}
-
-impl Policies {
-    fn put(&mut self, policy: Policy) -> Versioned {
-        let version = self.named.get(&policy.name).map_or(1, |known| known.version + 1);
-        let name = policy.name.clone();
-        let versioned = Versioned { policy: Arc::new(policy), version };
-        self.named.insert(name, versioned.clone());
-        versioned
-    }
-
-    /// By name, else the default, else whatever the unknown rule says.
-    fn find(&self, name: &str, unknown: Unknown) -> Option<Versioned> {
-        if let Some(versioned) = self.named.get(name) {
-            return Some(versioned.clone());
-        }
-        if name.len() > MAX_NAME_BYTES {
-            return None;
-        }
-        let policy = match (&self.default, unknown) {
-            (Some(policy), _) => Policy { name: name.to_owned(), ..(**policy).clone() },
-            (None, Unknown::Passthrough) => Policy::named(name),
-            (None, Unknown::Error) => return None,
-        };
-        Some(Versioned { policy: Arc::new(policy), version: 1 })
     }
 }
 

@@ -17,6 +17,7 @@ use crate::decision::Decision;
 use crate::drain::Drained;
 use crate::key::StateKey;
 use crate::kind::{Kind, Outcome};
+use crate::levers::LeverSpec;
 
 /// How many panics an observer may have.
 pub const PANICS_FORGIVEN: u32 = 3;
@@ -90,6 +91,23 @@ pub enum What<'a> {
     Retuned {
         /// Its version, from 1.
         version: u64,
+    },
+    /// An operator pulled a lever of this process, or released it.
+    Lever {
+        /// Whose lever: a policy's, or every policy's (`*`).
+        policy: &'a str,
+        /// What is wanted now; none once it is released.
+        lever: Option<&'a LeverSpec>,
+    },
+    /// A newer configuration is in force.
+    ConfigApplied {
+        /// How many policies and levers are not what they were.
+        changed: usize,
+    },
+    /// A newer configuration was refused whole; the one before stays in force.
+    ConfigRefused {
+        /// Everything that is wrong with it.
+        reason: &'a str,
     },
     /// So many routes are in use at a time that new ones share one state.
     RoutesExhausted,

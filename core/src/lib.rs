@@ -35,6 +35,7 @@ pub mod guard;
 pub mod hedge;
 pub mod key;
 pub mod kind;
+pub mod levers;
 pub mod lock;
 pub mod pipeline;
 pub mod policy;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   pipeline.run(operation)
-//!     1 gate      drain · deadline
+//!     1 gate      drain · levers · deadline
 //!     2 admit     rate limit → bulkhead (queue) → breaker | throttle
 //!                 each refusal gives back what the stages before it gave
 //!     3 attempt   retry ⟲ hedge ⇉ timeout ⏱ the operation
@@ -16,6 +16,7 @@
 mod describe;
 mod race;
 mod ride;
+mod said;
 mod slot;
 mod stages;
 mod walk;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 pub use self::describe::{Description, StageDescription};
 pub(crate) use self::ride::Ride;
+pub(crate) use self::said::Said;
 pub(crate) use self::slot::Slot;
 pub(crate) use self::stages::{Circuit, Stages};
 pub(crate) use self::walk::walk;

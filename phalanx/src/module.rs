@@ -1,15 +1,17 @@
 //! The front door: policies over a store, by name.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
 use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
 use phalanx_core::drain::Gate;
-use phalanx_core::engine::{Engine, EngineSpec, Unknown};
+use phalanx_core::engine::{Applied, Engine, EngineSpec, Plan, Unknown};
 use phalanx_core::error::Error;
 use phalanx_core::event::{Event, Observer};
 use phalanx_core::key::Route;
+use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rejection::{Code, Rejection};
@@ -124,6 +126,36 @@ impl ResilienceModule {
         self.engine.add(policy)
     }
 
+    /// Puts a whole configuration in the place of the present one while calls are running; state is kept as in
+    /// [`retune`](Self::retune). A policy that the plan does not name any more means from now on what any name without a
+    /// policy means. Levers pulled by hand stay pulled.
+    ///
+    /// # Errors
+    /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
+    /// changed then.
+    pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
+        self.engine.apply(plan)
+    }
+
+    /// Pulls a lever of a policy, or of every one (`"*"`), in the place of what was pulled or configured before: calls
+    /// that start from now on follow it. It holds for this process, until it is released.
+    ///
+    /// # Errors
+    /// Every mistake of the lever, or that no policy has this name; nothing is changed then.
+    pub fn pull(&self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
+        self.engine.pull(policy, lever)
+    }
+
+    /// Releases what was pulled; a lever that is configured holds again. False if nothing was pulled.
+    pub fn release(&self, policy: &str) -> bool {
+        self.engine.release(policy)
+    }
+
+    /// The levers that are pulled, by policy; `"*"` for every one.
+    pub fn levers(&self) -> BTreeMap<String, LeverSpec> {
+        self.engine.levers()
+    }
+
     /// The policies' names, sorted.
     pub fn policies(&self) -> Vec<String> {
         self.engine.policies()
@@ -163,6 +195,12 @@ impl ModuleBuilder {
     /// What a name without a policy means. Default: a mistake.
     pub fn unknown(mut self, unknown: Unknown) -> Self {
         self.spec.unknown = unknown;
+        self
+    }
+
+    /// A lever that is pulled from the beginning: of a policy, or of every one (`"*"`).
+    pub fn lever(mut self, policy: impl Into<String>, lever: LeverSpec) -> Self {
+        self.spec.levers.insert(policy.into(), lever);
         self
     }
 

@@ -8,6 +8,7 @@ use crate::breaker::BreakerSpec;
 use crate::bulkhead::{AdaptiveSpec, BulkheadSpec};
 use crate::hedge::HedgeSpec;
 use crate::key::StateKey;
+use crate::levers::LeverSpec;
 use crate::policy::{DeadlineSpec, OnDegraded};
 use crate::rate_limit::RateLimitSpec;
 use crate::retry::RetrySpec;
@@ -24,6 +25,9 @@ pub struct Description {
     pub version: u64,
     /// What it does when the shared store is away.
     pub on_degraded: OnDegraded,
+    /// What an operator wants above the policy, if a lever is pulled. The stages are what it leaves of them.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub lever: Option<LeverSpec>,
     /// Its stages, outermost first. Empty: a pass-through.
     pub stages: Vec<StageDescription>,
 }
@@ -92,7 +96,8 @@ impl StageDescription {
 
 impl Description {
     pub(super) fn of<S: Store>(stages: &Stages<S>) -> Self {
-        let policy = &stages.policy;
+        let said = stages.said();
+        let policy = said.effective();
         let guards = policy
             .guards
             .iter()
@@ -101,7 +106,7 @@ impl Description {
             policy.deadline.map(StageDescription::Deadline),
             policy.rate_limit.clone().map(StageDescription::RateLimit),
             policy.bulkhead.map(StageDescription::Bulkhead),
-            policy.complete_breaker().map(StageDescription::Breaker),
+            said.breaker().map(StageDescription::Breaker),
             policy.throttle.map(StageDescription::Throttle),
             policy.retry.map(StageDescription::Retry),
             policy.hedge.map(StageDescription::Hedge),
@@ -109,7 +114,13 @@ impl Description {
         ];
         let mut list: Vec<_> = built_in.into_iter().flatten().chain(guards).collect();
         list.sort_by_key(StageDescription::order); // stable: a guard with a stage's own number stands inside it
-        Self { key: (*stages.key).clone(), version: stages.version, on_degraded: stages.on_degraded, stages: list }
+        Self {
+            key: (*stages.key).clone(),
+            version: stages.version,
+            on_degraded: stages.on_degraded,
+            lever: stages.lever.as_deref().cloned(),
+            stages: list,
+        }
     }
 }
 
@@ -117,6 +128,13 @@ impl Description {
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (version {})", self.key, self.version)?;
+        if let Some(lever) = &self.lever {
+            let pulled: Vec<_> = lever.pulled().collect();
+            write!(f, "\n  {:<11}{}", "lever", pulled.join(", "))?;
+            if let Some(reason) = &lever.reason {
+                write!(f, " ({})", reason.escape_debug())?;
+            }
+        }
         if self.stages.is_empty() {
             return f.write_str("\n  pass-through");
         }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+use super::said::Said;
 use super::stages::{Circuit, Kept, Stages};
 use crate::drain::Door;
 use crate::event::Observers;
 use crate::key::StateKey;
-use crate::policy::Policy;
 use crate::rng::Rng;
 use crate::store::Store;
 use crate::table::{Entry, Worth};
@@ -19,17 +19,9 @@ pub(crate) struct Slot<S: Store> {
 }
 
 impl<S: Store> Slot<S> {
-    pub(crate) fn new(
-        key: StateKey,
-        policy: Arc<Policy>,
-        version: u64,
-        store: S,
-        observers: Observers,
-        rng: Rng,
-        door: Door,
-    ) -> Self {
+    pub(crate) fn new(key: StateKey, said: Said, store: S, observers: Observers, rng: Rng, door: Door) -> Self {
         let kept = Arc::new(Kept::new(rng, door));
-        let stages = Stages::compile(Arc::new(key), policy, version, store, observers, kept);
+        let stages = Stages::compile(Arc::new(key), said, store, observers, kept);
         Self { latest: ArcSwap::from_pointee(stages) }
     }
 
@@ -37,17 +29,11 @@ impl<S: Store> Slot<S> {
         self.latest.load_full()
     }
 
-    /// Compiles a newer version of the policy over the same state.
-    pub(crate) fn retune(&self, policy: Arc<Policy>, version: u64) {
+    /// Compiles something newer over the same state.
+    pub(crate) fn retune(&self, said: Said) {
         let old = self.latest();
-        let new = Stages::compile(
-            old.key.clone(),
-            policy,
-            version,
-            old.store.clone(),
-            old.observers.clone(),
-            old.kept.clone(),
-        );
+        let (store, observers) = (old.store.clone(), old.observers.clone());
+        let new = Stages::compile(old.key.clone(), said, store, observers, old.kept.clone());
         self.latest.store(Arc::new(new));
         old.supersede(); // last, so that whoever sees it finds the new one
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::said::Said;
 use super::watch::Watch;
 use crate::breaker::{BreakerSpec, Count};
 use crate::budget::Budget;
@@ -16,6 +17,7 @@ use crate::event::Observers;
 use crate::guard::{Guard, Guards};
 use crate::hedge::HedgeSpec;
 use crate::key::{StateKey, intern};
+use crate::levers::{Force, LeverSpec};
 use crate::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
 use crate::retry::RetrySpec;
 use crate::rng::Rng;
@@ -29,7 +31,11 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) key: Arc<StateKey>,
     pub(crate) name: &'static str,
     pub(crate) version: u64,
+    /// What the policy says, and what an operator says above it.
     pub(crate) policy: Arc<Policy>,
+    pub(crate) lever: Option<Arc<LeverSpec>>,
+    /// Whether an operator lets nobody in.
+    pub(crate) shut: bool,
     pub(crate) store: S,
     pub(crate) clock: Clock,
     pub(crate) observers: Observers,
@@ -171,20 +177,15 @@ impl Kept {
 }
 
 impl<S: Store> Stages<S> {
-    /// Compiles a valid policy. State that exists already is taken over and retuned.
-    pub(crate) fn compile(
-        key: Arc<StateKey>,
-        policy: Arc<Policy>,
-        version: u64,
-        store: S,
-        observers: Observers,
-        kept: Arc<Kept>,
-    ) -> Self {
+    /// Compiles a valid policy with the lever above it, if one is pulled. State that exists already is taken over and
+    /// retuned.
+    pub(crate) fn compile(key: Arc<StateKey>, said: Said, store: S, observers: Observers, kept: Arc<Kept>) -> Self {
+        let policy = said.effective();
         let rate_limit = policy
             .rate_limit
             .as_ref()
             .map(|spec| RateLimit { bucket: store.bucket(&key, spec), max_wait: spec.max_wait.unwrap_or_default() });
-        let circuit = match (policy.complete_breaker(), policy.throttle) {
+        let circuit = match (said.breaker(), policy.throttle) {
             (Some(spec), _) => Circuit::Breaker { breaker: store.breaker(&key, &spec), count: spec.count },
             (None, Some(spec)) => Circuit::Throttle(spec),
             (None, None) => Circuit::None,
@@ -212,9 +213,11 @@ impl<S: Store> Stages<S> {
             bulkhead,
             timeout: policy.timeout,
             guards: PlacedGuards::new(&policy.guards),
+            shut: said.force() == Some(Force::Open),
             key,
-            version,
-            policy,
+            version: said.version,
+            policy: said.policy.clone(),
+            lever: said.lever.clone(),
             store,
             observers,
             door: kept.door.clone(),
@@ -222,6 +225,11 @@ impl<S: Store> Stages<S> {
             circuit,
             kept,
         }
+    }
+
+    /// What it was compiled from.
+    pub(crate) fn said(&self) -> Said {
+        Said { policy: self.policy.clone(), version: self.version, lever: self.lever.clone() }
     }
 
     pub(crate) fn is_superseded(&self) -> bool {

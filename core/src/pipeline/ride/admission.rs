@@ -11,21 +11,30 @@ use crate::context::Context;
 use crate::pipeline::stages::{Circuit, Place, RateLimit};
 use crate::policy::{OnDegraded, Stage};
 use crate::rate_limit::Take;
-use crate::rejection::{Code, Source};
+use crate::rejection::{Code, Source, UNKNOWN};
 use crate::store::{Answer, Ask, Grant, Store};
 use crate::throttle::{Throttle, ThrottleSpec};
 
 impl<S: Store> Ride<'_, S> {
-    /// Comes in by the gate, takes the caller's time into account, and asks the outermost guards.
+    /// Comes in by the gate, unless an operator lets nobody in, takes the caller's time into account, and asks the
+    /// outermost guards.
     #[inline(always)]
     pub(in crate::pipeline) fn passes_gate(&mut self) -> bool {
         let total = self.stages.deadline.total;
         let current = Context::current();
-        if !self.comes_in(current) {
+        if !self.comes_in(current) || self.stages.shut && self.is_shut_out() {
             return false;
         }
         let plain = total.is_none() && self.context == Context::EMPTY && current == Context::EMPTY;
         (plain || self.is_in_time(current, total)) && self.passes_guards(Place::BeforeRateLimit)
+    }
+
+    /// An operator lets nobody in.
+    #[cold]
+    fn is_shut_out(&mut self) -> bool {
+        self.stage = None; // before all stages
+        (self.code, self.wait, self.source) = (Code::ForcedOpen, UNKNOWN, Source::Forced);
+        true
     }
 
     #[cold]

@@ -1,0 +1,183 @@
+//! Changes while calls are running: of one policy, of all of them at once, of a lever.
+//!
+//! Each is all or nothing. Living circuits, buckets and slots keep their state and follow the new numbers; calls in
+//! flight finish under the old ones. One change at a time, so that all routes hear of them in the same order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Engine;
+use super::policies::{Policies, wrong};
+use crate::event::What;
+use crate::levers::LeverSpec;
+use crate::pipeline::Slot;
+use crate::policy::Policy;
+use crate::policy::validate::{ConfigError, Mistake};
+use crate::store::Store;
+
+/// Everything a configuration says about policies.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The policies, by name, besides the built-in ones.
+    pub policies: Vec<Policy>,
+    /// For every name that has no policy of its own.
+    pub default_policy: Option<Policy>,
+    /// Levers, by policy; `*` for every one.
+    pub levers: BTreeMap<String, LeverSpec>,
+}
+
+/// What a plan changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Names whose policy is new, another, or gone, sorted.
+    pub policies: Vec<String>,
+    /// Whether names without a policy of their own mean something else now.
+    pub default_policy: bool,
+    /// Names whose lever was pulled, changed or released, sorted.
+    pub levers: Vec<String>,
+}
+
+impl Applied {
+    /// How many things are not what they were.
+    pub fn count(&self) -> usize {
+        self.policies.len() + usize::from(self.default_policy) + self.levers.len()
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Changes a policy. Guards are code: unless the new policy brings its own, it keeps those it had.
+    ///
+    /// # Errors
+    /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
+    pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
+        self.put(policy, true)
+    }
+
+    /// Adds a policy.
+    ///
+    /// # Errors
+    /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
+    pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
+        self.put(policy, false)
+    }
+
+    fn put(&self, policy: Policy, known: bool) -> Result<(), ConfigError> {
+        let mut mistakes = policy.mistakes();
+        self.change(|policies| {
+            if policies.is_named(&policy.name) != known {
+                let reason = if known { "no policy has this name" } else { "a policy has this name already" };
+                mistakes.push(wrong(&policy.name, reason));
+            }
+            refuse_if_any(mistakes)?;
+            policies.put(policy);
+            Ok(())
+        })
+    }
+
+    /// Puts a whole configuration in the place of the present one. A policy that the plan does not name any more means
+    /// from now on what any name without a policy means.
+    ///
+    /// # Errors
+    /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
+    /// changed then.
+    pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
+        self.change(|policies| {
+            let (new, mut mistakes) = policies.planned(plan);
+            let in_use: BTreeSet<_> = self.slots().iter().map(|slot| slot.latest().policy.name.clone()).collect();
+            let lost = in_use.iter().filter(|name| new.find(name).is_none());
+            mistakes.extend(lost.map(|name| wrong(name, "is in use, and without it the name would mean nothing")));
+            refuse_if_any(mistakes)?;
+            let applied = policies.difference(&new);
+            *policies = new;
+            Ok(applied)
+        })
+    }
+
+    /// Pulls a lever of a policy, or of every one (`*`), in the place of what was pulled or configured before.
+    ///
+    /// # Errors
+    /// Every mistake of the lever, or that no policy has this name; nothing is changed then.
+    pub fn pull(&self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
+        self.change(|policies| {
+            refuse_if_any(policies.lever_mistakes(policy, &lever))?;
+            policies.pull(policy, lever);
+            Ok(())
+        })
+    }
+
+    /// Releases what was pulled. A lever that is configured holds again. False if nothing was pulled.
+    pub fn release(&self, policy: &str) -> bool {
+        self.change(|policies| policies.release(policy))
+    }
+
+    /// The levers that are pulled, by policy; `*` for every one.
+    pub fn levers(&self) -> BTreeMap<String, LeverSpec> {
+        let levers = self.0.policies.read().levers();
+        levers.into_iter().map(|(name, lever)| (name, (*lever).clone())).collect()
+    }
+
+    /// Makes a change, lets all routes follow, and tells the observers.
+    fn change<T>(&self, make: impl FnOnce(&mut Policies) -> T) -> T {
+        let shared = &self.0;
+        let one_at_a_time = shared.retuning.lock();
+        let mut policies = shared.policies.write();
+        let before = policies.levers();
+        let made = make(&mut policies);
+        let (after, now) = (policies.levers(), policies.clone());
+        drop(policies);
+        // Whoever looked the old policy up did so before we had the lock, and has a slot by now.
+        let retuned: Vec<_> = self.slots().into_iter().filter(|slot| slot.follow(&now)).collect();
+        drop(one_at_a_time); // an observer may want to change something itself
+        for slot in retuned {
+            let stages = slot.latest();
+            shared.observers.tell(&stages.key, What::Retuned { version: stages.version });
+        }
+        for policy in differing(&before, &after) {
+            let lever = after.get(&policy).map(Arc::as_ref);
+            shared.observers.tell_all(What::Lever { policy: &policy, lever });
+        }
+        made
+    }
+}
+
+impl<S: Store> Slot<S> {
+    /// Does what its name means now, if that is something else; whether its policy is another one.
+    fn follow(&self, policies: &Policies) -> bool {
+        let old = self.latest().said();
+        let Some(mut new) = policies.find(&old.policy.name) else { return false };
+        if !policies.is_named(&old.policy.name) {
+            // What it is by default has no version of its own.
+            new.version = old.version + u64::from(new.policy != old.policy);
+        }
+        let another = new.version != old.version || new.policy != old.policy;
+        if another || new.lever != old.lever {
+            self.retune(new);
+        }
+        another
+    }
+}
+
+impl Policies {
+    /// What is not the same in another.
+    fn difference(&self, new: &Self) -> Applied {
+        let names: BTreeSet<_> = self.names().into_iter().chain(new.names()).collect();
+        let own = |policies: &Self, name: &str| policies.find(name).filter(|_| policies.is_named(name));
+        let policy = |policies: &Self, name: &str| own(policies, name).map(|said| said.policy);
+        let nobody = |policies: &Self| policies.find("").map(|said| said.policy);
+        Applied {
+            policies: names.into_iter().filter(|name| policy(self, name) != policy(new, name)).collect(),
+            default_policy: nobody(self) != nobody(new),
+            levers: differing(&self.levers(), &new.levers()),
+        }
+    }
+}
+
+/// The names that do not mean the same in both.
+fn differing(before: &BTreeMap<String, Arc<LeverSpec>>, after: &BTreeMap<String, Arc<LeverSpec>>) -> Vec<String> {
+    let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    names.into_iter().filter(|name| before.get(*name) != after.get(*name)).cloned().collect()
+}
+
+fn refuse_if_any(mistakes: Vec<Mistake>) -> Result<(), ConfigError> {
+    if mistakes.is_empty() { Ok(()) } else { Err(ConfigError { mistakes }) }
+}

@@ -1,0 +1,193 @@
+//! Levers: what an operator pulls while something burns, above whatever the policy says.
+//!
+//! A lever is compiled into the stages of its policy, like a change of the policy itself: calls in flight finish as they
+//! began, calls that start from now on follow it, and a lever that nobody pulls costs nothing. It holds for this process.
+//! To put a word above a circuit of the whole fleet, use [`Pipeline::force`](crate::pipeline::Pipeline::force).
+
+use crate::bulkhead::BulkheadSpec;
+use crate::policy::Policy;
+use crate::policy::validate::Mistake;
+
+/// The name that means every policy.
+pub const EVERY_POLICY: &str = "*";
+
+/// The longest reason, in bytes: it goes into log lines.
+const LONGEST_REASON: usize = 512;
+
+/// What an operator wants of a policy for now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+pub struct LeverSpec {
+    /// Refuse every call, or let none be refused by breaker or throttle. Default none.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub force: Option<Force>,
+    /// Whether copies of slow attempts are sent. Default true: as the policy says.
+    pub hedging: bool,
+    /// Whether failed attempts are tried again. Default true: as the policy says.
+    pub retries: bool,
+    /// At most so many calls at a time, at least 1, also where the policy has no bulkhead. Default none.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub max_concurrency: Option<u32>,
+    /// Why, for those who find it pulled. Default none.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub reason: Option<String>,
+}
+
+/// What the circuit is forced to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Force {
+    /// Every call is refused with `forced_open`, whether or not the policy has a circuit.
+    Open,
+    /// Breaker and throttle are not asked, and learn nothing meanwhile.
+    Closed,
+}
+
+impl Default for LeverSpec {
+    fn default() -> Self {
+        Self { force: None, hedging: true, retries: true, max_concurrency: None, reason: None }
+    }
+}
+
+impl LeverSpec {
+    /// Refuses every call.
+    pub fn force_open() -> Self {
+        Self { force: Some(Force::Open), ..Self::default() }
+    }
+
+    /// Lets no call be refused by breaker or throttle.
+    pub fn force_closed() -> Self {
+        Self { force: Some(Force::Closed), ..Self::default() }
+    }
+
+    /// Sends no copies.
+    #[must_use]
+    pub fn without_hedging(mut self) -> Self {
+        self.hedging = false;
+        self
+    }
+
+    /// Tries nothing again.
+    #[must_use]
+    pub fn without_retries(mut self) -> Self {
+        self.retries = false;
+        self
+    }
+
+    /// At most so many calls at a time.
+    #[must_use]
+    pub fn max_concurrency(mut self, calls: u32) -> Self {
+        self.max_concurrency = Some(calls);
+        self
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
+    /// What is pulled, by the names that logs and gauges use.
+    pub fn pulled(&self) -> impl Iterator<Item = &'static str> {
+        let force = self.force.map(|force| match force {
+            Force::Open => "force_open",
+            Force::Closed => "force_closed",
+        });
+        let hedging = (!self.hedging).then_some("hedging_off");
+        let retries = (!self.retries).then_some("retries_off");
+        let limit = self.max_concurrency.map(|_| "max_concurrency");
+        [force, hedging, retries, limit].into_iter().flatten()
+    }
+
+    /// Everything that is wrong with it, as the lever of this policy.
+    pub fn mistakes(&self, policy: &str) -> Vec<Mistake> {
+        let mistake = |field: &str, reason: String| Mistake { path: format!("{}.{field}", path(policy)), reason };
+        let none = self.max_concurrency == Some(0);
+        let none = none.then(|| mistake("max_concurrency", "must be at least 1; force = \"open\" lets none in".into()));
+        let long = self.reason.as_ref().is_some_and(|reason| reason.len() > LONGEST_REASON);
+        let long = long.then(|| mistake("reason", format!("must be at most {LONGEST_REASON} bytes long")));
+        none.into_iter().chain(long).collect()
+    }
+
+    /// This policy's lever together with the one of every policy: whatever either pulls is pulled, the lower limit
+    /// holds, and on a word about the circuit the policy's own wins.
+    pub(crate) fn beside(&self, every: &Self) -> Self {
+        Self {
+            force: self.force.or(every.force),
+            hedging: self.hedging && every.hedging,
+            retries: self.retries && every.retries,
+            max_concurrency: self.max_concurrency.into_iter().chain(every.max_concurrency).min(),
+            reason: self.reason.as_ref().or(every.reason.as_ref()).cloned(),
+        }
+    }
+
+    /// The policy as it is while the lever is pulled.
+    pub(crate) fn applied_to(&self, policy: &Policy) -> Policy {
+        let mut policy = policy.clone();
+        policy.retry = policy.retry.filter(|_| self.retries);
+        policy.hedge = policy.hedge.filter(|_| self.hedging);
+        if let Some(most) = self.max_concurrency {
+            policy.bulkhead = Some(capped(policy.bulkhead, most));
+        }
+        if self.force == Some(Force::Closed) {
+            (policy.breaker, policy.throttle) = (None, None);
+        }
+        policy
+    }
+}
+
+/// The bulkhead with no more slots than this; where there is none, one in which nobody waits.
+fn capped(spec: Option<BulkheadSpec>, most: u32) -> BulkheadSpec {
+    let mut spec = spec.unwrap_or(BulkheadSpec::fixed(most));
+    spec.max_concurrency = spec.max_concurrency.min(most);
+    let most = spec.max_concurrency;
+    spec.adaptive = spec.adaptive.map(|adaptive| adaptive.min_concurrency(adaptive.min_concurrency.min(most)));
+    spec.gradient = spec.gradient.map(|gradient| gradient.min_concurrency(gradient.min_concurrency.min(most)));
+    spec
+}
+
+/// The path of a policy's lever in a file.
+pub(crate) fn path(policy: &str) -> String {
+    format!("levers.{}", policy.escape_debug())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bulkhead::AdaptiveSpec;
+
+    #[test]
+    fn what_either_lever_pulls_is_pulled_and_the_lower_limit_holds() {
+        let every = LeverSpec::force_closed().without_retries().max_concurrency(5).reason("all");
+        let own = LeverSpec::force_open().without_hedging().max_concurrency(9);
+        let both = own.beside(&every);
+        assert_eq!(both.pulled().collect::<Vec<_>>(), ["force_open", "hedging_off", "retries_off", "max_concurrency"]);
+        assert_eq!((both.max_concurrency, both.reason.as_deref()), (Some(5), Some("all")));
+        assert_eq!(LeverSpec::default().beside(&LeverSpec::default()), LeverSpec::default());
+    }
+
+    #[test]
+    fn a_cap_below_the_least_of_an_adaptive_limit_lowers_that_too() {
+        let adaptive = AdaptiveSpec::threshold(Duration::from_millis(100)).min_concurrency(10);
+        let policy = Policy::named("p").bulkhead(BulkheadSpec::adaptive(20, adaptive).queue(5));
+        let capped = LeverSpec::default().max_concurrency(3).applied_to(&policy);
+        let bulkhead = capped.bulkhead.unwrap();
+        assert_eq!((bulkhead.max_concurrency, bulkhead.min_concurrency(), bulkhead.max_queue), (3, 3, 5));
+        assert_eq!(capped.mistakes(), []);
+        let raised = LeverSpec::default().max_concurrency(50).applied_to(&policy);
+        assert_eq!(raised.bulkhead, policy.bulkhead, "a lever opens nothing that the policy closes");
+    }
+
+    #[test]
+    fn a_lever_that_makes_no_sense_is_told_with_its_path() {
+        let lever = LeverSpec::default().max_concurrency(0).reason("x".repeat(600));
+        let mistakes = lever.mistakes("pay\nments");
+        let paths: Vec<_> = mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
+        assert_eq!(paths, [r"levers.pay\nments.max_concurrency", r"levers.pay\nments.reason"]);
+    }
+}
