@@ -5,7 +5,7 @@ mod policies;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -83,6 +83,16 @@ impl Default for EngineSpec {
 
 /// All policies over one store. Cheap to clone; clones are the same engine.
 pub struct Engine<S: Store>(Arc<Shared<S>>);
+
+/// An engine that does not live for the sake of whoever holds this.
+pub struct WeakEngine<S: Store>(Weak<Shared<S>>);
+
+impl<S: Store> WeakEngine<S> {
+    /// The engine, if anybody else still uses it.
+    pub fn upgrade(&self) -> Option<Engine<S>> {
+        self.0.upgrade().map(Engine)
+    }
+}
 
 struct Shared<S: Store> {
     store: S,
@@ -180,6 +190,11 @@ impl<S: Store> Engine<S> {
         self.0.door.attach(gate)
     }
 
+    /// A hand on it that does not keep it alive: for whoever looks at it now and then.
+    pub fn downgrade(&self) -> WeakEngine<S> {
+        WeakEngine(Arc::downgrade(&self.0))
+    }
+
     /// Tells the observers of something that concerns all of it.
     pub fn tell(&self, what: What<'_>) {
         self.0.observers.tell_all(what);
@@ -200,7 +215,7 @@ impl<S: Store> Engine<S> {
         let policies = shared.policies.read();
         let said = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
-            let (store, observers) = (shared.store.clone(), shared.observers.clone());
+            let (store, observers) = (shared.store.clone(), &shared.observers);
             Slot::new(key, said.clone(), store, observers, shared.rng.fork(), shared.door.clone())
         };
         let own = key.to_owned();

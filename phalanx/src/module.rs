@@ -44,6 +44,8 @@ pub struct ModuleBuilder {
     statuses: Statuses,
     clock: Option<Clock>,
     store: Option<MemoryStore>,
+    #[cfg(feature = "otel")]
+    pub(crate) metrics: Vec<crate::telemetry::Metrics>,
     #[cfg(feature = "redis")]
     pub(crate) fleet: Option<crate::fleet::Shared>,
     #[cfg(feature = "redis")]
@@ -277,6 +279,8 @@ impl ModuleBuilder {
         let store = Backend::memory(memory);
         match Engine::new(store, self.spec) {
             Ok(engine) if mistakes.is_empty() => {
+                #[cfg(feature = "otel")]
+                self.metrics.iter().for_each(|metrics| metrics.watch(&engine));
                 let locks = MemoryLocks::new(engine.store().clock().clone());
                 Ok(ResilienceModule { engine, locks, statuses: Arc::new(self.statuses) })
             }

@@ -259,6 +259,7 @@ impl<'a, S: Store> Ride<'a, S> {
             hedge_won: self.hedge_won,
             probe: self.probe,
             elapsed: self.ended.since(self.started),
+            deadline_remaining: if self.measured { self.context.remaining() } else { None },
             degraded: None,
         }
     }

@@ -19,8 +19,9 @@ pub(crate) struct Slot<S: Store> {
 }
 
 impl<S: Store> Slot<S> {
-    pub(crate) fn new(key: StateKey, said: Said, store: S, observers: Observers, rng: Rng, door: Door) -> Self {
+    pub(crate) fn new(key: StateKey, said: Said, store: S, observers: &Observers, rng: Rng, door: Door) -> Self {
         let kept = Arc::new(Kept::new(rng, door));
+        let observers = observers.on(&key);
         let stages = Stages::compile(Arc::new(key), said, store, observers, kept);
         Self { latest: ArcSwap::from_pointee(stages) }
     }
