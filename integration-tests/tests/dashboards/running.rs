@@ -20,14 +20,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOKS: Duration = Duration::from_millis(100);
 
 /// An example of this workspace. All features and all packages, so that what `make test` has built is not built again;
-/// Cargo becomes the example, so that what is killed is the example itself.
+/// `env` becomes Cargo and Cargo the example, so that what is killed is the example itself.
 fn example(name: &str, arguments: &[&str]) -> Replica {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let manifest = files::path("Cargo.toml");
-    let mut all = vec!["run", "--quiet", "--locked", "--all-features", "--manifest-path", manifest.to_str().unwrap()];
-    all.extend(["--example", name, "--"]);
-    all.extend(arguments);
-    Replica::start(cargo, &all)
+    // What Cargo tells this test about its package would make Cargo build what asks for it anew.
+    let told = std::env::vars().map(|(name, _)| name);
+    let told = told.filter(|name| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start)));
+    let mut all: Vec<String> = told.map(|name| format!("--unset={name}")).collect();
+    all.extend([cargo, "run".to_owned(), format!("--manifest-path={}", files::path("Cargo.toml").display())]);
+    all.extend(["--quiet", "--locked", "--all-features", "--example", name, "--"].map(str::to_owned));
+    all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+    Replica::start("env", &all.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// What `GET /metrics` answers.
