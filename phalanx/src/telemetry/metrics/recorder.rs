@@ -96,3 +96,75 @@ impl fmt::Debug for Recorder {
         f.debug_struct("Recorder").field("labels", &self.labels).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use opentelemetry::metrics::MeterProvider;
+    use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
+    use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
+
+    use super::*;
+
+    /// What the recorder counted of these events, as `name attributes value`.
+    fn counted(events: &[What<'_>]) -> Vec<String> {
+        let exporter = InMemoryMetricExporter::default();
+        let reader = PeriodicReader::builder(exporter.clone()).build();
+        let provider = SdkMeterProvider::builder().with_reader(reader).build();
+        let recorder = Recorder::new(&provider.meter("phalanx"), 10);
+        events.iter().for_each(|what| recorder.on_event(&Event { key: None, what: *what }));
+        provider.force_flush().unwrap();
+        let mut lines = Vec::new();
+        let finished = exporter.get_finished_metrics().unwrap();
+        for metric in finished.iter().flat_map(|all| all.scope_metrics()).flat_map(|scope| scope.metrics()) {
+            let pair = |pair: &KeyValue| format!("{}={}", pair.key, pair.value);
+            match metric.data() {
+                AggregatedMetrics::U64(MetricData::Sum(sum)) => lines.extend(sum.data_points().map(|point| {
+                    format!(
+                        "{} {:?} {}",
+                        metric.name(),
+                        point.attributes().map(pair).collect::<Vec<_>>(),
+                        point.value()
+                    )
+                })),
+                AggregatedMetrics::F64(MetricData::Histogram(histogram)) => lines.extend(
+                    histogram.data_points().map(|point| format!("{} {} {}", metric.name(), point.count(), point.sum())),
+                ),
+                _ => {}
+            }
+        }
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn round_trips_are_timed_and_those_that_fail_are_counted_by_what_went_wrong() {
+        let (took, quick) = (Duration::from_millis(250), Duration::from_millis(500));
+        let events = [
+            What::StoreAsked { took, failed: None },
+            What::StoreAsked { took: quick, failed: Some("timeout") },
+            What::StoreAsked { took: quick, failed: Some("READONLY") },
+            What::StoreAsked { took: quick, failed: Some("timeout") },
+            What::StoreDegraded { reason: "timeout" },
+        ];
+        let expected = [
+            "phalanx.store.duration 4 1.75",
+            "phalanx.store.errors [\"error.type=READONLY\"] 1",
+            "phalanx.store.errors [\"error.type=timeout\"] 2",
+            "phalanx.store.outages [] 1",
+        ];
+        assert_eq!(counted(&events), expected);
+    }
+
+    #[test]
+    fn reloads_are_counted_by_what_became_of_them() {
+        let applied = What::ConfigApplied { changed: 2 };
+        let refused = What::ConfigRefused { reason: "policies.p.timeout must be more than zero" };
+        let expected = [
+            "phalanx.config.reloads [\"phalanx.result=applied\"] 2",
+            "phalanx.config.reloads [\"phalanx.result=refused\"] 1",
+        ];
+        assert_eq!(counted(&[applied, refused, applied]), expected);
+    }
+}
