@@ -11,6 +11,10 @@ mod json;
 mod nearest;
 mod read;
 mod reader;
+#[cfg(feature = "reload")]
+mod reload;
+#[cfg(feature = "schema")]
+mod schema;
 #[cfg(feature = "toml")]
 mod toml;
 mod tree;
@@ -26,6 +30,10 @@ use phalanx_core::policy::validate::ConfigError;
 
 use self::reader::Format;
 pub use self::reader::Reader;
+#[cfg(feature = "reload")]
+pub use self::reload::Following;
+#[cfg(feature = "schema")]
+pub use self::schema::schema;
 use crate::origin::{Origin, Origins};
 
 /// What a module is told from outside: policies, and where every value of them came from.

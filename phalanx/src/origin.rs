@@ -77,6 +77,13 @@ pub(crate) struct Origins {
     pub(crate) on_degraded: OnDegraded,
 }
 
+/// Who gave a policy before the program did.
+#[derive(Debug)]
+pub(crate) struct Before {
+    given: Option<Given>,
+    code: bool,
+}
+
 impl Origins {
     /// All of it was given by the program.
     pub(crate) fn of_code(policies: &[Policy], default: bool, levers: &BTreeMap<String, LeverSpec>) -> Self {
@@ -126,9 +133,27 @@ impl Origins {
         error
     }
 
-    /// The program gave this policy, whole.
-    pub(crate) fn now_code(&mut self, policy: &str) {
-        self.given.remove(policy);
-        self.code.insert(policy.to_owned());
+    /// The program gives this policy, whole. Who gave it before is returned.
+    pub(crate) fn now_code(&mut self, policy: &str) -> Before {
+        let given = self.given.remove(policy);
+        Before { given, code: !self.code.insert(policy.to_owned()) }
+    }
+
+    /// It did not come to that.
+    pub(crate) fn as_before(&mut self, policy: &str, before: Before) {
+        if !before.code {
+            self.code.remove(policy);
+        }
+        if let Some(given) = before.given {
+            self.given.insert(policy.to_owned(), given);
+        }
+    }
+
+    /// What files and variables say now is what these say. What the program said meanwhile stays.
+    #[cfg(feature = "config")]
+    pub(crate) fn take_over(&mut self, new: Self) {
+        let Self { given, levers, default, unknown, max_routes, .. } = new;
+        *self = Self { given, levers, default, unknown, max_routes, ..std::mem::take(self) };
+        self.given.retain(|name, _| !self.code.contains(name));
     }
 }

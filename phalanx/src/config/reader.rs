@@ -166,7 +166,7 @@ impl Format {
 const TOO_LARGE: &str = "is larger than 1 MiB";
 
 /// The text of a file that is no larger than it may be. What is not a plain file could keep us waiting for ever.
-fn text_of(path: &Path) -> Result<String, String> {
+pub(super) fn text_of(path: &Path) -> Result<String, String> {
     let refused = |error: std::io::Error| format!("cannot be read: {error}");
     if !fs::metadata(path).map_err(refused)?.is_file() {
         return Err("is not a file".to_owned());
