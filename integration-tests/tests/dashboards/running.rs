@@ -1,6 +1,7 @@
 //! The examples as they run: what they export is what the dashboard and the alerts ask for.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use phalanx_integration_tests::server::port::Port;
@@ -48,9 +49,7 @@ async fn scrape(address: &str) -> std::io::Result<String> {
 }
 
 fn all_queries() -> Vec<(String, Selector)> {
-    let mut all = [board::queries(), alerts::queries()].concat();
-    all.retain(|(_, selector)| selector.metric != "phalanx_config_reloads_total"); // until files are followed
-    all
+    [board::queries(), alerts::queries()].concat()
 }
 
 fn lacks(page: &Page, queries: &[(String, Selector)]) -> BTreeSet<String> {
@@ -60,12 +59,38 @@ fn lacks(page: &Page, queries: &[(String, Selector)]) -> BTreeSet<String> {
     queries.iter().flat_map(lacks).collect()
 }
 
-/// The story once or more often, a Redis that hangs for a while.
+/// A file of levers, gone with the test.
+struct Levers(PathBuf);
+
+impl Levers {
+    fn new() -> Self {
+        let levers = Self(std::env::temp_dir().join(format!("phalanx-levers-{}.toml", std::process::id())));
+        levers.write("[levers.reviews]\nretries = false\n");
+        levers
+    }
+
+    /// Beside it and then in its place, as it should be done.
+    fn write(&self, text: &str) {
+        let beside = self.0.with_extension("new");
+        std::fs::write(&beside, text).unwrap();
+        std::fs::rename(&beside, &self.0).unwrap();
+    }
+}
+
+impl Drop for Levers {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The story once or more often, a Redis that hangs for a while, a file that is changed well and badly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_query_of_the_dashboard_and_the_alerts_matches_an_exported_series() {
-    let (redis, queries) = (Spawned::start().await, all_queries());
+    let (redis, levers, queries) = (Spawned::start().await, Levers::new(), all_queries());
     assert!(queries.len() > 60, "{} queries", queries.len());
-    let shop = example("observe", &["--listen", "127.0.0.1:0", "--phase", "1", "--redis", &redis.url()]);
+    let config = levers.0.to_str().unwrap();
+    let shop =
+        example("observe", &["--listen", "127.0.0.1:0", "--phase", "1", "--redis", &redis.url(), "--config", config]);
     let first = shop.recv_line(BUILDING).await.expect("a first line");
     let address = first.strip_prefix("metrics: http://").and_then(|rest| rest.strip_suffix("/metrics"));
     let address = address.unwrap_or_else(|| panic!("{first:?}"));
@@ -77,6 +102,8 @@ async fn every_query_of_the_dashboard_and_the_alerts_matches_an_exported_series(
         page.add(&scrape(address).await.unwrap()).unwrap();
         // Once in each second or two, so that it does not matter which of them is slow today.
         match round % 20 {
+            5 => levers.write(&format!("[levers.reviews]\nretries = {}\n", round % 40 == 5)),
+            10 => levers.write("[levers.reviews]\nretires = true\n"),
             12 => redis.stop(),
             18 => redis.cont(),
             _ => sleep(LOOKS).await,

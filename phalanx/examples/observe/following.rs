@@ -6,8 +6,25 @@ use std::path::Path;
 use phalanx::{ModuleBuilder, ResilienceModule};
 
 /// What has to be kept for as long as the file is to be followed.
+#[cfg(all(feature = "toml", feature = "reload"))]
+pub(crate) type Following = Option<phalanx::config::Following>;
+
+#[cfg(all(feature = "toml", feature = "reload"))]
+pub(crate) fn build(
+    builder: ModuleBuilder,
+    file: Option<&Path>,
+) -> Result<(ResilienceModule, Following), Box<dyn Error>> {
+    let Some(file) = file else { return Ok((builder.build()?, None)) };
+    let reader = phalanx::config::Config::reader().file(file);
+    let module = builder.config(reader.read()?).build()?;
+    let following = module.follow(reader)?;
+    Ok((module, Some(following)))
+}
+
+#[cfg(not(all(feature = "toml", feature = "reload")))]
 pub(crate) type Following = ();
 
+#[cfg(not(all(feature = "toml", feature = "reload")))]
 pub(crate) fn build(
     builder: ModuleBuilder,
     file: Option<&Path>,
