@@ -15,9 +15,13 @@ fn the_readmes_table_of_refusals_is_the_codes() {
 #[test]
 fn the_readmes_code_is_that_of_an_example_that_compiles() {
     let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
-    let example = lines(concat!(include_str!("../examples/readme.rs"), include_str!("../examples/ports.rs")));
+    let example = lines(concat!(
+        include_str!("../examples/readme.rs"),
+        include_str!("../examples/ports.rs"),
+        include_str!("../examples/configure/main.rs"),
+    ));
     let blocks: Vec<&str> = include_str!("../README.md").split("```rust\n").skip(1).collect();
-    assert_eq!(blocks.len(), 6);
+    assert_eq!(blocks.len(), 8);
     for block in blocks {
         let code = lines(block.split("```").next().unwrap_or_default());
         let found = example.windows(code.len()).any(|window| window == code);
