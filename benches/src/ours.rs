@@ -2,6 +2,7 @@
 
 mod by_name;
 pub(crate) mod layer;
+pub(crate) mod observed;
 pub(crate) mod queue;
 
 use std::error::Error;

@@ -47,6 +47,8 @@ pub struct Decision {
     pub probe: bool,
     /// From the call to its answer.
     pub elapsed: Duration,
+    /// How much of the caller's time was left at the end, zero if it was over; none without a deadline.
+    pub deadline_remaining: Option<Duration>,
     /// Set when a fallback answered.
     pub degraded: Option<Degraded>,
 }

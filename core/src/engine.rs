@@ -5,7 +5,7 @@ mod policies;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::event::{Observer, Observers, What};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
-use crate::pipeline::{Pipeline, Slot};
+use crate::pipeline::{Kept, Pipeline, Slot};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::rejection::{Code, Rejection};
@@ -56,6 +56,8 @@ pub struct EngineSpec {
     pub seed: Option<u64>,
     /// Who is told of events.
     pub observers: ObserverList,
+    /// Whether calls and attempts have spans; needs the feature `tracing`. Default no.
+    pub traced: bool,
 }
 
 /// Observers while an engine is being made.
@@ -78,6 +80,7 @@ impl Default for EngineSpec {
             max_routes: 10_000,
             seed: None,
             observers: ObserverList::default(),
+            traced: false,
         }
     }
 }
@@ -85,9 +88,20 @@ impl Default for EngineSpec {
 /// All policies over one store. Cheap to clone; clones are the same engine.
 pub struct Engine<S: Store>(Arc<Shared<S>>);
 
+/// An engine that does not live for the sake of whoever holds this.
+pub struct WeakEngine<S: Store>(Weak<Shared<S>>);
+
+impl<S: Store> WeakEngine<S> {
+    /// The engine, if anybody else still uses it.
+    pub fn upgrade(&self) -> Option<Engine<S>> {
+        self.0.upgrade().map(Engine)
+    }
+}
+
 struct Shared<S: Store> {
     store: S,
     observers: Observers,
+    traced: bool,
     door: Door,
     rng: Rng,
     policies: RwLock<Policies>,
@@ -115,6 +129,7 @@ impl<S: Store> Engine<S> {
         Ok(Self(Arc::new(Shared {
             store,
             observers: Observers::new(spec.observers.0),
+            traced: spec.traced,
             door: Door::default(),
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
             policies: RwLock::new(policies),
@@ -197,6 +212,11 @@ impl<S: Store> Engine<S> {
         self.0.door.attach(gate)
     }
 
+    /// A hand on it that does not keep it alive: for whoever looks at it now and then.
+    pub fn downgrade(&self) -> WeakEngine<S> {
+        WeakEngine(Arc::downgrade(&self.0))
+    }
+
     /// Tells the observers of something that concerns all of it.
     pub fn tell(&self, what: What<'_>) {
         self.0.observers.tell_all(what);
@@ -217,8 +237,9 @@ impl<S: Store> Engine<S> {
         let policies = shared.policies.read();
         let said = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
-            let (store, observers) = (shared.store.clone(), shared.observers.clone());
-            Slot::new(key, said.clone(), store, observers, shared.rng.fork(), shared.door.clone())
+            let (store, observers) = (shared.store.clone(), &shared.observers);
+            let kept = Kept::new(shared.rng.fork(), shared.door.clone(), shared.traced);
+            Slot::new(key, said.clone(), store, observers, kept)
         };
         let own = key.to_owned();
         let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {

@@ -123,6 +123,13 @@ pub enum What<'a> {
         /// How many calls were decided in its place.
         decided_locally: u64,
     },
+    /// The shared store was asked: one round trip, whatever it carried and for however many callers.
+    StoreAsked {
+        /// From sending it to the last of its replies, or to giving up.
+        took: Duration,
+        /// What went wrong, in the words of `StoreDegraded`; `call` if only one of the operations did.
+        failed: Option<&'a str>,
+    },
     /// The shared store lost what it held: a restart without data, a flush, an eviction. Circuits that somebody still
     /// knows to be open are put back; buckets start full.
     StateLost,
@@ -162,6 +169,15 @@ pub enum What<'a> {
 pub trait Observer: Send + Sync + 'static {
     /// Told of an event, in line with the call.
     fn on_event(&self, event: &Event<'_>);
+
+    /// Who listens on one policy and route in this observer's place; none is the observer itself. Asked once, when the
+    /// pipeline is made, so that whatever is kept by policy and route is looked up then and not with every call. What
+    /// a shared store tells of a key, and what concerns all keys, still goes to the observer itself. The table of
+    /// pipelines is locked meanwhile: do not use the module in here.
+    fn listen_on(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
+        let _ = key;
+        None
+    }
 }
 
 impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observer for F {
@@ -176,15 +192,30 @@ pub struct Observers(Option<Arc<[Listener]>>);
 
 struct Listener {
     observer: Arc<dyn Observer>,
-    panics: AtomicU32,
+    /// Of the observer and of all who listen in its place.
+    panics: Arc<AtomicU32>,
 }
 
 impl Observers {
     /// These, in this order.
     pub fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
-        let listen = |observer| Listener { observer, panics: AtomicU32::new(0) };
+        let listen = |observer| Listener { observer, panics: Arc::default() };
         let listeners: Arc<[Listener]> = observers.into_iter().map(listen).collect();
         Self((!listeners.is_empty()).then_some(listeners))
+    }
+
+    /// The same, as they listen on one policy and route.
+    pub(crate) fn on(&self, key: &StateKey) -> Self {
+        let Some(listeners) = &self.0 else { return Self(None) };
+        let own: Vec<_> = listeners.iter().map(|listener| listener.listen_on(key)).collect();
+        if own.iter().all(Option::is_none) {
+            return self.clone();
+        }
+        let on_key = |(all, own): (&Listener, Option<Arc<dyn Observer>>)| Listener {
+            observer: own.unwrap_or_else(|| all.observer.clone()),
+            panics: all.panics.clone(),
+        };
+        Self(Some(listeners.iter().zip(own).map(on_key).collect()))
     }
 
     /// Whether anybody listens.
@@ -211,14 +242,25 @@ impl Observers {
 }
 
 impl Listener {
+    #[inline]
     fn tell(&self, event: &Event<'_>) {
+        self.unless_broken(|observer| observer.on_event(event));
+    }
+
+    fn listen_on(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
+        self.unless_broken(|observer| observer.listen_on(key)).flatten()
+    }
+
+    #[inline]
+    fn unless_broken<T>(&self, ask: impl FnOnce(&dyn Observer) -> T) -> Option<T> {
         if self.panics.load(Ordering::Relaxed) >= PANICS_FORGIVEN {
-            return;
+            return None;
         }
-        let told = catch_unwind(AssertUnwindSafe(|| self.observer.on_event(event)));
-        if told.is_err() {
+        let asked = catch_unwind(AssertUnwindSafe(|| ask(&*self.observer)));
+        if asked.is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
         }
+        asked.ok()
     }
 }
 
@@ -251,5 +293,52 @@ mod tests {
         }
         assert_eq!(panicked.load(Ordering::Relaxed), PANICS_FORGIVEN);
         assert_eq!(heard.load(Ordering::Relaxed), 10);
+    }
+
+    /// Panics on every key, whoever listens there.
+    struct Broken(Arc<AtomicU32>);
+
+    impl Observer for Broken {
+        fn on_event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            std::panic::resume_unwind(Box::new("broken"))
+        }
+
+        fn listen_on(&self, _: &StateKey) -> Option<Arc<dyn Observer>> {
+            Some(Arc::new(Self(self.0.clone())))
+        }
+    }
+
+    #[test]
+    fn whoever_listens_on_a_key_in_its_place_panics_on_its_account() {
+        let panicked = Arc::new(AtomicU32::new(0));
+        let observers = Observers::new(vec![Arc::new(Broken(panicked.clone()))]);
+        for route in ["a", "b", "c", "d", "e"] {
+            let key = StateKey::new("p", route);
+            observers.on(&key).tell(&key, What::RetryBudgetExhausted);
+        }
+        assert_eq!(panicked.load(Ordering::Relaxed), PANICS_FORGIVEN);
+    }
+
+    #[test]
+    fn one_who_listens_on_a_key_is_told_of_that_key_only_and_in_its_place_in_the_order() {
+        struct Named(&'static str, Arc<parking_lot::Mutex<Vec<String>>>);
+        impl Observer for Named {
+            fn on_event(&self, event: &Event<'_>) {
+                self.1.lock().push(format!("{} {:?}", self.0, event.key.map(ToString::to_string)));
+            }
+            fn listen_on(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
+                (key.route() == Some("x")).then(|| Arc::new(Self("on x", self.1.clone())) as Arc<dyn Observer>)
+            }
+        }
+        let heard = Arc::new(parking_lot::Mutex::new(Vec::<String>::new()));
+        let log = heard.clone();
+        let plain = move |_: &Event<'_>| log.lock().push("plain".to_owned());
+        let observers = Observers::new(vec![Arc::new(Named("all", heard.clone())), Arc::new(plain)]);
+        for route in ["x", "y"] {
+            let key = StateKey::new("p", route);
+            observers.on(&key).tell(&key, What::HedgeBudgetExhausted);
+        }
+        assert_eq!(*heard.lock(), ["on x Some(\"p/x\")", "plain", "all Some(\"p/y\")", "plain"]);
     }
 }

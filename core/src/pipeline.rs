@@ -19,6 +19,7 @@ mod ride;
 mod said;
 mod slot;
 mod stages;
+mod trace;
 mod walk;
 mod watch;
 
@@ -30,9 +31,10 @@ pub use self::describe::{Description, StageDescription};
 pub(crate) use self::ride::Ride;
 pub(crate) use self::said::Said;
 pub(crate) use self::slot::Slot;
-pub(crate) use self::stages::{Circuit, Stages};
+pub(crate) use self::stages::{Circuit, Kept, Stages};
+pub(crate) use self::trace::carried;
 pub(crate) use self::walk::walk;
-use crate::breaker::{BreakerView, Forced};
+use crate::breaker::{BreakerView, Forced, Phase};
 use crate::bulkhead::BulkheadView;
 use crate::call::{ByError, Call, Classifier, end_plain};
 use crate::classify::Classify;
@@ -157,6 +159,14 @@ impl<S: Store> Pipeline<S> {
         Some(stages.store.peek(&limit.bucket, now).await.permits())
     }
 
+    /// Whole permits in the rate limit's bucket as far as this process knows: nobody is asked. None without a rate limit,
+    /// or if nothing is known of the bucket yet.
+    pub fn known_permits(&self) -> Option<u64> {
+        let stages = self.slot.latest();
+        let limit = stages.rate_limit.as_ref()?;
+        Some(stages.store.known_level(&limit.bucket, stages.clock.now())?.permits())
+    }
+
     /// Slots of the bulkhead: how many there are, how many are taken, how many wait for one; none without a bulkhead.
     pub fn bulkhead(&self) -> Option<BulkheadView> {
         let stages = self.slot.latest();
@@ -182,6 +192,16 @@ impl<S: Store> Pipeline<S> {
         };
         let now = stages.clock.now();
         Some(stages.store.inspect(breaker, now).await)
+    }
+
+    /// The circuit's phase as far as this process knows, and the operator's word above it: nobody is asked. None without
+    /// a breaker.
+    pub fn known_phase(&self) -> Option<(Phase, Option<Forced>)> {
+        let stages = self.slot.latest();
+        match &stages.circuit {
+            Circuit::Breaker { breaker, .. } => Some(stages.store.known_phase(breaker)),
+            Circuit::Throttle(_) | Circuit::None => None,
+        }
     }
 
     /// Puts an operator's word above the circuit's phase, or takes it away. False if there is no breaker to obey it.

@@ -18,7 +18,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::breaker::{Admission, BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use crate::breaker::{Admission, BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
 use crate::clock::{Clock, Time};
 use crate::key::StateKey;
 pub use crate::rate_limit::Level;
@@ -96,6 +96,12 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// # Behaviour
     /// - a look takes nothing
     fn peek(&self, bucket: &Self::Bucket, now: Time) -> impl Future<Output = Level> + Send;
+
+    /// Looks without taking and without asking anybody: what this process last knew. None if that is nothing. Never waits.
+    ///
+    /// # Behaviour
+    /// - what is known of a bucket is what the last call left
+    fn known_level(&self, bucket: &Self::Bucket, now: Time) -> Option<Level>;
 }
 
 /// A circuit's answer.
@@ -182,6 +188,13 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// # Behaviour
     /// - a look shows what was counted
     fn inspect(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = BreakerView> + Send;
+
+    /// Looks without asking anybody: the phase this process last knew, and the operator's word above it. Closed if nothing
+    /// was heard of it yet. Never waits.
+    ///
+    /// # Behaviour
+    /// - what is known of a circuit is its phase and the word above it
+    fn known_phase(&self, breaker: &Self::Breaker) -> (Phase, Option<Forced>);
 }
 
 /// Latency digests.

@@ -89,6 +89,8 @@ macro_rules! for_every_case {
                     a_reservation_with_others_behind_it_lapses;
                 peek:
                     a_look_takes_nothing;
+                known_level:
+                    what_is_known_of_a_bucket_is_what_the_last_call_left;
             }
             breaker of BreakerStore {
                 breaker:
@@ -126,6 +128,8 @@ macro_rules! for_every_case {
                     a_reset_circuit_is_closed_and_old_tickets_are_void;
                 inspect:
                     a_look_shows_what_was_counted;
+                known_phase:
+                    what_is_known_of_a_circuit_is_its_phase_and_the_word_above_it;
             }
             digest of LatencyDigestStore {
                 digest:

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::engine::{Engine, EngineSpec};
 use phalanx_core::error::Error;
@@ -57,6 +57,10 @@ impl RateLimitStore for Twin {
     async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {
         self.0.peek(bucket, now).await
     }
+
+    fn known_level(&self, bucket: &BucketCell, now: Time) -> Option<Level> {
+        self.0.known_level(bucket, now)
+    }
 }
 
 impl BreakerStore for Twin {
@@ -97,6 +101,10 @@ impl BreakerStore for Twin {
 
     async fn inspect(&self, breaker: &BreakerCell, now: Time) -> BreakerView {
         self.0.inspect(breaker, now).await
+    }
+
+    fn known_phase(&self, breaker: &BreakerCell) -> (Phase, Option<Forced>) {
+        self.0.known_phase(breaker)
     }
 }
 

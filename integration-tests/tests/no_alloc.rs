@@ -19,6 +19,8 @@ use phalanx::base::clock::Clock;
 use phalanx::base::estimate::p2_window::P2Window;
 use phalanx::base::rng::Rng;
 use phalanx::base::store::LatencyDigestStore;
+use phalanx::telemetry::Metrics;
+use phalanx::telemetry::prometheus::Page;
 use phalanx::*;
 use phalanx_store_memory::MemoryStore;
 use support::*;
@@ -130,6 +132,23 @@ fn an_admitted_call_that_is_ready_at_once_allocates_nothing() {
     let runtime = runtime();
     let _inside = runtime.enter();
     assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+}
+
+#[test]
+fn a_metered_call_allocates_nothing_answered_failed_or_refused() {
+    let page = Page::new().unwrap();
+    let metered = |policy: Policy| {
+        let builder = ResilienceModule::in_memory().seed(7).policy(policy).metered_by(Metrics::of(page.meter()));
+        builder.build().unwrap().pipeline("p", "r").unwrap()
+    };
+    let runtime = runtime();
+    let kept = metered(stack5(BulkheadSpec::fixed(8)));
+    assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+    let bound = allocations_of(&runtime, async || kept.call().within(SECOND).run(|| pending_once(Ok(1))).await);
+    let retried = allocations_of(&runtime, async || kept.run(|| pending_once(Err(BROKEN))).await);
+    assert_eq!((bound, retried), (0, 0));
+    let refusing = metered(Policy::named("p").rate_limit(RateLimitSpec::per_second(1)));
+    assert_eq!(allocations(|| drop(black_box(at_once(refusing.run(ok))))), 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
@@ -130,6 +130,10 @@ impl RateLimitStore for Backend {
     async fn peek(&self, bucket: &AnyBucket, now: Time) -> Level {
         dispatch!(bucket: AnyBucket, local => self.memory.peek(bucket, now).await, shared => bucket.peek(now).await)
     }
+
+    fn known_level(&self, bucket: &AnyBucket, now: Time) -> Option<Level> {
+        dispatch!(bucket: AnyBucket, local => self.memory.known_level(bucket, now), shared => bucket.glance(now))
+    }
 }
 
 impl BreakerStore for Backend {
@@ -175,6 +179,10 @@ impl BreakerStore for Backend {
 
     async fn inspect(&self, breaker: &AnyBreaker, now: Time) -> BreakerView {
         dispatch!(breaker: AnyBreaker, local => self.memory.inspect(breaker, now).await, shared => breaker.inspect(now).await)
+    }
+
+    fn known_phase(&self, breaker: &AnyBreaker) -> (Phase, Option<Forced>) {
+        dispatch!(breaker: AnyBreaker, local => self.memory.known_phase(breaker), shared => breaker.glance())
     }
 }
 

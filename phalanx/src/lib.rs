@@ -43,6 +43,8 @@ mod locks;
 mod module;
 mod origin;
 mod statuses;
+#[cfg(any(feature = "otel", feature = "tracing"))]
+pub mod telemetry;
 
 pub use phalanx_core::breaker::{BreakerSpec, BreakerView, Count, Forced, LatencyTrip, Phase, RampSpec, Transition};
 pub use phalanx_core::budget::BudgetSpec;

@@ -51,6 +51,8 @@ pub struct ModuleBuilder {
     statuses: Statuses,
     clock: Option<Clock>,
     store: Option<MemoryStore>,
+    #[cfg(feature = "otel")]
+    pub(crate) metrics: Vec<crate::telemetry::Metrics>,
     #[cfg(feature = "redis")]
     pub(crate) fleet: Option<crate::fleet::Shared>,
     #[cfg(feature = "redis")]
@@ -261,6 +263,13 @@ impl ModuleBuilder {
         self.observer(tell)
     }
 
+    /// Spans for calls and attempts, and events as log lines, through `tracing`: see `docs/telemetry.md`.
+    #[cfg(feature = "tracing")]
+    pub fn traced(mut self) -> Self {
+        self.spec.traced = true;
+        self
+    }
+
     /// The seed of jitter and shedding, for repeatable runs.
     pub fn seed(mut self, seed: u64) -> Self {
         self.spec.seed = Some(seed);
@@ -319,13 +328,19 @@ impl ModuleBuilder {
         self
     }
 
-    fn make(self, origins: Origins) -> Result<ResilienceModule, ConfigError> {
+    #[cfg_attr(not(feature = "tracing"), allow(unused_mut))]
+    fn make(mut self, origins: Origins) -> Result<ResilienceModule, ConfigError> {
         let mut mistakes = self.statuses.mistakes();
         let memory = self.store.unwrap_or_else(|| {
             let clock = self.clock.unwrap_or_default();
             let rng = self.spec.seed.map_or_else(Rng::from_entropy, Rng::seeded);
             MemoryStore::seeded(clock, self.spec.max_routes.max(1), rng)
         });
+        #[cfg(feature = "tracing")]
+        if self.spec.traced {
+            let log = crate::telemetry::Log::new(memory.clock().clone());
+            self.spec.observers.0.push(Arc::new(log));
+        }
         #[cfg(feature = "redis")]
         let store = match self.fleet {
             None => Backend::memory(memory),
@@ -338,6 +353,8 @@ impl ModuleBuilder {
         let store = Backend::memory(memory);
         match Engine::new(store, self.spec) {
             Ok(engine) if mistakes.is_empty() => {
+                #[cfg(feature = "otel")]
+                self.metrics.iter().for_each(|metrics| metrics.watch(&engine));
                 let locks = MemoryLocks::new(engine.store().clock().clone());
                 let (statuses, origins) = (Arc::new(self.statuses), Arc::new(Mutex::new(origins)));
                 Ok(ResilienceModule { engine, locks, statuses, origins })

@@ -52,6 +52,7 @@ pub(crate) type Given = BTreeMap<String, Origin>;
 
 /// Where everything in a module came from. What is not mentioned is built in.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "config"), allow(dead_code))] // some of it only files ask for
 pub(crate) struct Origins {
     /// Policies that the program gave, whole.
     pub(crate) code: BTreeSet<String>,

@@ -270,6 +270,17 @@ async fn the_record_tells_the_whole_story_of_every_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_record_tells_how_much_of_the_callers_time_was_left() {
+    let module = module(Policy::named("p").timeout(SECOND));
+    let (_, free) = module.call("p", ()).run_recorded(|| after(40 * MS, Ok(1))).await;
+    assert_eq!(free.deadline_remaining, None);
+    let (_, bound) = module.call("p", ()).within(100 * MS).run_recorded(|| after(40 * MS, Ok(1))).await;
+    assert_eq!(bound.deadline_remaining, Some(60 * MS));
+    let (_, late) = module.call("p", ()).within(100 * MS).run_recorded(hang).await;
+    assert_eq!((late.reason, late.deadline_remaining), (Some(Code::DeadlineExceeded), Some(Duration::ZERO)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_record_of_a_call_that_waited_and_was_refused_counts_the_wait() {
     let policy = Policy::named("p")
         .rate_limit(RateLimitSpec::per_second(5).burst(1).max_wait(SECOND))

@@ -117,6 +117,12 @@ impl BreakerCell {
         self.with_machine(now, |machine, now| machine.breaker.inspect(now))
     }
 
+    /// The phase, and the operator's word above it, without telling the machine anything.
+    pub fn glance(&self) -> (Phase, Option<Forced>) {
+        let machine = self.machine.0.lock();
+        (machine.breaker.phase(), machine.breaker.forced())
+    }
+
     /// Asks the machine.
     #[cold]
     pub fn admit(&self, now: Time) -> (Answer, Option<Transition>) {

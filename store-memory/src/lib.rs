@@ -22,7 +22,7 @@ mod sync;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::estimate::digest::Digest;
 use phalanx_core::key::StateKey;
@@ -128,6 +128,10 @@ impl RateLimitStore for MemoryStore {
     async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {
         bucket.peek(now)
     }
+
+    fn known_level(&self, bucket: &BucketCell, now: Time) -> Option<Level> {
+        Some(bucket.peek(now))
+    }
 }
 
 impl BreakerStore for MemoryStore {
@@ -172,6 +176,10 @@ impl BreakerStore for MemoryStore {
 
     async fn inspect(&self, breaker: &BreakerCell, now: Time) -> BreakerView {
         breaker.inspect(now)
+    }
+
+    fn known_phase(&self, breaker: &BreakerCell) -> (Phase, Option<Forced>) {
+        breaker.glance()
     }
 }
 

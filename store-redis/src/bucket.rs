@@ -153,6 +153,15 @@ impl Bucket {
         }
     }
 
+    /// What was last seen in it, or what the twin holds while Redis is away. Nobody is asked.
+    pub fn glance(&self, now: Time) -> Option<Level> {
+        if self.0.fleet.lane(self.0.place.slot).latch.is_down() {
+            return Some(self.0.twin().peek(now));
+        }
+        let state = self.0.state.lock();
+        state.seen.map(|units| Level { units, price: state.rate.price })
+    }
+
     /// Looks without taking.
     pub async fn peek(&self, now: Time) -> Level {
         let shared = &self.0;

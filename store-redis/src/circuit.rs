@@ -196,6 +196,18 @@ impl Circuit {
         }
     }
 
+    /// What was last heard of it, or how the twin stands while Redis is away. Nobody is asked.
+    pub fn glance(&self) -> (Phase, Option<Forced>) {
+        let inner = self.0.inner.lock();
+        let known = inner.known.map_or((Phase::Closed, None), |known| (known.view.phase, known.view.forced));
+        let (phase, forced) = match &inner.twin {
+            Some((_, twin)) if self.0.is_away() => twin.glance(),
+            _ => known,
+        };
+        let held_open = inner.held_open.is_some_and(|until| self.0.fleet.clock.now() < until);
+        (if held_open { Phase::Open } else { phase }, forced)
+    }
+
     /// Tells the latency's quantile.
     pub fn observe_quantile(&self, now: Time, value: Option<Duration>) -> Option<Transition> {
         let shared = &self.0;

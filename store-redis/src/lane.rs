@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use phalanx_core::event::{Observers, What};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -76,6 +77,8 @@ pub(crate) struct Lane {
     landed: Notify,
     /// Where flights fly that nobody in a runtime has called out.
     runtime: Arc<Mutex<Option<Handle>>>,
+    /// Who is told of every round trip.
+    observers: Observers,
 }
 
 #[derive(Default)]
@@ -95,8 +98,10 @@ impl Lane {
         budget: Duration,
         runtime: Arc<Mutex<Option<Handle>>>,
         wake: Arc<Notify>,
+        observers: Observers,
     ) -> Self {
-        Self { latch: Latch::new(budget), wire, budget, ready: Mutex::default(), wake, landed: Notify::new(), runtime }
+        let (latch, landed) = (Latch::new(budget), Notify::new());
+        Self { latch, wire, budget, ready: Mutex::default(), wake, landed, runtime, observers }
     }
 
     /// Somebody has something to say.
@@ -207,7 +212,18 @@ impl Lane {
             Some(failure) => self.missed_at(failure, sent, Instant::now().min(until)),
             None => self.latch.hit(),
         }
+        if self.observers.any() {
+            self.tell(&answer, sent);
+        }
         answer
+    }
+
+    fn tell(&self, answer: &Result<Vec<Replied>, Failure>, sent: Instant) {
+        let failure = match answer {
+            Err(failure) => Some(failure),
+            Ok(replies) => replies.iter().find_map(|reply| reply.as_ref().err()),
+        };
+        self.observers.tell_all(What::StoreAsked { took: sent.elapsed(), failed: failure.map(Failure::word) });
     }
 
     pub(crate) fn missed(&self, failure: &Failure, sent: Instant) {
@@ -319,7 +335,7 @@ mod tests {
     }
 
     fn lane() -> Lane {
-        Lane::new(Arc::new(Silent), BUDGET, Arc::default(), Arc::default())
+        Lane::new(Arc::new(Silent), BUDGET, Arc::default(), Arc::default(), Observers::default())
     }
 
     fn call() -> Vec<Invocation> {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::event::Observers;
 use phalanx_core::key::StateKey;
@@ -96,7 +96,7 @@ impl RedisStore {
     pub fn over_wire(wire: Arc<dyn Wire>, clock: Clock, options: RedisOptions) -> Self {
         let wake = Arc::new(Notify::new());
         let runtime = Arc::new(Mutex::new(None));
-        let lane = Lane::new(wire, options.store_budget, runtime.clone(), wake.clone());
+        let lane = Lane::new(wire, options.store_budget, runtime.clone(), wake.clone(), Observers::default());
         Self::of(
             Parts {
                 options,
@@ -239,13 +239,15 @@ impl StoreBuilder {
         let lanes = if self.source.is_cluster() { LANES } else { 1 };
         let time = if self.virtual_clock.is_some() { invocation::Time::Virtual } else { invocation::Time::Server };
         let wire = Arc::new(RedisWire::new(self.source, wake.clone(), self.virtual_clock));
-        let lane = |_| Arc::new(Lane::new(wire.clone(), self.options.store_budget, runtime.clone(), wake.clone()));
+        let (budget, observers) = (self.options.store_budget, &self.observers);
+        let lane = |_| Arc::new(Lane::new(wire.clone(), budget, runtime.clone(), wake.clone(), observers.clone()));
+        let lanes = (0..lanes).map(lane).collect();
         let parts = Parts {
             clock: self.clock.unwrap_or_else(Clock::system),
             rng: self.rng,
             observers: self.observers,
             time,
-            lanes: (0..lanes).map(lane).collect(),
+            lanes,
             wake: wake.clone(),
             keeping: Keeping::new(Some(wire.clone()), runtime.clone()),
             options: self.options,
@@ -284,6 +286,10 @@ impl RateLimitStore for RedisStore {
 
     async fn peek(&self, bucket: &Bucket, now: Time) -> Level {
         bucket.peek(now).await
+    }
+
+    fn known_level(&self, bucket: &Bucket, now: Time) -> Option<Level> {
+        bucket.glance(now)
     }
 }
 
@@ -330,6 +336,10 @@ impl BreakerStore for RedisStore {
 
     async fn inspect(&self, circuit: &Circuit, now: Time) -> BreakerView {
         circuit.inspect(now).await
+    }
+
+    fn known_phase(&self, circuit: &Circuit) -> (Phase, Option<Forced>) {
+        circuit.glance()
     }
 }
 

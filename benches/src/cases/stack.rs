@@ -1,5 +1,5 @@
 //! All stages on: retry, breaker, bulkhead, rate limit, timeout; by one caller, and by 64 tasks on two workers. And a
-//! sixth, a hedge that never fires.
+//! sixth, a hedge that never fires. And the five while somebody observes them, beside themselves unobserved.
 //!
 //! The stages themselves are listed twice, once for us (`ours::stack`) and once for tower-resilience
 //! (`peers::tower_resilience::stack`); a new stage is a line in each.
@@ -19,6 +19,8 @@ pub(crate) fn cases(runtimes: &Runtimes) -> Result<Vec<Case>, Box<dyn Error>> {
         two_workers("stack_pending_64", 0.20, pending_once, runtimes)?,
         hedged("stack6_ready_1t", 0.10, ready)?,
         hedged("stack6_pending_1t", 0.20, pending_once)?,
+        observed("stack_observed_1t", 2.5)?,
+        observed_by_two_workers("stack_observed_64", runtimes)?,
     ])
 }
 
@@ -59,5 +61,26 @@ fn hedged(name: &'static str, bar: f64, operation: impl Operation) -> Result<Cas
         bar: Some(bar),
         ours: Contender::on_one_thread("phalanx", ours::hedged_stack(operation)?),
         peers: vec![Contender::on_one_thread("tower-resilience", peers::tower_resilience::hedged_stack(operation)?)],
+    })
+}
+
+/// What it costs to be observed: the same stack with metrics on, and with tracing that a filter turns off.
+fn observed(name: &'static str, bar: f64) -> Result<Case, Box<dyn Error>> {
+    Ok(Case {
+        name,
+        bar: Some(bar),
+        ours: Contender::on_one_thread("phalanx", ours::observed::stack(ready)?),
+        peers: vec![Contender::on_one_thread("unobserved", ours::stack(ready)?)],
+    })
+}
+
+/// The same with contention, of which most is the SDK's: it keeps a series behind locks.
+fn observed_by_two_workers(name: &'static str, runtimes: &Runtimes) -> Result<Case, Box<dyn Error>> {
+    let (observed, plain) = (ours::observed::stack(ready)?, ours::stack(ready)?);
+    Ok(Case {
+        name,
+        bar: None,
+        ours: runtimes.on_two_workers("phalanx", || observed),
+        peers: vec![runtimes.on_two_workers("unobserved", || plain)],
     })
 }

@@ -277,3 +277,18 @@ pub async fn a_look_takes_nothing<B: Bed>() {
     }
     assert_eq!(fleet.two.take().await, not_before((100_000 - 99 * 1_001) * MICRO));
 }
+
+pub async fn what_is_known_of_a_bucket_is_what_the_last_call_left<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    let known = |replica: &Replica<B>| {
+        let level = replica.store.known_level(&replica.bucket, replica.store.clock().now());
+        level.map(Level::permits)
+    };
+    for left in [9, 8, 7] {
+        fleet.one.take().await;
+        assert_eq!(known(&fleet.one), Some(left));
+    }
+    fleet.two.ask(5, Duration::ZERO).await;
+    assert_eq!(known(&fleet.two), Some(2));
+    assert_eq!(fleet.two.permits().await, 2, "a look at what is known takes nothing");
+}

@@ -1,4 +1,4 @@
-//! Operators and onlookers: `BreakerStore::force`, `BreakerStore::reset` and `BreakerStore::inspect`.
+//! Operators and onlookers: `BreakerStore::force`, `reset`, `inspect` and `known_phase`.
 
 use super::*;
 
@@ -127,4 +127,38 @@ pub async fn a_look_shows_what_was_counted<B: Bed>() {
     fleet.shows(BreakerView { probes: 2, ..half_open }).await;
     fleet.advance(5 * SECOND).await;
     fleet.shows(half_open).await;
+}
+
+pub async fn what_is_known_of_a_circuit_is_its_phase_and_the_word_above_it<B: Bed>() {
+    let fleet = Fleet::<B>::new(&brittle()).await;
+    let known = |phase, word| {
+        for replica in [&fleet.one, &fleet.two] {
+            assert_eq!(replica.store.known_phase(&replica.circuit), (phase, word));
+        }
+    };
+    known(Phase::Closed, None);
+    let ticket = fleet.one.admitted().await;
+    let failed = Sample { outcome: Outcome::Failure, latency: QUICK };
+    fleet.one.store.record(&fleet.one.circuit, fleet.one.store.clock().now(), ticket, failed);
+    fleet.bed.settle().await;
+    known(Phase::Open, None);
+    fleet.force(&fleet.two, Some(Forced::Closed)).await;
+    known(Phase::Open, Some(Forced::Closed));
+    fleet.force(&fleet.one, None).await;
+    fleet.advance(BREAK).await;
+    let probe = fleet.two.admitted().await;
+    fleet.bed.settle().await;
+    known(Phase::HalfOpen, None);
+    // One that comes later knows as much as soon as it has called.
+    let three = Replica::new(&fleet.bed, &fleet.key, &brittle());
+    assert_eq!(three.admit().await, Err(NO_PLACE));
+    assert_eq!(three.store.known_phase(&three.circuit), (Phase::HalfOpen, None));
+    fleet.two.store.record(
+        &fleet.two.circuit,
+        fleet.two.store.clock().now(),
+        probe,
+        Sample { outcome: Outcome::Success, latency: QUICK },
+    );
+    fleet.bed.settle().await;
+    known(Phase::Closed, None);
 }

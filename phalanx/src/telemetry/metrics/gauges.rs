@@ -1,0 +1,134 @@
+//! What is read when somebody collects: nothing is written down for it while calls run, and no store is asked.
+//!
+//! An SDK keeps callbacks for ever, so they hold the recorder weakly: when its modules are gone they say nothing.
+//! Pipelines that share a series ([`OTHER`](super::OTHER)) are put together: what can be added is added, of permits the
+//! fewest are shown and of delays the longest.
+
+use std::sync::{Arc, Weak};
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{AsyncInstrument, Meter};
+use phalanx_core::breaker::{Forced, Phase};
+use phalanx_core::engine::Engine;
+
+use super::labels::shown;
+use super::names::{self, Named};
+use super::recorder::Recorder;
+use super::series::phase_number;
+use crate::module::Pipeline;
+
+/// Registers everything that is read.
+pub(super) fn register(meter: &Meter, recorder: &Arc<Recorder>) {
+    let whole = |named: Named, observe: fn(&Recorder, &dyn AsyncInstrument<u64>)| {
+        let weak = Arc::downgrade(recorder);
+        let builder = meter.u64_observable_gauge(named.name).with_unit(named.unit).with_description(named.meaning);
+        builder.with_callback(move |to| read(&weak, to, observe)).build();
+    };
+    whole(names::BREAKER_STATE, circuits);
+    whole(names::BULKHEAD_LIMIT, |recorder, to| slots(recorder, to, |view| view.limit));
+    whole(names::BULKHEAD_IN_FLIGHT, |recorder, to| slots(recorder, to, |view| view.in_use));
+    whole(names::BULKHEAD_QUEUE_DEPTH, |recorder, to| slots(recorder, to, |view| view.waiting));
+    whole(names::RATE_LIMIT_REMAINING, permits);
+    whole(names::LEVER, levers);
+    #[cfg(feature = "redis")]
+    whole(names::STORE_DEGRADED, store::degraded);
+    #[cfg(feature = "redis")]
+    whole(names::REPLICAS, store::replicas);
+
+    let weak = Arc::downgrade(recorder);
+    let named = names::EXECUTIONS;
+    let builder = meter.u64_observable_counter(named.name).with_unit(named.unit).with_description(named.meaning);
+    builder.with_callback(move |to| read(&weak, to, executions)).build();
+
+    let weak = Arc::downgrade(recorder);
+    let named = names::HEDGE_DELAY;
+    let builder = meter.f64_observable_gauge(named.name).with_unit(named.unit).with_description(named.meaning);
+    builder.with_callback(move |to| read(&weak, to, hedge_delays)).build();
+}
+
+fn read<T>(recorder: &Weak<Recorder>, to: &dyn AsyncInstrument<T>, observe: fn(&Recorder, &dyn AsyncInstrument<T>)) {
+    if let Some(recorder) = recorder.upgrade() {
+        observe(&recorder, to);
+    }
+}
+
+fn executions(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+    for series in recorder.all_series() {
+        for (count, attributes) in series.ends() {
+            to.observe(count, &attributes);
+        }
+    }
+}
+
+fn circuits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+    let one = |pipeline: &Pipeline| {
+        let mut phases = [0_u64; 3];
+        phases[phase_number(effective(pipeline.known_phase()?))] = 1;
+        Some(phases)
+    };
+    let sum = |a: [u64; 3], b: [u64; 3]| std::array::from_fn(|phase| a[phase] + b[phase]);
+    for (series, phases) in recorder.look(one, sum) {
+        for (count, attributes) in phases.into_iter().zip(&series.by_phase) {
+            to.observe(count, attributes);
+        }
+    }
+}
+
+/// What calls meet: the operator's word, where there is one.
+const fn effective((phase, word): (Phase, Option<Forced>)) -> Phase {
+    match word {
+        Some(Forced::Open) => Phase::Open,
+        Some(Forced::Closed | Forced::Disabled) => Phase::Closed,
+        Some(Forced::MetricsOnly) | None => phase,
+    }
+}
+
+fn slots(recorder: &Recorder, to: &dyn AsyncInstrument<u64>, which: fn(&crate::BulkheadView) -> u32) {
+    let one = |pipeline: &Pipeline| pipeline.bulkhead().map(|view| u64::from(which(&view)));
+    for (series, value) in recorder.look(one, |a, b| a + b) {
+        to.observe(value, &series.attributes);
+    }
+}
+
+fn permits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+    for (series, value) in recorder.look(Pipeline::known_permits, u64::min) {
+        to.observe(value, &series.attributes);
+    }
+}
+
+fn hedge_delays(recorder: &Recorder, to: &dyn AsyncInstrument<f64>) {
+    let one = |pipeline: &Pipeline| pipeline.hedge_delay().map(|delay| delay.as_secs_f64());
+    for (series, value) in recorder.look(one, f64::max) {
+        to.observe(value, &series.attributes);
+    }
+}
+
+fn levers(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+    for (policy, lever) in recorder.modules().iter().flat_map(Engine::levers) {
+        let policy = KeyValue::new(names::POLICY, shown(&policy).into_owned());
+        for pulled in lever.pulled() {
+            to.observe(1, &[KeyValue::new(names::LEVER_PULLED, pulled), policy.clone()]);
+        }
+    }
+}
+
+/// What a module over Redis knows of it.
+#[cfg(feature = "redis")]
+mod store {
+    use super::*;
+    use phalanx_store_redis::{RedisStore, StoreMode};
+
+    pub(super) fn degraded(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let modes = of_modules(recorder, |store| Some(u64::from(store.mode() != StoreMode::Shared)));
+        modes.into_iter().max().into_iter().for_each(|degraded| to.observe(degraded, &[]));
+    }
+
+    pub(super) fn replicas(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let live = of_modules(recorder, |store| store.replicas().map(u64::from));
+        live.into_iter().max().into_iter().for_each(|live| to.observe(live, &[]));
+    }
+
+    fn of_modules(recorder: &Recorder, look: impl Fn(&RedisStore) -> Option<u64>) -> Vec<u64> {
+        recorder.modules().iter().filter_map(|module| look(module.store().shared()?)).collect()
+    }
+}

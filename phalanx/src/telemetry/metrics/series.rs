@@ -1,0 +1,181 @@
+//! The series of one policy and route: who listens on its pipeline in the recorder's place.
+
+use std::sync::{Arc, OnceLock};
+
+use opentelemetry::{KeyValue, StringValue};
+use phalanx_core::breaker::Phase;
+use phalanx_core::decision::Decision;
+use phalanx_core::event::{Event, Observer, What};
+use phalanx_core::kind::{Kind, Outcome};
+use phalanx_core::rejection::{Code, Source};
+
+use super::instruments::Instruments;
+use super::names::{CODE, ERROR_TYPE, OUTCOME, POLICY, REASON, ROUTE, SOURCE, STATE};
+use super::tally::Tally;
+
+const OUTCOMES: [&str; 5] = ["success", "failure", "neutral", "refused", "cancelled"];
+const SOURCES: [Source; 6] =
+    [Source::Fleet, Source::Leased, Source::Local, Source::Degraded, Source::Forced, Source::Shadow];
+const ENDS: usize = OUTCOMES.len() * SOURCES.len();
+const PHASES: usize = 3;
+
+/// Attributes are kept in the order of their names, in which an SDK finds them without sorting.
+type Attributes<const N: usize> = [KeyValue; N];
+
+/// The series of one policy and route.
+#[derive(Debug)]
+pub(super) struct Series {
+    pub(super) number: usize,
+    instruments: Arc<Instruments>,
+    pub(super) attributes: Attributes<2>,
+    by_outcome: [Attributes<3>; OUTCOMES.len()],
+    by_code: [OnceLock<Box<Attributes<3>>>; Code::ALL.len()],
+    by_kind: [OnceLock<Box<Attributes<3>>>; Kind::ALL.len()],
+    pub(super) by_phase: [Attributes<3>; PHASES],
+    ends: Tally<ENDS>,
+}
+
+impl Series {
+    pub(super) fn new(number: usize, policy: &str, route: &str, instruments: Arc<Instruments>) -> Self {
+        let name = |name: &str| StringValue::from(Arc::<str>::from(name));
+        let attributes = [KeyValue::new(POLICY, name(policy)), KeyValue::new(ROUTE, name(route))];
+        let [policy, route] = &attributes;
+        let by_outcome = OUTCOMES.map(|outcome| [KeyValue::new(OUTCOME, outcome), policy.clone(), route.clone()]);
+        let phases = [Phase::Closed, Phase::Open, Phase::HalfOpen];
+        let by_phase = phases.map(|phase| [policy.clone(), route.clone(), KeyValue::new(STATE, state(phase))]);
+        Self {
+            number,
+            by_outcome,
+            by_code: [const { OnceLock::new() }; Code::ALL.len()],
+            by_kind: [const { OnceLock::new() }; Kind::ALL.len()],
+            by_phase,
+            ends: Tally::new(),
+            attributes,
+            instruments,
+        }
+    }
+
+    /// How many calls ended in each way, with the attributes of each.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (u64, Attributes<4>)> {
+        let [policy, route] = &self.attributes;
+        let counted = self.ends.sums().into_iter().enumerate().filter(|(_, count)| *count > 0);
+        counted.map(move |(end, count)| {
+            let (outcome, source) = (OUTCOMES[end / SOURCES.len()], SOURCES[end % SOURCES.len()]);
+            let (outcome, source) = (KeyValue::new(OUTCOME, outcome), KeyValue::new(SOURCE, source.name()));
+            (count, [outcome, policy.clone(), route.clone(), source])
+        })
+    }
+
+    #[inline]
+    fn finished(&self, outcome: Option<Outcome>, decision: &Decision) {
+        let (outcome, to) = (outcome_number(outcome), &*self.instruments);
+        self.ends.add(outcome * SOURCES.len() + source_number(decision.source));
+        to.duration.record(decision.elapsed.as_secs_f64(), &self.by_outcome[outcome]);
+        if let Some(left) = decision.deadline_remaining {
+            to.deadline_remaining.record(left.as_secs_f64(), &self.attributes);
+        }
+        if let Some(code) = decision.reason {
+            self.rejected(code);
+        }
+        if decision.hedge_won {
+            to.hedges_won.add(1, &self.attributes);
+        }
+    }
+
+    #[cold]
+    fn rejected(&self, code: Code) {
+        if let Some(attributes) = self.by_code.get(code as usize) {
+            let [policy, route] = &self.attributes;
+            let make = || Box::new([KeyValue::new(CODE, code.name()), policy.clone(), route.clone()]);
+            self.instruments.rejections.add(1, &**attributes.get_or_init(make));
+        }
+    }
+
+    #[cold]
+    fn happened(&self, what: &What<'_>) {
+        let (to, attributes) = (&*self.instruments, &self.attributes);
+        let [policy, route] = attributes;
+        match what {
+            What::Retry { kind, .. } => {
+                if let Some(attributes) = self.by_kind.get(*kind as usize) {
+                    let make = || Box::new([KeyValue::new(ERROR_TYPE, kind.name()), policy.clone(), route.clone()]);
+                    to.retries.add(1, &**attributes.get_or_init(make));
+                }
+            }
+            What::RetryBudgetExhausted => self.retry_denied("budget"),
+            What::RetryAbandoned { .. } => self.retry_denied("deadline"),
+            What::AttemptTimeout { .. } => to.timeouts.add(1, attributes),
+            What::Hedge { .. } => to.hedges.add(1, attributes),
+            What::HedgeBudgetExhausted => to.hedges_denied.add(1, attributes),
+            What::FallbackServed { .. } => to.fallbacks.add(1, attributes),
+            What::Transition(change) => to.transitions.add(1, &self.by_phase[phase_number(change.to)]),
+            _ => {}
+        }
+    }
+
+    fn retry_denied(&self, reason: &'static str) {
+        let [policy, route] = self.attributes.clone();
+        self.instruments.retries_denied.add(1, &[policy, KeyValue::new(REASON, reason), route]);
+    }
+}
+
+impl Observer for Series {
+    #[inline]
+    fn on_event(&self, event: &Event<'_>) {
+        match &event.what {
+            What::Finished { outcome, decision, .. } => self.finished(*outcome, decision),
+            what => self.happened(what),
+        }
+    }
+}
+
+const fn outcome_number(outcome: Option<Outcome>) -> usize {
+    match outcome {
+        Some(Outcome::Success) => 0,
+        Some(Outcome::Failure) => 1,
+        Some(Outcome::Neutral) => 2,
+        None => 3,
+        Some(Outcome::Cancelled) => 4,
+    }
+}
+
+const fn source_number(source: Source) -> usize {
+    match source {
+        Source::Fleet => 0,
+        Source::Leased => 1,
+        Source::Local => 2,
+        Source::Degraded => 3,
+        Source::Forced => 4,
+        Source::Shadow => 5,
+    }
+}
+
+pub(super) const fn phase_number(phase: Phase) -> usize {
+    match phase {
+        Phase::Closed => 0,
+        Phase::Open => 1,
+        Phase::HalfOpen => 2,
+    }
+}
+
+const fn state(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Closed => "closed",
+        Phase::Open => "open",
+        Phase::HalfOpen => "half_open",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_go_together() {
+        assert!(SOURCES.iter().enumerate().all(|(number, source)| source_number(*source) == number));
+        assert!(Code::ALL.iter().enumerate().all(|(number, code)| *code as usize == number));
+        assert!(Kind::ALL.iter().enumerate().all(|(number, kind)| *kind as usize == number));
+        assert_eq!(OUTCOMES[outcome_number(None)], "refused");
+        assert_eq!(OUTCOMES[outcome_number(Some(Outcome::Cancelled))], "cancelled");
+    }
+}

@@ -1,0 +1,211 @@
+//! Metrics: each instrument is driven by real calls, on moved time, and read back through the SDK.
+
+#![cfg(feature = "otel")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)] // a panic is how a test says no
+
+#[path = "metrics/bounds.rs"]
+mod bounds;
+#[path = "metrics/kit.rs"]
+mod kit;
+#[path = "metrics/lives.rs"]
+mod lives;
+mod support;
+#[path = "metrics/table.rs"]
+mod table;
+
+use kit::Meters;
+use phalanx::telemetry::metrics::names::*;
+use phalanx::*;
+use support::*;
+
+const P: (&str, &str) = ("policy", "p");
+const R: (&str, &str) = ("route", "r");
+
+async fn ok() -> Result<u32, Failure> {
+    Ok(1)
+}
+
+async fn broken() -> Result<u32, Failure> {
+    Err(BROKEN)
+}
+
+/// A module with this policy, metered, and its pipeline on route `r`.
+fn metered(meters: &Meters, policy: Policy) -> (ResilienceModule, Pipeline) {
+    let module = builder(policy).metered_by(meters.metrics()).build().unwrap();
+    let pipeline = module.pipeline("p", "r").unwrap();
+    (module, pipeline)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_counted_and_timed_by_how_it_ended() {
+    let meters = Meters::new();
+    let (_module, pipeline) = metered(&meters, Policy::named("p").rate_limit(RateLimitSpec::per_second(5)));
+    pipeline.run(|| after(40 * MS, Ok(1))).await.unwrap();
+    pipeline.run(|| after(2 * MS, Ok(1))).await.unwrap();
+    pipeline.run(|| after(300 * MS, Err(BROKEN))).await.unwrap_err();
+    pipeline.run(|| after(5 * MS, Err(Failure(Kind::Throttled, None)))).await.unwrap_err();
+    let gone = tokio::time::timeout(70 * MS, pipeline.run(hang));
+    assert!(gone.await.is_err());
+    while pipeline.run(ok).await.is_ok() {} // what has come back meanwhile
+    let seen = meters.collect();
+    let source = ("source", "local");
+    let ended = |outcome| seen.value(&EXECUTIONS, &[P, R, ("outcome", outcome), source]);
+    let took = |outcome| seen.histogram(&DURATION, &[P, R, ("outcome", outcome)]).unwrap();
+    assert_eq!((ended("failure"), took("failure")), (Some(1.0), (1, 0.3)));
+    assert_eq!((ended("neutral"), took("neutral")), (Some(1.0), (1, 0.005)));
+    assert_eq!((ended("cancelled"), took("cancelled")), (Some(1.0), (1, 0.07)));
+    assert_eq!((ended("refused"), took("refused")), (Some(1.0), (1, 0.0)));
+    let (answered, seconds) = took("success");
+    assert_eq!((ended("success"), seconds), (Some(answered as f64), 0.042));
+    assert_eq!(seen.value(&REJECTIONS, &[P, R, ("code", "rate_limited")]), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_counted_by_their_code() {
+    let meters = Meters::new();
+    let policy = Policy::named("p").breaker(BreakerSpec::consecutive_failures(1)).timeout(10 * MS);
+    let (_module, pipeline) = metered(&meters, policy);
+    assert_eq!(code(pipeline.run(hang).await), Code::AttemptTimeout);
+    for _ in 0..3 {
+        assert_eq!(code(pipeline.run(ok).await), Code::CircuitOpen);
+    }
+    let seen = meters.collect();
+    assert_eq!(seen.value(&REJECTIONS, &[P, R, ("code", "attempt_timeout")]), Some(1.0));
+    assert_eq!(seen.value(&REJECTIONS, &[P, R, ("code", "circuit_open")]), Some(3.0));
+    assert_eq!(seen.value(&TIMEOUTS, &[P, R]), Some(1.0));
+    assert_eq!(seen.series(&REJECTIONS).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_are_counted_by_kind_and_those_denied_by_reason() {
+    let meters = Meters::new();
+    let backoff = Backoff::constant(100 * MS).jitter(Jitter::None);
+    let budget = BudgetSpec::ratio(0.0).min_per_second(1);
+    let retry = RetrySpec::attempts(3).backoff(backoff).budget(budget);
+    let (_module, pipeline) = metered(&meters, Policy::named("p").retry(retry));
+    pipeline.call().within(50 * MS).run(broken).await.unwrap_err();
+    for _ in 0..20 {
+        pipeline.run(broken).await.unwrap_err(); // until the budget is used up
+    }
+    let seen = meters.collect();
+    let retried = seen.value(&RETRIES, &[P, R, ("error.type", "infrastructure")]).unwrap();
+    let denied = seen.value(&RETRIES_DENIED, &[P, R, ("reason", "budget")]).unwrap();
+    assert!(retried >= 1.0 && denied >= 1.0, "{retried} {denied}");
+    assert_eq!(seen.value(&RETRIES_DENIED, &[P, R, ("reason", "deadline")]), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_are_counted_with_those_that_won_and_those_that_were_not_sent() {
+    let meters = Meters::new();
+    let hedge = HedgeSpec::after(100 * MS).budget(BudgetSpec::ratio(0.0).min_per_second(1));
+    let (_module, pipeline) = metered(&meters, Policy::named("p").hedge(hedge).idempotent());
+    let runs = std::sync::atomic::AtomicU32::new(0);
+    let first_hangs = || {
+        let first = runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(2);
+        async move { if first { after(10 * SECOND, Ok(1)).await } else { ok().await } }
+    };
+    pipeline.run(first_hangs).await.unwrap();
+    let mut denied = 0.0;
+    while denied == 0.0 {
+        pipeline.run(|| after(150 * MS, Ok(1))).await.unwrap();
+        denied = meters.collect().value(&HEDGES_DENIED, &[P, R]).unwrap_or_default();
+    }
+    let seen = meters.collect();
+    assert_eq!(seen.value(&HEDGES_WON, &[P, R]), Some(1.0));
+    assert!(seen.value(&HEDGES, &[P, R]).unwrap() >= 1.0);
+    assert_eq!(seen.value(&HEDGE_DELAY, &[P, R]), Some(0.1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_of_a_fallback_are_counted() {
+    let meters = Meters::new();
+    let (_module, pipeline) = metered(&meters, Policy::named("p"));
+    pipeline.call().fallback_value(7).run(broken).await.unwrap();
+    pipeline.call().fallback_value(7).run(ok).await.unwrap();
+    assert_eq!(meters.collect().value(&FALLBACKS, &[P, R]), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_of_the_callers_time_is_recorded_where_there_was_a_deadline() {
+    let meters = Meters::new();
+    let (_module, pipeline) = metered(&meters, Policy::named("p"));
+    pipeline.run(ok).await.unwrap();
+    assert_eq!(meters.collect().series(&DEADLINE_REMAINING), []);
+    pipeline.call().within(SECOND).run(|| after(250 * MS, Ok(1))).await.unwrap();
+    assert_eq!(meters.collect().histogram(&DEADLINE_REMAINING, &[P, R]), Some((1, 0.75)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_circuit_shows_one_state_at_a_time_and_its_changes_are_counted() {
+    let meters = Meters::new();
+    let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND);
+    let (_module, pipeline) = metered(&meters, Policy::named("p").breaker(breaker));
+    let states = || {
+        let seen = meters.collect();
+        ["closed", "open", "half_open"].map(|state| seen.value(&BREAKER_STATE, &[P, R, ("state", state)]).unwrap())
+    };
+    assert_eq!(states(), [1.0, 0.0, 0.0]);
+    pipeline.run(broken).await.unwrap_err();
+    assert_eq!(states(), [0.0, 1.0, 0.0]);
+    pipeline.force(Some(Forced::Closed)).await;
+    assert_eq!(states(), [1.0, 0.0, 0.0], "an operator's word is what calls meet");
+    pipeline.force(None).await;
+    tokio::time::advance(SECOND).await;
+    let probe = tokio::spawn({
+        let pipeline = pipeline.clone();
+        async move { pipeline.run(|| after(SECOND, Ok(1))).await }
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(states(), [0.0, 0.0, 1.0]);
+    probe.await.unwrap().unwrap();
+    assert_eq!(states(), [1.0, 0.0, 0.0]);
+    let seen = meters.collect();
+    for state in ["closed", "open", "half_open"] {
+        assert_eq!(seen.value(&BREAKER_TRANSITIONS, &[P, R, ("state", state)]), Some(1.0), "{state}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bulkhead_shows_its_limit_who_is_inside_and_who_waits() {
+    let meters = Meters::new();
+    let (_module, pipeline) = metered(&meters, Policy::named("p").bulkhead(BulkheadSpec::fixed(2).queue(5)));
+    let calls: Vec<_> = (0..3).map(|_| Box::pin(pipeline.run(|| after(SECOND, Ok(1))))).collect();
+    let together = futures_util::future::join_all(calls);
+    let mut together = std::pin::pin!(together);
+    assert!(poll_once(together.as_mut()).is_pending());
+    let shown = || {
+        let seen = meters.collect();
+        [BULKHEAD_LIMIT, BULKHEAD_IN_FLIGHT, BULKHEAD_QUEUE_DEPTH].map(|named| seen.value(&named, &[P, R]).unwrap())
+    };
+    assert_eq!(shown(), [2.0, 2.0, 1.0]);
+    together.await;
+    assert_eq!(shown(), [2.0, 0.0, 0.0]);
+}
+
+#[tokio::test]
+async fn a_rate_limit_shows_what_is_left_and_what_came_back() {
+    let (meters, clock) = (Meters::new(), Clock::manual());
+    let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(10));
+    let module = builder(policy).clock(clock.clone()).metered_by(meters.metrics()).build().unwrap();
+    for _ in 0..4 {
+        module.run("p", "r", ok).await.unwrap();
+    }
+    assert_eq!(meters.collect().value(&RATE_LIMIT_REMAINING, &[P, R]), Some(6.0));
+    clock.advance(300 * MS);
+    assert_eq!(meters.collect().value(&RATE_LIMIT_REMAINING, &[P, R]), Some(9.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lever_shows_while_it_is_pulled() {
+    let meters = Meters::new();
+    let (module, _) = metered(&meters, Policy::named("p"));
+    module.pull("p", LeverSpec::force_open().without_retries()).unwrap();
+    module.pull("*", LeverSpec::default().without_hedging()).unwrap();
+    let seen = meters.collect();
+    assert_eq!(seen.value(&LEVER, &[P, ("lever", "force_open")]), Some(1.0));
+    assert_eq!(seen.value(&LEVER, &[P, ("lever", "retries_off")]), Some(1.0));
+    assert_eq!(seen.value(&LEVER, &[("policy", "*"), ("lever", "hedging_off")]), Some(1.0));
+    assert_eq!(seen.series(&LEVER).len(), 3);
+    assert!(module.release("p") && module.release("*"));
+    assert_eq!(meters.collect().series(&LEVER), []);
+}
