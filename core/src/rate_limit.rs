@@ -27,7 +27,7 @@ pub const MAX_UNITS: u64 = 1 << 52;
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct RateLimitSpec {
     /// Permits that are added every `per`; at least 1.
-    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
     pub permits: u64,
     /// The time in which `permits` are added; more than zero.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
@@ -35,7 +35,7 @@ pub struct RateLimitSpec {
     pub per: Duration,
     /// How many permits can be saved up. Default: `permits`.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
-    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
     pub burst: Option<u64>,
     /// How long a call may wait for its permit. Default: not at all.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]

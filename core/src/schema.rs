@@ -55,11 +55,13 @@ macro_rules! numbers {
 
 numbers! {
     /// At least one.
-    Count = { "type": "integer", "minimum": 1, "maximum": 1_000_000_000 };
+    Count = { "type": "integer", "minimum": 1, "maximum": 1_000_000 };
+    /// Calls that others are only compared with.
+    Calls = { "type": "integer", "minimum": 1, "maximum": 1_000_000_000 };
     /// None is fine too.
-    CountOrZero = { "type": "integer", "minimum": 0, "maximum": 1_000_000_000 };
+    CountOrZero = { "type": "integer", "minimum": 0, "maximum": 1_000_000 };
     /// Where the first one counts, and another must follow.
-    AtLeastTwo = { "type": "integer", "minimum": 2, "maximum": 1_000_000_000 };
+    AtLeastTwo = { "type": "integer", "minimum": 2, "maximum": 1_000_000 };
     /// Some of it, or all.
     Share = { "type": "number", "exclusiveMinimum": 0, "maximum": 1 };
     /// None of it, some, or all.

@@ -27,7 +27,7 @@ pub struct ThrottleSpec {
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub window: Duration,
     /// Requests in the window below which nothing is shed. Default 10.
-    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
     pub min_throughput: u32,
 }
 

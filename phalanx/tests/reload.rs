@@ -6,7 +6,6 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,39 +16,8 @@ use support::*;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 
-/// A folder of this test's own, gone with it.
-#[derive(Debug)]
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("phalanx-reload-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Writes as a deployment does: another file, then a rename over the old one. Nobody ever sees half of it.
-    fn put(&self, name: &str, text: impl AsRef<[u8]>) {
-        let beside = self.path(&format!(".{name}.new"));
-        fs::write(&beside, text).unwrap();
-        fs::rename(beside, self.path(name)).unwrap();
-    }
-
-    fn reader(&self) -> Reader {
-        Config::reader().file(self.path("phalanx.toml"))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn reader(folder: &Folder) -> Reader {
+    Config::reader().file(folder.path("phalanx.toml"))
 }
 
 /// What observers were told of files.
@@ -87,10 +55,10 @@ fn listening(builder: ModuleBuilder) -> (ModuleBuilder, News) {
 
 /// A module that follows `phalanx.toml` of the folder.
 fn following(folder: &Folder) -> (ResilienceModule, Following, News) {
-    let config = folder.reader().read().unwrap();
+    let config = reader(folder).read().unwrap();
     let (builder, news) = listening(ResilienceModule::in_memory().config(config));
     let module = builder.build().unwrap();
-    let following = module.follow(folder.reader()).unwrap();
+    let following = module.follow(reader(folder)).unwrap();
     (module, following, news)
 }
 
@@ -185,9 +153,9 @@ async fn a_file_that_vanishes_changes_nothing_and_may_come_back() {
     folder.put("phalanx.toml", limited(10));
     assert_eq!(news.next().await, Told::Applied(0));
     // With its folder, and with the folder above.
-    fs::remove_dir_all(&folder.0).unwrap();
+    fs::remove_dir_all(folder.root()).unwrap();
     assert!(matches!(news.next().await, Told::Refused(_)));
-    fs::create_dir_all(&folder.0).unwrap();
+    fs::create_dir_all(folder.root()).unwrap();
     folder.put("phalanx.toml", limited(9));
     assert_eq!(news.next().await, Told::Applied(1));
     assert_eq!(permits(&module).await, Some(9));
@@ -236,11 +204,11 @@ async fn a_link_that_is_swapped_on_the_way_is_seen() {
 async fn what_the_program_says_wins_at_every_reload() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let config = folder.reader().read().unwrap();
+    let config = reader(&folder).read().unwrap();
     let own = Policy::named("p").rate_limit(RateLimitSpec::new(3, 3_600 * SECOND));
     let (builder, mut news) = listening(ResilienceModule::in_memory().config(config).policy(own));
     let module = builder.lever("p", LeverSpec::default().without_retries()).build().unwrap();
-    let following = module.follow(folder.reader()).unwrap();
+    let following = module.follow(reader(&folder)).unwrap();
     assert_eq!(permits(&module).await, Some(3));
 
     let text = format!("{}[policies.q]\ntimeout = \"1s\"\n[levers.p]\nforce = \"open\"\n", limited(10));
@@ -306,17 +274,17 @@ async fn what_cannot_change_while_calls_are_running_is_refused() {
 async fn who_follows_hears_of_what_was_written_before() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let config = folder.reader().read().unwrap();
+    let config = reader(&folder).read().unwrap();
     let (builder, mut news) = listening(ResilienceModule::in_memory().config(config));
     let module = builder.build().unwrap();
     folder.put("phalanx.toml", limited(9));
-    let following = module.follow(folder.reader()).unwrap();
+    let following = module.follow(reader(&folder)).unwrap();
     assert_eq!((news.next().await, permits(&module).await), (Told::Applied(1), Some(9)));
     drop(following);
     folder.put("phalanx.toml", limited(8));
     assert!(news.is_silent(), "nobody follows any more");
     fs::remove_file(folder.path("phalanx.toml")).unwrap();
-    assert!(module.follow(folder.reader()).is_err());
+    assert!(module.follow(reader(&folder)).is_err());
     assert_eq!(permits(&module).await, Some(9));
 }
 
@@ -369,10 +337,10 @@ async fn a_thousand_reloads_under_load_lose_no_permit() {
     };
     let folder = Folder::new();
     folder.put("phalanx.toml", text(3, "23h"));
-    let config = folder.reader().read().unwrap();
+    let config = reader(&folder).read().unwrap();
     // Time stands still: every permit that is missing in the end was spent.
     let module = ResilienceModule::in_memory().clock(Clock::manual()).config(config).build().unwrap();
-    let following = module.follow(folder.reader()).unwrap();
+    let following = module.follow(reader(&folder)).unwrap();
     let (calls, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let load = |seed: u64| {
         let (pipeline, calls, over) = (module.pipeline("p", ()).unwrap(), calls.clone(), over.clone());

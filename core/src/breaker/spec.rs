@@ -42,7 +42,7 @@ pub struct BreakerSpec {
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub sampling_window: Duration,
     /// Calls in the window below which a ratio means nothing. Default 20.
-    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
     pub min_throughput: u32,
     /// How long the circuit stays open. Default 30 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]

@@ -111,3 +111,12 @@ fn the_sums_of_the_guide_are_right() {
     says(&format!("{} a second, and one heartbeat", "4,800"));
     assert_eq!(20.0 * (50.0 + 10.0) / 0.25, 4_800.0);
 }
+
+#[test]
+fn the_metrics_the_guide_looks_at_are_there() {
+    let (guide, telemetry) = (guide(), read(docs().join("telemetry.md")));
+    let named: Vec<_> = guide.split('`').filter(|name| name.starts_with("phalanx.")).collect();
+    assert!(named.len() >= 8, "{named:?}");
+    let missing: Vec<_> = named.into_iter().filter(|name| !telemetry.contains(&format!("`{name}`"))).collect();
+    assert_eq!(missing, [""; 0]);
+}

@@ -1,8 +1,11 @@
-//! What the behaviour tests share: a scripted operation, an error with a kind, an observer that writes everything down.
+//! What the behaviour tests share: a scripted operation, an error with a kind, an observer that writes everything
+//! down, a folder for files.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)] // each test file uses its part; a test may unwrap
 
+use std::fs;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -109,4 +112,39 @@ impl Observer for Log {
 /// Polls a future once.
 pub fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A folder of a test's own, gone with it.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("phalanx-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes as a deployment does: another file, then a rename over the old one. Nobody ever sees half of it.
+    pub fn put(&self, name: &str, text: impl AsRef<[u8]>) {
+        let beside = self.path(&format!(".{name}.new"));
+        fs::write(&beside, text).unwrap();
+        fs::rename(beside, self.path(name)).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
