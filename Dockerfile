@@ -1,10 +1,11 @@
-# The fleet example as a small image, for docker-compose.yml.
+# The fleet and the observe examples as a small image, for docker-compose.yml.
 FROM rust:1-trixie AS build
 WORKDIR /phalanx
 COPY . .
-RUN cargo build --locked --example fleet && cp target/debug/examples/fleet /fleet
+RUN cargo build --locked -p phalanx --features prometheus --example fleet --example observe \
+  && cp target/debug/examples/fleet target/debug/examples/observe /usr/local/bin/
 
 FROM debian:trixie-slim
-COPY --from=build /fleet /usr/local/bin/fleet
+COPY --from=build /usr/local/bin/fleet /usr/local/bin/observe /usr/local/bin/
 USER nobody
 ENTRYPOINT ["fleet"]

@@ -16,13 +16,16 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// How much extra load a policy may cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct BudgetSpec {
     /// Extras per call, 0.0 to 1.0. Default 0.2.
     #[cfg_attr(feature = "serde", serde(default = "default_ratio"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::ShareOrZero"))]
     pub ratio: f64,
     /// Extras a second that are always allowed, so that a quiet service can repeat at all. Default 1.
     #[cfg_attr(feature = "serde", serde(default = "default_min_per_second"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::CountOrZero"))]
     pub min_per_second: u32,
 }
 

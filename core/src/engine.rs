@@ -29,6 +29,7 @@ use crate::table::Table;
 /// What a name without a policy means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Unknown {
     /// A mistake: wiring fails, calls are refused with `unknown_policy`.

@@ -12,24 +12,30 @@ use crate::budget::BudgetSpec;
 /// When to send a copy, and how many.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct HedgeSpec {
     /// How long an attempt may take before a copy is sent, and each copy before the next. With
     /// `adaptive_delay_quantile`, until there are samples enough to know better.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub delay: Duration,
     /// How many may run at a time, the first included; at least 2. Default 2.
     #[cfg_attr(feature = "serde", serde(default = "two"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::AtLeastTwo"))]
     pub max_attempts: u32,
     /// Send a copy after this quantile of recent latencies, the fleet's where it is shared. Between 0.0 and 1.0. Default
     /// none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Between"))]
     pub adaptive_delay_quantile: Option<f64>,
     /// An adaptive delay is never shorter, so that quick dependencies are not asked twice for nothing. Default none.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub delay_min: Option<Duration>,
     /// An adaptive delay is never longer, so that a slow dependency does not put it off for ever. Default none.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub delay_max: Option<Duration>,
     /// How many copies may be sent. Default: a fifth of the calls, and one a second.
     #[cfg_attr(feature = "serde", serde(default))]

@@ -17,6 +17,7 @@ const LONGEST_REASON: usize = 512;
 /// What an operator wants of a policy for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct LeverSpec {
     /// Refuse every call, or let none be refused by breaker or throttle. Default none.
@@ -28,15 +29,18 @@ pub struct LeverSpec {
     pub retries: bool,
     /// At most so many calls at a time, at least 1, also where the policy has no bulkhead. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_concurrency: Option<u32>,
     /// Why, for those who find it pulled. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub reason: Option<String>,
 }
 
 /// What the circuit is forced to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Force {
     /// Every call is refused with `forced_open`, whether or not the policy has a circuit.

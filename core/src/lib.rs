@@ -43,6 +43,8 @@ pub mod rate_limit;
 pub mod rejection;
 pub mod retry;
 pub mod rng;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod store;
 mod sync;
 pub mod table;

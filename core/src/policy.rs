@@ -62,6 +62,7 @@ impl Stage {
 /// What to do when the shared store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum OnDegraded {
     /// Decide on this process' own state.
@@ -76,7 +77,9 @@ pub enum OnDegraded {
 /// The total time of a call, and what to make of a call that was cut off by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(from = "deadline_form::Form"))]
+#[cfg_attr(feature = "schema", schemars(with = "deadline_form::Form"))]
 pub struct DeadlineSpec {
     /// The longest a call may take with everything, waiting and retries included. Default none: only the
     /// caller's own deadline counts.
@@ -128,8 +131,10 @@ mod deadline_form {
 
     use super::DeadlineSpec;
 
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    #[cfg_attr(feature = "schema", schemars(untagged))]
     pub(super) enum Form {
-        Total(Duration),
+        Total(#[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))] Duration),
         Table(Table),
     }
 
@@ -158,27 +163,42 @@ mod deadline_form {
         }
     }
 
+    // The fields once more, because the type itself is read through this form.
+    /// A deadline with all its fields.
     #[derive(serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    #[cfg_attr(feature = "schema", schemars(rename = "DeadlineTable"))]
+    #[serde(deny_unknown_fields, default)]
     pub(super) struct Table {
-        #[serde(default, with = "humantime_serde")]
+        /// The longest a call may take with everything, waiting and retries included. Default none: only the
+        /// caller's own deadline counts.
+        #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
         total: Option<Duration>,
-        #[serde(default, with = "humantime_serde")]
-        safety_margin: Option<Duration>,
-        #[serde(default, with = "humantime_serde")]
-        failure_floor: Option<Duration>,
+        /// Time kept back for the way home: an attempt gets what remains minus this. Default zero.
+        #[serde(with = "humantime_serde")]
+        #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
+        safety_margin: Duration,
+        /// An attempt cut off by the deadline is the dependency's failure only if it had run this long. Default 50 ms.
+        #[serde(with = "humantime_serde")]
+        #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
+        failure_floor: Duration,
+    }
+
+    impl Default for Table {
+        fn default() -> Self {
+            let DeadlineSpec { total, safety_margin, failure_floor } = DeadlineSpec::default();
+            Self { total, safety_margin, failure_floor }
+        }
     }
 
     impl From<Form> for DeadlineSpec {
         fn from(form: Form) -> Self {
-            let default = Self::default();
             match form {
                 Form::Total(total) => Self::total(total),
-                Form::Table(table) => Self {
-                    total: table.total,
-                    safety_margin: table.safety_margin.unwrap_or(default.safety_margin),
-                    failure_floor: table.failure_floor.unwrap_or(default.failure_floor),
-                },
+                Form::Table(Table { total, safety_margin, failure_floor }) => {
+                    Self { total, safety_margin, failure_floor }
+                }
             }
         }
     }
@@ -193,10 +213,12 @@ impl From<Duration> for DeadlineSpec {
 /// What to do about a dependency.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Policy {
     /// The name calls refer to. In files it is the key of the table the policy stands in.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "String::is_empty"))]
+    #[cfg_attr(feature = "schema", schemars(skip))] // of files, that is
     pub name: String,
     /// The caller's time.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
@@ -223,6 +245,7 @@ pub struct Policy {
     pub idempotent: bool,
     /// The longest one attempt may take.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub timeout: Option<Duration>,
     /// What to do when the shared store is away. Default `local`.
     pub on_degraded: OnDegraded,

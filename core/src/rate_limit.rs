@@ -23,18 +23,23 @@ pub const MAX_UNITS: u64 = 1 << 52;
 /// How many calls may start, and how fast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct RateLimitSpec {
     /// Permits that are added every `per`; at least 1.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub permits: u64,
     /// The time in which `permits` are added; more than zero.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub per: Duration,
     /// How many permits can be saved up. Default: `permits`.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub burst: Option<u64>,
     /// How long a call may wait for its permit. Default: not at all.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub max_wait: Option<Duration>,
 }
 

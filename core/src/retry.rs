@@ -13,12 +13,15 @@ use crate::kind::{Kind, Kinds};
 /// How often, on what, and after which waits to try again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct RetrySpec {
     /// Attempts in all, the first included; at least 1.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub max_attempts: u32,
     /// The kinds that are tried again; retryable ones only. Default `infrastructure`.
     #[cfg_attr(feature = "serde", serde(default = "infrastructure"))]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::retryable_kinds"))]
     pub retry_on: Kinds,
     /// The waits between attempts.
     #[cfg_attr(feature = "serde", serde(default))]

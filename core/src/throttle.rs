@@ -16,14 +16,18 @@ use crate::estimate::ring::{Counts, Ring};
 /// How eagerly to shed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct ThrottleSpec {
     /// How many requests are sent for each one accepted, at least 1.0. Default 2.0.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Factor"))]
     pub k: f64,
     /// The sliding window. Default 2 min.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub window: Duration,
     /// Requests in the window below which nothing is shed. Default 10.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub min_throughput: u32,
 }
 

@@ -124,10 +124,7 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
-        let name = policy.name.clone();
-        self.engine.retune(policy)?;
-        self.origins.lock().now_code(&name);
-        Ok(())
+        self.by_the_program(policy, Engine::retune)
     }
 
     /// Adds a policy while calls are running.
@@ -135,10 +132,18 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
     pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
+        self.by_the_program(policy, Engine::add)
+    }
+
+    /// It is the program's before it is changed, so that a file which is read meanwhile leaves it alone.
+    fn by_the_program(
+        &self,
+        policy: Policy,
+        change: fn(&Engine<Backend>, Policy) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
         let name = policy.name.clone();
-        self.engine.add(policy)?;
-        self.origins.lock().now_code(&name);
-        Ok(())
+        let before = self.origins.lock().now_code(&name);
+        change(&self.engine, policy).inspect_err(|_| self.origins.lock().as_before(&name, before))
     }
 
     /// Puts a whole configuration in the place of the present one while calls are running; state is kept as in

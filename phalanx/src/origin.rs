@@ -78,6 +78,13 @@ pub(crate) struct Origins {
     pub(crate) on_degraded: OnDegraded,
 }
 
+/// Who gave a policy before the program did.
+#[derive(Debug)]
+pub(crate) struct Before {
+    given: Option<Given>,
+    code: bool,
+}
+
 impl Origins {
     /// All of it was given by the program.
     pub(crate) fn of_code(policies: &[Policy], default: bool, levers: &BTreeMap<String, LeverSpec>) -> Self {
@@ -102,16 +109,17 @@ impl Origins {
     pub(crate) fn of_default(&self, path: &str) -> Origin {
         match &self.default {
             Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
-            None => Origin::Code,
+            None if self.code_default => Origin::Code,
+            None => Origin::BuiltIn,
         }
     }
 
-    /// Where a value of a lever came from.
+    /// Where a value of a lever came from. The hand is the program's too.
     pub(crate) fn of_lever(&self, name: &str, path: &str) -> Origin {
-        match self.levers.get(name).filter(|_| !self.pulled.contains(name)) {
-            Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
-            None => Origin::Code,
+        if self.pulled.contains(name) || self.code_levers.contains_key(name) {
+            return Origin::Code;
         }
+        self.levers.get(name).and_then(|given| given.get(path)).cloned().unwrap_or(Origin::BuiltIn)
     }
 
     /// Mistakes that only a whole module shows, such as a lever of nobody, with the place of what they are about.
@@ -127,9 +135,27 @@ impl Origins {
         error
     }
 
-    /// The program gave this policy, whole.
-    pub(crate) fn now_code(&mut self, policy: &str) {
-        self.given.remove(policy);
-        self.code.insert(policy.to_owned());
+    /// The program gives this policy, whole. Who gave it before is returned.
+    pub(crate) fn now_code(&mut self, policy: &str) -> Before {
+        let given = self.given.remove(policy);
+        Before { given, code: !self.code.insert(policy.to_owned()) }
+    }
+
+    /// It did not come to that.
+    pub(crate) fn as_before(&mut self, policy: &str, before: Before) {
+        if !before.code {
+            self.code.remove(policy);
+        }
+        if let Some(given) = before.given {
+            self.given.insert(policy.to_owned(), given);
+        }
+    }
+
+    /// What files and variables say now is what these say. What the program said meanwhile stays.
+    #[cfg(feature = "config")]
+    pub(crate) fn take_over(&mut self, new: Self) {
+        let Self { given, levers, default, unknown, max_routes, .. } = new;
+        *self = Self { given, levers, default, unknown, max_routes, ..std::mem::take(self) };
+        self.given.retain(|name, _| !self.code.contains(name));
     }
 }

@@ -5,52 +5,69 @@ use std::time::Duration;
 /// When to stop calling, and how to start again. At least one of the four trip conditions must be set.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct BreakerSpec {
     /// Trips when this share of the calls in the window failed, 0.0 to 1.0. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Share"))]
     pub failure_ratio: Option<f64>,
     /// Trips after this many failures in a row. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub consecutive_failures: Option<u32>,
     /// Trips when this share of the calls in the window was slow. Default none; needs `slow_call_threshold`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Share"))]
     pub slow_call_ratio: Option<f64>,
     /// A call is slow from this long on. Default none.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub slow_call_threshold: Option<Duration>,
     /// Trips when this quantile of the latency, between 0.0 and 1.0, stays over `latency_threshold` for
     /// `latency_duration`. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Between"))]
     pub latency_quantile: Option<f64>,
     /// The latency that the quantile must not exceed. Default none; goes with `latency_quantile`.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub latency_threshold: Option<Duration>,
     /// How long the quantile must stay over its threshold. Default 0: one look is enough.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub latency_duration: Duration,
     /// The sliding window of the ratios. Default 10 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub sampling_window: Duration,
     /// Calls in the window below which a ratio means nothing. Default 20.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub min_throughput: u32,
     /// How long the circuit stays open. Default 30 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub break_duration: Duration,
     /// Each trip that follows closely on another lasts this much longer, at least 1.0. Default 1.0.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Factor"))]
     pub break_multiplier: f64,
     /// The longest break, before jitter. Default 10 min.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub max_break_duration: Duration,
     /// Lengthens each break by up to this share, at random, 0.0 to 1.0. Default 0.0.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::ShareOrZero"))]
     pub break_jitter: f64,
     /// Trial calls at a time when the break is over. Default 1.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub half_open_max_calls: u32,
     /// Trial calls that must succeed before the circuit closes. Default 1.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub success_threshold: u32,
     /// After this long a trial call that was never heard of again loses its place. Default: twice the longest
     /// time the policy gives a call; where it gives none, the break, but at least 30 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub probe_lease: Option<Duration>,
     /// After closing, let traffic back in by steps. Default none: all at once.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
@@ -73,13 +90,16 @@ pub struct LatencyTrip {
 /// Back to full traffic over `over`, in `steps` equal steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct RampSpec {
     /// From the closing of the circuit to full traffic.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub over: Duration,
     /// Steps on the way: with 4 the shares are 20, 40, 60, 80 and then 100 %. Default 4.
     #[cfg_attr(feature = "serde", serde(default = "default_steps"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub steps: u32,
 }
 
@@ -91,6 +111,7 @@ const fn default_steps() -> u32 {
 /// What one outcome is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Count {
     /// A call with all its retries.

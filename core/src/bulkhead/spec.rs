@@ -7,23 +7,29 @@ use std::time::Duration;
 /// The limit is fixed unless `adaptive` or `gradient` moves it between its least and `max_concurrency`; not both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct BulkheadSpec {
     /// Calls at a time, at least 1; for an adaptive limit, the most it may ever be, and where it starts.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub max_concurrency: u32,
     /// Callers that may wait for a slot. Default 0: refused at once.
     #[cfg_attr(feature = "serde", serde(default))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::CountOrZero"))]
     pub max_queue: u32,
     /// The longest a caller waits. Default none: as long as its deadline allows.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub queue_timeout: Option<Duration>,
     /// Sheds by waiting time (CoDel): while the queue does not empty for a `queue_interval`, nobody waits longer than
     /// this. Shorter than `queue_interval`. Default none.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub queue_target: Option<Duration>,
     /// A queue that has not been empty for this long is congested; until then a caller may wait this long. Default
     /// 100 ms.
     #[cfg_attr(feature = "serde", serde(default = "default_interval", with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub queue_interval: Duration,
     /// While congested, serve the newest first: its caller is the likeliest to be still there. With `prioritized`, each
     /// rank for itself. Default false.
@@ -43,46 +49,59 @@ pub struct BulkheadSpec {
 /// Additive increase while calls are quick enough, multiplicative decrease when they are not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct AdaptiveSpec {
     /// A completion slower than this lowers the limit.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub latency_threshold: Duration,
     /// The limit never falls below this, at least 1. Default 1.
     #[cfg_attr(feature = "serde", serde(default = "one"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub min_concurrency: u32,
     /// What is left of the limit after a breach, above 0.0 and below 1.0. Default 0.9.
     #[cfg_attr(feature = "serde", serde(default = "default_ratio"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Between"))]
     pub backoff_ratio: f64,
     /// What a whole limit's worth of quick completions adds to it; less in the last quarter below the threshold.
     /// Default 1.0.
     #[cfg_attr(feature = "serde", serde(default = "default_step"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Positive"))]
     pub increase_step: f64,
     /// The limit is lowered at most once in this time. Default 1 s.
     #[cfg_attr(feature = "serde", serde(default = "default_cooldown", with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub cooldown: Duration,
     /// Judge by this quantile of recent completions, the fleet's where it is shared, instead of by each one. Between
     /// 0.0 and 1.0. Default none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Between"))]
     pub latency_quantile: Option<f64>,
 }
 
 /// Follows the ratio between the latency without load, which it learns, and the latency now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct GradientSpec {
     /// The limit never falls below this, at least 1. Default 1.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub min_concurrency: u32,
     /// How many times its baseline the latency may be before the limit shrinks, at least 1.0. Default 1.5.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Factor"))]
     pub rtt_tolerance: f64,
     /// How far each round of samples (as many as are in flight) moves the limit towards its new value, above 0.0 and
     /// at most 1.0. Default 0.2.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Share"))]
     pub smoothing: f64,
     /// Samples the baseline is averaged over. Default 600.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub long_window: u32,
     /// Slots added while there is no sign of queueing, so that the limit can grow. Default: the limit's square root.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Positive"))]
     pub headroom: Option<f64>,
 }
 

@@ -81,8 +81,17 @@ impl<S: Store> Engine<S> {
     /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
     /// changed then.
     pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
+        self.revise(|_| plan)
+    }
+
+    /// The same with a plan that is made of the present one, and of nothing that may be out of date: other changes wait
+    /// meanwhile. So it must be quick, and must not ask the engine.
+    ///
+    /// # Errors
+    /// As for [`apply`](Self::apply).
+    pub fn revise(&self, make: impl FnOnce(Plan) -> Plan) -> Result<Applied, ConfigError> {
         self.change(|policies| {
-            let (new, mut mistakes) = policies.planned(plan);
+            let (new, mut mistakes) = policies.planned(make(policies.plan()));
             let in_use: BTreeSet<_> = self.slots().iter().map(|slot| slot.latest().policy.name.clone()).collect();
             let lost = in_use.iter().filter(|name| new.find(name).is_none());
             mistakes.extend(lost.map(|name| wrong(name, "is in use, and without it the name would mean nothing")));

@@ -66,6 +66,14 @@ impl Policies {
         (new, mistakes)
     }
 
+    /// The plan they are: what [`planned`](Self::planned) makes the same of again. Built-in policies are in it too.
+    pub(super) fn plan(&self) -> Plan {
+        let mut policies: Vec<Policy> = self.named.values().map(|known| (*known.policy).clone()).collect();
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+        let levers = self.given.iter().map(|(name, lever)| (name.clone(), (**lever).clone())).collect();
+        Plan { policies, default_policy: self.default.as_deref().cloned(), levers }
+    }
+
     fn hand_on(&self, mut policy: Policy, new: &mut Self) {
         let name = policy.name.clone();
         let versioned = match self.named.get(&name) {

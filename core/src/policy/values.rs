@@ -293,6 +293,6 @@ fn written(duration: Duration) -> String {
         (1, "ns"),
     ];
     let nanos = duration.as_nanos();
-    let fits = UNITS.iter().find(|(unit, _)| nanos > 0 && nanos % unit == 0);
+    let fits = UNITS.iter().find(|(unit, _)| nanos > 0 && nanos.is_multiple_of(*unit));
     fits.map_or_else(|| "0s".to_owned(), |(unit, name)| format!("{}{name}", nanos / unit))
 }

@@ -17,17 +17,21 @@ use crate::rng::Rng;
 /// The waits between attempts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Backoff {
     /// How waits grow. Default `exponential`.
     pub curve: Curve,
     /// The first wait. Default 100 ms.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub base: Duration,
     /// The longest wait. Default 5 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub max: Duration,
     /// Growth of the exponential curve, at least 1.0. Default 2.0.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Factor"))]
     pub multiplier: f64,
     /// How chance enters. Default `decorrelated`.
     pub jitter: Jitter,
@@ -36,6 +40,7 @@ pub struct Backoff {
 /// How waits grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Curve {
     /// base, base, base …
@@ -50,6 +55,7 @@ pub enum Curve {
 /// How chance enters a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Jitter {
     /// Not at all.

@@ -93,6 +93,10 @@ pub(crate) struct Single {
     /// Replicas share with those of the same environment.
     #[arg(long, default_value = "demo")]
     pub(crate) environment: String,
+    /// Serves a page of metrics for Prometheus here.
+    #[cfg(feature = "prometheus")]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<std::net::SocketAddr>,
     /// Tells every call to the show that started it, under this number, and ends with it.
     #[arg(long, hide = true)]
     pub(crate) report_as: Option<usize>,

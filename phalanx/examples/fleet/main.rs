@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The files: `story` (what happens when), `upstream` and `service` (what is called), `policy` (what stands between),
-//! `replica` (who calls), `tasks` and `processes` with `worker` (how a fleet is made of them), `server` and `faults`
+//! `replica` (who calls), `tasks` and `processes` with `worker` and `metered` (how a fleet is made of them), `server` and `faults`
 //! (Redis and what is done to it), `report` (what replicas tell), `ledger` and `evidence` (what came of it), `stage`,
 //! `board` and `lines` (how it is shown), `summary` and `promises` (what it means).
 
@@ -21,6 +21,10 @@ mod faults;
 mod ledger;
 mod lines;
 mod log;
+mod metered;
+#[cfg(feature = "prometheus")]
+#[path = "../common/metrics.rs"]
+mod metrics;
 mod moment;
 mod paint;
 mod policy;
@@ -32,6 +36,8 @@ mod screen;
 mod server;
 mod service;
 mod stage;
+#[path = "../common/stop.rs"]
+mod stop;
 mod story;
 mod summary;
 mod table;

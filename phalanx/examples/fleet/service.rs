@@ -17,9 +17,9 @@ use tokio::time::interval;
 
 use crate::args::Service;
 use crate::replica::Dependency;
+use crate::stop::stopped;
 use crate::story::Story;
 use crate::upstream::{BadGateway, Upstream};
-use crate::worker::stopped;
 
 /// Who is told of every request when it arrives, and whether it is the first of its call.
 pub(crate) type Arrived = Arc<dyn Fn(bool) + Send + Sync>;

@@ -13,10 +13,12 @@ use tokio::time::{interval, sleep};
 
 use crate::args::Single;
 use crate::log::Log;
+use crate::metered;
 use crate::policy::{self, NAME, ROUTE};
 use crate::replica::{Replica, Tell};
 use crate::report::{Membership, Report, Standing, Timed};
 use crate::service::Remote;
+use crate::stop::stopped;
 use crate::story::Story;
 use crate::upstream::Upstream;
 
@@ -38,12 +40,12 @@ pub(crate) async fn run(args: Single) -> Result<(), Box<dyn Error>> {
     let policy = policy::of(&Story::begin(args.scale.length()), replicas, policy::ONE_PROBE);
     let scribe = tell.clone();
     // The line that makes it one of a fleet.
-    let module = ResilienceModule::with_redis(redis::Client::open(args.redis.as_str())?)
+    let builder = ResilienceModule::with_redis(redis::Client::open(args.redis.as_str())?)
         .environment(&args.environment)
         .store_budget(BUDGET)
         .policy(policy)
-        .on_event(move |event: &Event<'_>| Report::of(event).into_iter().for_each(|report| scribe(report)))
-        .build()?;
+        .on_event(move |event: &Event<'_>| Report::of(event).into_iter().for_each(|report| scribe(report)));
+    let module = metered::shown(builder, &args).await?.build()?;
 
     let story = match args.report_as {
         Some(_) => begin(&module, replicas, args.scale.length()).await?,
@@ -148,20 +150,4 @@ async fn standing(module: &ResilienceModule) -> Option<Standing> {
 fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush())
-}
-
-/// Somebody wants this process to end in good order: Ctrl-C, or what `docker stop` sends.
-#[cfg(unix)]
-pub(crate) async fn stopped() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut term = signal(SignalKind::terminate())?;
-    tokio::select! {
-        pressed = tokio::signal::ctrl_c() => pressed,
-        _ = term.recv() => Ok(()),
-    }
-}
-
-#[cfg(not(unix))]
-pub(crate) async fn stopped() -> io::Result<()> {
-    tokio::signal::ctrl_c().await
 }

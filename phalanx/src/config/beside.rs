@@ -50,17 +50,34 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake, and every policy that is in use and would mean nothing; nothing is changed then.
     pub fn apply_config(&self, config: Config) -> Result<Applied, ConfigError> {
-        // Not locked meanwhile: observers are told of the change, and may want a description.
-        let mut origins = self.origins.lock().clone();
-        let mut plan = config.beside(&mut origins);
-        let code = self.engine.named_policies().into_iter().filter(|policy| origins.code.contains(&policy.name));
-        plan.policies.extend(code.map(|policy| (*policy).clone()));
-        if origins.code_default {
-            plan.default_policy = self.engine.default_policy().map(|policy| (*policy).clone());
-        }
-        plan.levers.extend(origins.code_levers.clone());
-        let applied = self.engine.apply(plan).map_err(|error| origins.place(error))?;
-        *self.origins.lock() = origins;
+        self.apply_config_unless(|| false, config)
+    }
+
+    /// The same, unless it is out of date by the time it would be applied: nothing is changed then.
+    pub(crate) fn apply_config_unless(
+        &self,
+        outdated: impl FnOnce() -> bool,
+        config: Config,
+    ) -> Result<Applied, ConfigError> {
+        let mut made = None;
+        // Made while no other change can come between, so that what the program says just now is not undone. The origins
+        // are not locked afterwards: observers are told of the change, and may want a description.
+        let applied = self.engine.revise(|present| {
+            if outdated() {
+                return present;
+            }
+            let origins = made.insert(self.origins.lock().clone());
+            let mut plan = config.beside(origins);
+            plan.policies.extend(present.policies.into_iter().filter(|policy| origins.code.contains(&policy.name)));
+            if origins.code_default {
+                plan.default_policy = present.default_policy;
+            }
+            plan.levers.extend(origins.code_levers.clone());
+            plan
+        });
+        let Some(origins) = made else { return applied };
+        let applied = applied.map_err(|error| origins.place(error))?;
+        self.origins.lock().take_over(origins);
         Ok(applied)
     }
 }

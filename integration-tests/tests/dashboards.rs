@@ -1,0 +1,22 @@
+//! What an operator is given holds together: every metric, label and value that the dashboard and the alerts ask for is
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+
+#[path = "dashboards/alerts.rs"]
+mod alerts;
+#[path = "dashboards/board.rs"]
+mod board;
+#[path = "dashboards/compose.rs"]
+mod compose;
+#[path = "dashboards/files.rs"]
+mod files;
+#[path = "dashboards/page.rs"]
+mod page;
+#[path = "dashboards/promql.rs"]
+mod promql;
+#[path = "dashboards/running.rs"]
+mod running;
+#[path = "dashboards/tokens.rs"]
+mod tokens;
+#[path = "dashboards/yaml.rs"]
+mod yaml;

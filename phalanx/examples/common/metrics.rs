@@ -1,0 +1,19 @@
+//! The page of metrics over HTTP: `GET /metrics`.
+
+use std::future::ready;
+use std::io;
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use phalanx::telemetry::prometheus::{PATH, Page};
+use tokio::net::TcpListener;
+
+/// Serves it for as long as it is polled.
+pub(crate) async fn serve(listener: TcpListener, page: Page) -> io::Result<()> {
+    let answer = move || {
+        let (content_type, text) = page.render();
+        ready(([(CONTENT_TYPE, content_type)], text))
+    };
+    axum::serve(listener, Router::new().route(PATH, get(answer))).await
+}

@@ -1,0 +1,113 @@
+//! `docs/*.md` and the README: every block of TOML is a file that can be read, and the sums of the tuning guide are right.
+
+use std::time::Duration;
+
+use phalanx::{Config, Policy};
+
+use crate::check::complaints;
+use crate::{docs, read, toml_as_json};
+
+fn blocks(text: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.trim() == "```toml" {
+            let block: Vec<_> = lines.by_ref().take_while(|line| line.trim() != "```").collect();
+            blocks.push(block.join("\n"));
+        }
+    }
+    blocks
+}
+
+fn guide() -> String {
+    read(docs().join("tuning.md"))
+}
+
+fn policy(name: &str) -> Policy {
+    let configs = blocks(&guide()).into_iter().map(|block| Config::from_toml(&block).unwrap());
+    let mut policies = configs.flat_map(|config| config.policies().to_vec());
+    policies.find(|policy| policy.name == name).unwrap_or_else(|| panic!("no policy {name}"))
+}
+
+#[test]
+fn every_block_of_toml_in_the_documents_can_be_read() {
+    let mut read_so_far = 0;
+    let documents = std::fs::read_dir(docs()).unwrap().map(|entry| entry.unwrap().path());
+    let markdown = documents.filter(|path| path.extension().is_some_and(|it| it == "md"));
+    for path in markdown.chain([docs().join("../README.md")]) {
+        for block in blocks(&read(&path)) {
+            let document = toml_as_json(&block);
+            assert_eq!(complaints(&phalanx::config::schema(), &document), [""; 0], "{}\n{block}", path.display());
+            Config::from_toml(&block).unwrap_or_else(|error| panic!("{}: {error}\n{block}", path.display()));
+            read_so_far += 1;
+        }
+    }
+    assert!(read_so_far >= 7, "{read_so_far}");
+}
+
+/// attempts × time-out + (attempts − 1) × longest wait.
+fn worst_case(policy: &Policy) -> Duration {
+    let (attempts, wait) = policy.retry.map_or((1, Duration::ZERO), |it| (it.max_attempts, it.backoff.max));
+    policy.timeout.unwrap() * attempts + wait * (attempts - 1)
+}
+
+#[test]
+fn the_budget_of_the_guide_adds_up() {
+    let guide = guide();
+    let hops = ["auth", "catalog", "tax"].map(policy);
+    for hop in &hops {
+        let (attempts, wait) = hop.retry.map_or((1, None), |it| (it.max_attempts, Some(it.backoff.max)));
+        let wait = wait.map_or("–".to_owned(), |wait| format!("{} ms", wait.as_millis()));
+        let (limit, worst) = (hop.timeout.unwrap().as_millis(), worst_case(hop).as_millis());
+        let row = format!("| {} | {attempts} | {limit} ms | {wait} | {worst} ms |", hop.name);
+        assert!(guide.contains(&row), "{row}");
+        assert_eq!(hop.deadline.unwrap().safety_margin, Duration::from_millis(100), "{}", hop.name);
+    }
+    let all: Duration = hops.iter().map(worst_case).sum();
+    assert_eq!(all, Duration::from_millis(1_200));
+    assert!(guide.contains("| all | | | | 1,200 ms |"));
+    assert_eq!(2_000 - 500 - 200 - 100, all.as_millis(), "deadline, application, network, margin");
+}
+
+#[test]
+fn the_sums_of_the_guide_are_right() {
+    let guide = guide();
+    let says = |words: &str| assert!(guide.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
+
+    let budget = policy("vendor").retry.unwrap().budget.unwrap();
+    let repeated = budget.ratio * 1_000.0 + 10.0 * f64::from(budget.min_per_second);
+    says(&format!("{repeated:.0} for 1,000 calls"));
+    says(&format!("sees {:.2} times the load", 1.0 + repeated / 1_000.0));
+    says(&format!("3 × 3 × 3 = {}", 3_u32.pow(3)));
+    says(&format!("1.1 × 1.1 × 1.1 = {:.3}", 1.1_f64.powi(3)));
+
+    // At least half of n fail though one in 20 does: the tail of a binomial.
+    let choose = |n: u32, k: u32| (0..k).map(|i| f64::from(n - i) / f64::from(i + 1)).product::<f64>();
+    let by_chance = |n: u32| {
+        let exactly = |k: u32| choose(n, k) * 0.05_f64.powi(k as i32) * 0.95_f64.powi((n - k) as i32);
+        (n.div_ceil(2)..=n).map(exactly).sum::<f64>()
+    };
+    assert_eq!(by_chance(20).log10().round(), -8.0);
+    assert_eq!(by_chance(5).log10().round(), -3.0);
+    says("once in 10⁸ windows; with 5 calls, once in a thousand");
+    let breaker = policy("ledger").breaker.unwrap();
+    assert_eq!(4.0 * breaker.sampling_window.as_secs_f64(), 40.0);
+    assert!(breaker.min_throughput <= 40 / 2);
+
+    let bulkhead = policy("catalog-search").bulkhead.unwrap();
+    assert_eq!(bulkhead.max_concurrency, (60.0_f64 * 0.25 * 1.5).ceil() as u32);
+    says(&format!("with 20 replicas {} at a time", 20 * bulkhead.max_concurrency));
+    let wait = f64::from(bulkhead.max_queue) / f64::from(bulkhead.max_concurrency) * 0.25;
+    says(&format!("{} ÷ {} × 0.25 s = {wait} s", bulkhead.max_queue, bulkhead.max_concurrency));
+    assert_eq!(bulkhead.queue_timeout, Some(Duration::from_secs_f64(wait)));
+
+    let hedge = policy("lookup").hedge.unwrap();
+    let copies = hedge.budget.ratio * 200.0 + f64::from(hedge.budget.min_per_second);
+    says(&format!("at most {copies:.0} a second, {:.1} % more load", copies / 2.0));
+
+    let limit = policy("geocoding").rate_limit.unwrap();
+    assert_eq!((limit.permits, limit.max_wait.unwrap().as_secs_f64() * limit.permits as f64), (50 - 50 / 10, 9.0));
+
+    says(&format!("{} a second, and one heartbeat", "4,800"));
+    assert_eq!(20.0 * (50.0 + 10.0) / 0.25, 4_800.0);
+}

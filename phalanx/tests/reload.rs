@@ -1,0 +1,416 @@
+//! Files that are followed while calls are running: what is valid is in force, what is not changes nothing.
+
+#![cfg(all(feature = "reload", feature = "toml"))]
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a panic is how a test says no, in its helpers too
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use phalanx::config::{Following, Reader};
+use phalanx::*;
+use support::*;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Notify, oneshot};
+
+/// A folder of this test's own, gone with it.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("phalanx-reload-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes as a deployment does: another file, then a rename over the old one. Nobody ever sees half of it.
+    fn put(&self, name: &str, text: impl AsRef<[u8]>) {
+        let beside = self.path(&format!(".{name}.new"));
+        fs::write(&beside, text).unwrap();
+        fs::rename(beside, self.path(name)).unwrap();
+    }
+
+    fn reader(&self) -> Reader {
+        Config::reader().file(self.path("phalanx.toml"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What observers were told of files.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Applied(usize),
+    Refused(String),
+}
+
+struct News(UnboundedReceiver<Told>);
+
+impl News {
+    /// The next news, which must come.
+    async fn next(&mut self) -> Told {
+        tokio::time::timeout(Duration::from_secs(20), self.0.recv()).await.expect("told in time").unwrap()
+    }
+
+    fn is_silent(&mut self) -> bool {
+        self.0.try_recv().is_err()
+    }
+}
+
+fn listening(builder: ModuleBuilder) -> (ModuleBuilder, News) {
+    let (tell, told) = unbounded_channel();
+    let builder = builder.on_event(move |event: &Event<'_>| {
+        let news = match event.what {
+            What::ConfigApplied { changed } => Told::Applied(changed),
+            What::ConfigRefused { reason } => Told::Refused(reason.to_owned()),
+            _ => return,
+        };
+        let _ = tell.send(news);
+    });
+    (builder, News(told))
+}
+
+/// A module that follows `phalanx.toml` of the folder.
+fn following(folder: &Folder) -> (ResilienceModule, Following, News) {
+    let config = folder.reader().read().unwrap();
+    let (builder, news) = listening(ResilienceModule::in_memory().config(config));
+    let module = builder.build().unwrap();
+    let following = module.follow(folder.reader()).unwrap();
+    (module, following, news)
+}
+
+fn limited(permits: u64) -> String {
+    format!("[policies.p.rate_limit]\npermits = {permits}\nper = \"1h\"\n")
+}
+
+async fn permits(module: &ResilienceModule) -> Option<u64> {
+    module.pipeline("p", ()).unwrap().available_permits().await
+}
+
+#[tokio::test]
+async fn a_valid_change_reaches_kept_pipelines_and_they_keep_tokens_circuits_and_slots() {
+    let text = |permits: u64, slots: u32| {
+        format!(
+            "{}[policies.q.breaker]\nconsecutive_failures = 1\nbreak_duration = \"1h\"\nmin_throughput = {slots}\n\
+             [policies.r.bulkhead]\nmax_concurrency = {slots}\nmax_queue = 5\n",
+            limited(permits)
+        )
+    };
+    let folder = Folder::new();
+    folder.put("phalanx.toml", text(10, 2));
+    let (module, _following, mut news) = following(&folder);
+    let [p, q, r] = ["p", "q", "r"].map(|name| module.pipeline(name, ()).unwrap());
+    for _ in 0..4 {
+        p.run(|| after(Duration::ZERO, Ok(1))).await.unwrap();
+    }
+    let _ = q.run(|| after(Duration::ZERO, Err::<u32, _>(BROKEN))).await;
+    let leave = Arc::new(Notify::new());
+    let guests: Vec<_> = (0..3).map(|_| occupy(&r, &leave)).collect();
+    while r.bulkhead().unwrap() != (BulkheadView { limit: 2, in_use: 2, waiting: 1 }) {
+        tokio::task::yield_now().await;
+    }
+
+    folder.put("phalanx.toml", text(8, 4));
+    assert_eq!(news.next().await, Told::Applied(3));
+    assert_eq!(p.available_permits().await, Some(6), "what was left is left, and no more than fits");
+    assert_eq!(code(q.run(|| after(Duration::ZERO, Ok(1))).await), Code::CircuitOpen, "it is open still");
+    assert_eq!(r.bulkhead().unwrap(), BulkheadView { limit: 4, in_use: 3, waiting: 0 }, "who waited has a slot now");
+    assert_eq!([&p, &q, &r].map(|it| it.describe().version), [2, 2, 2]);
+    while !guests.iter().all(|guest| guest.is_finished()) {
+        leave.notify_waiters();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(r.bulkhead().unwrap(), BulkheadView { limit: 4, in_use: 0, waiting: 0 });
+    assert_eq!(module.run("p", (), || after(Duration::ZERO, Ok(1))).await, Ok(1));
+    assert!(news.is_silent());
+}
+
+/// A call that stays until it is told to leave.
+fn occupy(pipeline: &Pipeline, leave: &Arc<Notify>) -> tokio::task::JoinHandle<()> {
+    let (pipeline, leave) = (pipeline.clone(), leave.clone());
+    tokio::spawn(async move {
+        let stay = || async {
+            leave.notified().await;
+            Ok::<_, Failure>(1)
+        };
+        assert_eq!(pipeline.run(stay).await, Ok(1));
+    })
+}
+
+#[tokio::test]
+async fn an_invalid_file_changes_nothing_and_says_why_once() {
+    let folder = Folder::new();
+    folder.put("phalanx.toml", limited(10));
+    let (module, following, mut news) = following(&folder);
+    let bad = format!("{}burst = 0\n[policies.q]\ntimeuot = \"1s\"\n", limited(5));
+    folder.put("phalanx.toml", &bad);
+    let Told::Refused(reason) = news.next().await else { panic!("it was applied") };
+    assert!(reason.contains("policies.p.rate_limit.burst") && reason.contains("phalanx.toml:4"), "{reason}");
+    assert!(reason.contains("policies.q.timeuot"), "all mistakes: {reason}");
+    assert_eq!((permits(&module).await, module.policies().len()), (Some(10), 3));
+
+    folder.put("phalanx.toml", &bad); // the same once more
+    let error = following.reload_now().unwrap_err();
+    assert_eq!(error.mistakes.len(), 2, "who asks is told each time");
+    folder.put("phalanx.toml", limited(7));
+    assert_eq!(news.next().await, Told::Applied(1), "observers were told once");
+    assert_eq!(permits(&module).await, Some(7));
+    folder.put("phalanx.toml", &bad);
+    assert!(matches!(news.next().await, Told::Refused(_)), "it came back, and that is news");
+}
+
+#[tokio::test]
+async fn a_file_that_vanishes_changes_nothing_and_may_come_back() {
+    let folder = Folder::new();
+    folder.put("phalanx.toml", limited(10));
+    let (module, _following, mut news) = following(&folder);
+    fs::remove_file(folder.path("phalanx.toml")).unwrap();
+    assert!(matches!(news.next().await, Told::Refused(reason) if reason.contains("cannot be read")));
+    assert_eq!(permits(&module).await, Some(10));
+    folder.put("phalanx.toml", limited(10));
+    assert_eq!(news.next().await, Told::Applied(0));
+    // With its folder, and with the folder above.
+    fs::remove_dir_all(&folder.0).unwrap();
+    assert!(matches!(news.next().await, Told::Refused(_)));
+    fs::create_dir_all(&folder.0).unwrap();
+    folder.put("phalanx.toml", limited(9));
+    assert_eq!(news.next().await, Told::Applied(1));
+    assert_eq!(permits(&module).await, Some(9));
+}
+
+#[tokio::test]
+async fn a_file_that_is_written_in_place_is_seen() {
+    let folder = Folder::new();
+    folder.put("phalanx.toml", limited(10));
+    let (module, _following, mut news) = following(&folder);
+    for left in [9, 8, 7] {
+        fs::write(folder.path("phalanx.toml"), limited(left)).unwrap();
+        assert_eq!(news.next().await, Told::Applied(1));
+        assert_eq!(permits(&module).await, Some(left));
+    }
+}
+
+/// Kubernetes mounts `phalanx.toml -> ..data/phalanx.toml`, `..data -> ..<moment>`, and swaps the second link.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_link_that_is_swapped_on_the_way_is_seen() {
+    use std::os::unix::fs::symlink;
+    let folder = Folder::new();
+    let publish = |moment: &str, text: String| {
+        fs::create_dir(folder.path(moment)).unwrap();
+        fs::write(folder.path(moment).join("phalanx.toml"), text).unwrap();
+        symlink(moment, folder.path("..data_tmp")).unwrap();
+        fs::rename(folder.path("..data_tmp"), folder.path("..data")).unwrap();
+    };
+    publish("..1", limited(10));
+    symlink("..data/phalanx.toml", folder.path("phalanx.toml")).unwrap();
+    let (module, _following, mut news) = following(&folder);
+    for (moment, before, left) in [("..2", "..1", 9), ("..3", "..2", 8)] {
+        publish(moment, limited(left));
+        fs::remove_dir_all(folder.path(before)).unwrap();
+        assert_eq!(news.next().await, Told::Applied(1));
+        assert_eq!(permits(&module).await, Some(left));
+    }
+    // And the file itself, which lies somewhere else than where it was looked for.
+    fs::write(folder.path("..3/phalanx.toml"), limited(7)).unwrap();
+    assert_eq!(news.next().await, Told::Applied(1));
+    assert_eq!(permits(&module).await, Some(7));
+}
+
+#[tokio::test]
+async fn what_the_program_says_wins_at_every_reload() {
+    let folder = Folder::new();
+    folder.put("phalanx.toml", limited(10));
+    let config = folder.reader().read().unwrap();
+    let own = Policy::named("p").rate_limit(RateLimitSpec::new(3, 3_600 * SECOND));
+    let (builder, mut news) = listening(ResilienceModule::in_memory().config(config).policy(own));
+    let module = builder.lever("p", LeverSpec::default().without_retries()).build().unwrap();
+    let following = module.follow(folder.reader()).unwrap();
+    assert_eq!(permits(&module).await, Some(3));
+
+    let text = format!("{}[policies.q]\ntimeout = \"1s\"\n[levers.p]\nforce = \"open\"\n", limited(10));
+    folder.put("phalanx.toml", text);
+    assert_eq!(news.next().await, Told::Applied(1), "only q is new");
+    assert_eq!(permits(&module).await, Some(3));
+    assert_eq!(module.levers()["p"].force, None);
+    let wider = Policy::named("q").timeout(2 * SECOND);
+    module.retune(wider).unwrap(); // now it is the program's
+    assert_eq!(following.reload_now().unwrap().count(), 0);
+    let described = module.pipeline("q", ()).unwrap().describe();
+    assert_eq!(described.stages, [StageDescription::Timeout(2 * SECOND)]);
+}
+
+#[test]
+fn a_word_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
+    let file = |millis: u64| Config::from_toml(&format!("[policies.p]\ntimeout = \"{millis}ms\"\n")).unwrap();
+    for _ in 0..300 {
+        let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
+        let (newer, barrier) = (file(2), std::sync::Barrier::new(2));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                barrier.wait();
+                module.apply_config(newer).unwrap();
+            });
+            barrier.wait();
+            module.retune(Policy::named("p").timeout(7 * SECOND)).unwrap();
+        });
+        let described = module.pipeline("p", ()).unwrap().describe();
+        assert_eq!(described.stages, [StageDescription::Timeout(7 * SECOND)]);
+    }
+}
+
+#[tokio::test]
+async fn levers_in_a_file_are_pulled_and_released() {
+    let folder = Folder::new();
+    folder.put("phalanx.toml", limited(10));
+    let (module, _following, mut news) = following(&folder);
+    folder.put("phalanx.toml", format!("{}[levers.\"*\"]\nforce = \"open\"\n", limited(10)));
+    assert_eq!(news.next().await, Told::Applied(1));
+    assert_eq!(code(module.run("p", (), || after(Duration::ZERO, Ok(1))).await), Code::ForcedOpen);
+    folder.put("phalanx.toml", limited(10));
+    assert_eq!(news.next().await, Told::Applied(1));
+    assert_eq!(module.run("p", (), || after(Duration::ZERO, Ok(1))).await, Ok(1));
+}
+
+#[tokio::test]
+async fn what_cannot_change_while_calls_are_running_is_refused() {
+    let folder = Folder::new();
+    folder.put("phalanx.toml", limited(10));
+    let (module, following, _news) = following(&folder);
+    folder.put("phalanx.toml", format!("max_routes = 7\nunknown = \"passthrough\"\n{}", limited(5)));
+    let error = following.reload_now().unwrap_err();
+    let paths: Vec<_> = error.mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
+    assert_eq!(paths, ["unknown", "max_routes"]);
+    assert_eq!(permits(&module).await, Some(10));
+    folder.put("phalanx.toml", format!("max_routes = 10_000\nunknown = \"error\"\n{}", limited(5)));
+    following.reload_now().unwrap();
+    assert_eq!(permits(&module).await, Some(5), "these are what they were");
+}
+
+#[tokio::test]
+async fn who_follows_hears_of_what_was_written_before() {
+    let folder = Folder::new();
+    folder.put("phalanx.toml", limited(10));
+    let config = folder.reader().read().unwrap();
+    let (builder, mut news) = listening(ResilienceModule::in_memory().config(config));
+    let module = builder.build().unwrap();
+    folder.put("phalanx.toml", limited(9));
+    let following = module.follow(folder.reader()).unwrap();
+    assert_eq!((news.next().await, permits(&module).await), (Told::Applied(1), Some(9)));
+    drop(following);
+    folder.put("phalanx.toml", limited(8));
+    assert!(news.is_silent(), "nobody follows any more");
+    fs::remove_file(folder.path("phalanx.toml")).unwrap();
+    assert!(module.follow(folder.reader()).is_err());
+    assert_eq!(permits(&module).await, Some(9));
+}
+
+/// The fixtures that `config_hostile.rs` judges one by one, and some that are made on the spot.
+#[cfg(all(feature = "yaml", feature = "json"))]
+#[tokio::test]
+async fn hostile_files_keep_the_old_configuration() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/hostile");
+    let mut tried = 0;
+    let good = [
+        ("toml", limited(10)),
+        ("yaml", "policies: { p: { rate_limit: { permits: 10, per: 1h } } }".to_owned()),
+        ("json", r#"{ "policies": { "p": { "rate_limit": { "permits": 10, "per": "1h" } } } }"#.to_owned()),
+    ];
+    for (extension, good) in good {
+        let (folder, name) = (Folder::new(), format!("phalanx.{extension}"));
+        folder.put(&name, &good);
+        let reader = Config::reader().file(folder.path(&name));
+        let module = ResilienceModule::in_memory().config(reader.read().unwrap()).build().unwrap();
+        let following = module.follow(reader).unwrap();
+        let paths = fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path());
+        let mut hostile: Vec<(String, Vec<u8>)> = paths
+            .filter(|path| path.extension().is_some_and(|it| it == extension))
+            .map(|path| (path.display().to_string(), fs::read(path).unwrap()))
+            .collect();
+        hostile.push(("large".to_owned(), [good.as_bytes(), &vec![b' '; 2 << 20]].concat()));
+        for (what, bytes) in hostile {
+            folder.put(&name, bytes);
+            assert!(following.reload_now().is_err(), "{what}");
+            assert_eq!((permits(&module).await, module.policies().len()), (Some(10), 3), "{what}");
+            tried += 1;
+        }
+        fs::remove_file(folder.path(&name)).unwrap();
+        fs::create_dir(folder.path(&name)).unwrap();
+        assert!(following.reload_now().is_err(), "a folder");
+        assert_eq!(permits(&module).await, Some(10));
+    }
+    assert!(tried >= 40, "{tried}");
+}
+
+/// Alternates between two configurations under load, a thousand times.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_thousand_reloads_under_load_lose_no_permit() {
+    const PERMITS: u64 = 1_000_000_000;
+    let text = |slots: u32, per: &str| {
+        format!(
+            "[policies.p.bulkhead]\nmax_concurrency = {slots}\nmax_queue = 1000\n\
+             [policies.p.rate_limit]\npermits = {PERMITS}\nper = \"{per}\"\n"
+        )
+    };
+    let folder = Folder::new();
+    folder.put("phalanx.toml", text(3, "23h"));
+    let config = folder.reader().read().unwrap();
+    // Time stands still: every permit that is missing in the end was spent.
+    let module = ResilienceModule::in_memory().clock(Clock::manual()).config(config).build().unwrap();
+    let following = module.follow(folder.reader()).unwrap();
+    let (calls, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let load = |seed: u64| {
+        let (pipeline, calls, over) = (module.pipeline("p", ()).unwrap(), calls.clone(), over.clone());
+        tokio::spawn(async move {
+            let rng = Rng::seeded(seed);
+            while !over.load(Ordering::Relaxed) {
+                let pauses = (rng.unit() * 4.0) as u32;
+                let work = || async {
+                    for _ in 0..pauses {
+                        tokio::task::yield_now().await;
+                    }
+                    Ok::<_, Failure>(1)
+                };
+                assert_eq!(pipeline.run(work).await, Ok(1));
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    let loads: Vec<_> = (0..12).map(load).collect();
+    let (done, is_done) = oneshot::channel();
+    std::thread::spawn(move || {
+        for i in 0..1_000 {
+            folder.put("phalanx.toml", if i % 2 == 0 { text(7, "24h") } else { text(2, "23h") });
+            following.reload_now().unwrap();
+        }
+        drop(following);
+        done.send(folder).unwrap();
+    });
+    is_done.await.unwrap();
+    over.store(true, Ordering::Relaxed);
+    for load in loads {
+        tokio::time::timeout(Duration::from_secs(60), load).await.expect("no waiter is lost").unwrap();
+    }
+    let p = module.pipeline("p", ()).unwrap();
+    assert_eq!(p.bulkhead().unwrap(), BulkheadView { limit: 2, in_use: 0, waiting: 0 });
+    assert_eq!(p.available_slots(), Some(2));
+    let calls = calls.load(Ordering::Relaxed);
+    assert!(calls > 1_000, "{calls}");
+    assert_eq!(p.available_permits().await, Some(PERMITS - calls), "after {calls} calls");
+    assert!(p.describe().version >= 1_000);
+}
