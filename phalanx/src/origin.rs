@@ -109,16 +109,17 @@ impl Origins {
     pub(crate) fn of_default(&self, path: &str) -> Origin {
         match &self.default {
             Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
-            None => Origin::Code,
+            None if self.code_default => Origin::Code,
+            None => Origin::BuiltIn,
         }
     }
 
-    /// Where a value of a lever came from.
+    /// Where a value of a lever came from. The hand is the program's too.
     pub(crate) fn of_lever(&self, name: &str, path: &str) -> Origin {
-        match self.levers.get(name).filter(|_| !self.pulled.contains(name)) {
-            Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
-            None => Origin::Code,
+        if self.pulled.contains(name) || self.code_levers.contains_key(name) {
+            return Origin::Code;
         }
+        self.levers.get(name).and_then(|given| given.get(path)).cloned().unwrap_or(Origin::BuiltIn)
     }
 
     /// Mistakes that only a whole module shows, such as a lever of nobody, with the place of what they are about.

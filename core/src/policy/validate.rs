@@ -115,10 +115,10 @@ fn deadline(check: &mut Check, spec: &DeadlineSpec) {
 
 fn rate_limit(check: &mut Check, spec: &RateLimitSpec) {
     let before = check.found.len();
-    check.count("permits", spec.permits);
+    check.calls("permits", spec.permits);
     check.duration("per", spec.per);
     if let Some(burst) = spec.burst {
-        check.count("burst", burst);
+        check.calls("burst", burst);
     }
     check.optional_duration("max_wait", spec.max_wait);
     if check.found.len() > before {
@@ -162,7 +162,7 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
         check.say("latency_threshold", "latency_quantile and latency_threshold go together");
     }
     check.duration("sampling_window", spec.sampling_window);
-    check.count("min_throughput", spec.min_throughput.into());
+    check.calls("min_throughput", spec.min_throughput.into());
     check.duration("break_duration", spec.break_duration);
     check.at_least_one("break_multiplier", spec.break_multiplier);
     check.duration("max_break_duration", spec.max_break_duration);
@@ -182,7 +182,7 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
 fn throttle(check: &mut Check, spec: &ThrottleSpec) {
     check.at_least_one("k", spec.k);
     check.duration("window", spec.window);
-    check.count("min_throughput", spec.min_throughput.into());
+    check.calls("min_throughput", spec.min_throughput.into());
 }
 
 fn retry(check: &mut Check, spec: &RetrySpec) {
@@ -282,6 +282,68 @@ mod tests {
         let awkward = RateLimitSpec::new(999_999_937, Duration::from_secs(86_399));
         let policy = Policy::named("p").rate_limit(awkward);
         assert_eq!(paths(&policy), ["policies.p.rate_limit.burst"]);
+    }
+
+    #[test]
+    fn counts_have_an_end() {
+        use crate::bulkhead::{AdaptiveSpec, BulkheadSpec, GradientSpec};
+        let many = 1_000_001;
+        let ms = Duration::from_millis(1);
+        let mut breaker = BreakerSpec::consecutive_failures(many).probes(many, many).ramp(ms, many);
+        breaker.min_throughput = u32::MAX;
+        let budget = BudgetSpec::ratio(0.1).min_per_second(many);
+        let adaptive = AdaptiveSpec::threshold(ms).min_concurrency(many);
+        let policy = Policy::named("p")
+            .rate_limit(RateLimitSpec::new(1_000_000_001, ms).burst(1_000_000_001))
+            .bulkhead(BulkheadSpec::adaptive(many, adaptive).queue(many))
+            .breaker(breaker)
+            .retry(RetrySpec::attempts(many).budget(budget))
+            .hedge(crate::hedge::HedgeSpec::after(ms).max_attempts(many).budget(budget))
+            .idempotent();
+        let expected = [
+            "rate_limit.permits",
+            "rate_limit.burst",
+            "bulkhead.max_concurrency",
+            "bulkhead.max_queue",
+            "bulkhead.adaptive.min_concurrency",
+            "breaker.consecutive_failures",
+            "breaker.min_throughput",
+            "breaker.half_open_max_calls",
+            "breaker.success_threshold",
+            "breaker.ramp.steps",
+            "retry.max_attempts",
+            "retry.budget.min_per_second",
+            "hedge.max_attempts",
+            "hedge.budget.min_per_second",
+        ];
+        assert_eq!(paths(&policy), expected.map(|path| format!("policies.p.{path}")));
+        let gradient = GradientSpec::default().min_concurrency(many).long_window(many);
+        let policy = Policy::named("p").bulkhead(BulkheadSpec::gradient(many, gradient));
+        assert_eq!(policy.mistakes().len(), 3);
+    }
+
+    #[test]
+    fn times_have_an_end() {
+        let long = Duration::from_secs(24 * 3_600) + Duration::from_micros(1);
+        let mut breaker = BreakerSpec::slow_call_ratio(0.5, long).or_latency(0.5, long, long).window(long);
+        (breaker.break_duration, breaker.max_break_duration, breaker.probe_lease) = (long, long, Some(long));
+        breaker.ramp = Some(crate::breaker::RampSpec { over: long, steps: 1 });
+        let policy = Policy::named("p")
+            .deadline(DeadlineSpec::total(long * 2).safety_margin(long).failure_floor(long))
+            .rate_limit(RateLimitSpec::new(1, long).max_wait(long))
+            .breaker(breaker)
+            .retry(RetrySpec::attempts(2).backoff(Backoff::constant(long).max(long)))
+            .timeout(long);
+        assert_eq!(policy.mistakes().len(), 1 + 3 + 2 + 8 + 2);
+        assert!(policy.mistakes().iter().all(|mistake| mistake.reason == "must be at most 24 hours"));
+    }
+
+    #[test]
+    fn a_mistake_says_who_made_it_where_that_is_known() {
+        let mistake = Mistake::new("policies.p.timeout", "is too long");
+        assert_eq!(mistake.to_string(), "policies.p.timeout: is too long");
+        assert_eq!(mistake.said_by("phalanx.toml:3").to_string(), "phalanx.toml:3: policies.p.timeout: is too long");
+        assert_eq!(Mistake::new("", "is too large").said_by("a.json").to_string(), "a.json: is too large");
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::origin::{Origin, Origins};
 /// More than any service has, and few enough to be held and compared.
 const MAX_POLICIES: usize = 10_000;
 
+/// Each is kept in memory; a program may ask for more, a file may not.
+const MAX_ROUTES: u32 = 1_000_000;
+
 /// The top level.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -59,8 +62,9 @@ pub(crate) fn read(mut tree: Node, before: Vec<Mistake>) -> Result<Config, Confi
         let way = vec![Step::key("levers"), Step::key(name)];
         judge(lever.mistakes(name), &format!("levers.{}", name.escape_debug()), &whole, way, &mut mistakes);
     }
-    if max_routes == Some(0) {
-        mistakes.note(&whole, vec![Step::key("max_routes")], "must be at least 1");
+    if max_routes.is_some_and(|routes| !(1..=MAX_ROUTES).contains(&routes)) {
+        let reason = format!("must be between 1 and {MAX_ROUTES}");
+        mistakes.note(&whole, vec![Step::key("max_routes")], &reason);
     }
     mistakes.into_result()?;
     Ok(Config { policies, default, levers, unknown, max_routes, origins: origins_of(&whole) })

@@ -38,11 +38,8 @@ enum Variables {
 /// How a text is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    #[cfg(feature = "toml")]
     Toml,
-    #[cfg(feature = "yaml")]
     Yaml,
-    #[cfg(feature = "json")]
     Json,
     #[cfg(feature = "csv")]
     Budget,
@@ -86,7 +83,6 @@ impl Reader {
     /// # Errors
     /// Every mistake of every source, each with its path and its place.
     pub fn read(&self) -> Result<Config, ConfigError> {
-        #[allow(unused_mut)] // without any format there is nothing to read
         let mut sources: Vec<(&Path, Result<Format, String>)> = Vec::new();
         #[cfg(feature = "csv")]
         sources.extend(self.budgets.iter().map(|path| (path.as_path(), Ok(Format::Budget))));
@@ -120,18 +116,9 @@ impl Format {
     fn of(path: &Path) -> Result<Self, String> {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         match extension.to_ascii_lowercase().as_str() {
-            #[cfg(feature = "toml")]
             "toml" => Ok(Self::Toml),
-            #[cfg(feature = "yaml")]
             "yaml" | "yml" => Ok(Self::Yaml),
-            #[cfg(feature = "json")]
             "json" => Ok(Self::Json),
-            #[cfg(not(feature = "toml"))]
-            "toml" => Err("needs the feature `toml` of phalanx".to_owned()),
-            #[cfg(not(feature = "yaml"))]
-            "yaml" | "yml" => Err("needs the feature `yaml` of phalanx".to_owned()),
-            #[cfg(not(feature = "json"))]
-            "json" => Err("needs the feature `json` of phalanx".to_owned()),
             _ => Err("must end in .toml, .yaml, .yml or .json".to_owned()),
         }
     }
@@ -144,21 +131,33 @@ impl Format {
         }
         // Some editors begin a file with a mark that it is UTF-8, as if it could be anything else.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let tree = match self {
-            #[cfg(feature = "toml")]
-            Self::Toml => super::toml::parse(name, text)?,
-            #[cfg(feature = "yaml")]
-            Self::Yaml => super::yaml::parse(name, text)?,
-            #[cfg(feature = "json")]
-            Self::Json => super::json::parse(name, text)?,
-            #[cfg(feature = "csv")]
-            Self::Budget => super::budget::parse(name, text)?,
-        };
+        let tree = self.tree(name, text)?;
         match &tree.value {
             // Half-written files are empty for a moment; nobody means to take all policies away.
             Value::Table(table) if table.is_empty() => Err(vec![unreadable(&whole, "says nothing")]),
             Value::Table(_) => Ok(tree),
             _ => Err(vec![unreadable(&tree.at, "must be a table")]),
+        }
+    }
+}
+
+impl Format {
+    fn tree(self, name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
+        match self {
+            #[cfg(feature = "toml")]
+            Self::Toml => super::toml::parse(name, text),
+            #[cfg(feature = "yaml")]
+            Self::Yaml => super::yaml::parse(name, text),
+            #[cfg(feature = "json")]
+            Self::Json => super::json::parse(name, text),
+            #[cfg(feature = "csv")]
+            Self::Budget => super::budget::parse(name, text),
+            #[allow(unreachable_patterns)] // with all features
+            other => {
+                let _ = text;
+                let reason = format!("needs the feature `{}` of phalanx", format!("{other:?}").to_lowercase());
+                Err(vec![unreadable(&Origin::File { name: name.clone(), line: None }, reason)])
+            }
         }
     }
 }

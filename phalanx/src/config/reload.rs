@@ -117,7 +117,8 @@ impl Drop for Following {
 
 impl fmt::Debug for Following {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Following").field("reader", &self.follower.reader).finish_non_exhaustive()
+        let files: Vec<_> = self.follower.reader.paths().collect();
+        f.debug_struct("Following").field("files", &files).finish_non_exhaustive()
     }
 }
 

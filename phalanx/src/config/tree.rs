@@ -21,6 +21,7 @@ pub(crate) struct Node {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+#[allow(dead_code)] // without any format there is only loose text
 pub(crate) enum Value {
     Table(Table),
     List(Vec<Node>),

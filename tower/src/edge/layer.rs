@@ -13,6 +13,8 @@ use super::service::EdgeService;
 
 /// Reads deadline and criticality from a request's headers and binds them for everything inside.
 ///
+/// With the feature `trace-context` the first span inside is a child of the one that the request's `traceparent` names.
+///
 /// Put it outermost. Clones share the counters.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until something is put under it"]

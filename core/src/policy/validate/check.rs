@@ -5,8 +5,10 @@ use std::time::Duration;
 use super::Mistake;
 
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
-/// The largest count that means anything.
-pub(super) const MOST: u64 = 1_000_000_000;
+/// The largest count of things that exist or happen: slots, waiters, attempts.
+pub(super) const MOST: u64 = 1_000_000;
+/// The largest count of calls that others are only compared with: permits of a rate, calls in a window.
+const MOST_CALLS: u64 = 1_000_000_000;
 
 /// A walk through a policy that writes down what is wrong, with the path to it.
 pub(super) struct Check {
@@ -54,6 +56,12 @@ impl Check {
     pub(super) fn count(&mut self, field: &str, count: u64) {
         if !(1..=MOST).contains(&count) {
             self.say(field, &format!("must be between 1 and {MOST}"));
+        }
+    }
+
+    pub(super) fn calls(&mut self, field: &str, calls: u64) {
+        if !(1..=MOST_CALLS).contains(&calls) {
+            self.say(field, &format!("must be between 1 and {MOST_CALLS}"));
         }
     }
 
