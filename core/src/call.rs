@@ -1,7 +1,9 @@
 //! One call with terms of its own: what it costs, how its result is read, what answers in its place.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::mem::take;
 use std::panic::resume_unwind;
+use std::pin::pin;
 use std::time::Duration;
 
 use crate::classify::{Class, Classify, by_error};
@@ -11,7 +13,7 @@ use crate::error::Error;
 use crate::event::What;
 use crate::fallback::{Fallback, NoFallback, Served, Value, With, WithAsync, default_kinds};
 use crate::kind::{Kind, Kinds};
-use crate::pipeline::{Pipeline, Ride, Terms, walk};
+use crate::pipeline::{Pipeline, Ride, Terms, carried, walk};
 use crate::rejection::Rejection;
 use crate::retry::nested;
 use crate::store::Store;
@@ -228,7 +230,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     }
 
     /// Runs each attempt as a task of its own: when the caller is answered (time-out) or goes away, the work goes on
-    /// in the background. The task's context goes with it; a panic in it is the caller's panic.
+    /// in the background. The task's context and its span go with it; a panic in it is the caller's panic.
     ///
     /// # Errors
     /// As [`Call::run`].
@@ -242,7 +244,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         E: Send + 'static,
     {
         self.run(async || {
-            let task = tokio::spawn(scope(Context::current(), operation()));
+            let task = tokio::spawn(carried(scope(Context::current(), operation())));
             match task.await {
                 Ok(result) => result,
                 Err(failed) => match failed.try_into_panic() {
@@ -278,15 +280,24 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
             let gave_up = ride.gave_up;
             let decision = ride.decision(result.as_ref().err().and_then(Error::rejection));
             ride.finish(kind, &decision);
-            (result, kind, gave_up, decision)
+            (result, kind, gave_up, decision, take(&mut ride.trace))
         };
         let walked = walk(stages, &self.terms, &self.classifier, operation, end).await;
-        let (result, kind, gave_up, mut decision) = walked;
+        let (result, kind, gave_up, mut decision, mut trace) = walked;
 
-        // 5 answer: the fallback's word is the last, whoever refused.
-        let served = self.replace(result, kind).await;
+        // 5 answer: the fallback's word is the last, whoever refused. It is part of the call, and so inside its span.
+        let served = {
+            let mut replacing = pin!(self.replace(result, kind));
+            poll_fn(|cx| {
+                let _in_call = trace.enter_call();
+                replacing.as_mut().poll(cx)
+            })
+            .await
+        };
         if let Ok(Served { degraded: Some(degraded), .. }) = served {
             decision.degraded = Some(degraded);
+            trace.degrade();
+            let _in_call = trace.enter_call();
             pipeline.tell(What::FallbackServed { kind: kind.unwrap_or(Kind::Internal) });
         }
         if let Some(record) = record {

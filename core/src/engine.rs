@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::event::{Observer, Observers, What};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
-use crate::pipeline::{Pipeline, Slot};
+use crate::pipeline::{Kept, Pipeline, Slot};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::rejection::{Code, Rejection};
@@ -55,6 +55,8 @@ pub struct EngineSpec {
     pub seed: Option<u64>,
     /// Who is told of events.
     pub observers: ObserverList,
+    /// Whether calls and attempts have spans; needs the feature `tracing`. Default no.
+    pub traced: bool,
 }
 
 /// Observers while an engine is being made.
@@ -77,6 +79,7 @@ impl Default for EngineSpec {
             max_routes: 10_000,
             seed: None,
             observers: ObserverList::default(),
+            traced: false,
         }
     }
 }
@@ -97,6 +100,7 @@ impl<S: Store> WeakEngine<S> {
 struct Shared<S: Store> {
     store: S,
     observers: Observers,
+    traced: bool,
     door: Door,
     rng: Rng,
     policies: RwLock<Policies>,
@@ -116,7 +120,7 @@ impl<S: Store> Engine<S> {
         let plan = Plan { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
         let (policies, mut mistakes) = Policies::new(plan, spec.unknown);
         if spec.max_routes == 0 {
-            mistakes.push(Mistake { path: "max_routes".to_owned(), reason: "must be at least 1".to_owned() });
+            mistakes.push(Mistake::new("max_routes", "must be at least 1"));
         }
         if !mistakes.is_empty() {
             return Err(ConfigError { mistakes });
@@ -124,6 +128,7 @@ impl<S: Store> Engine<S> {
         Ok(Self(Arc::new(Shared {
             store,
             observers: Observers::new(spec.observers.0),
+            traced: spec.traced,
             door: Door::default(),
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
             policies: RwLock::new(policies),
@@ -179,6 +184,22 @@ impl<S: Store> Engine<S> {
         self.0.policies.read().names()
     }
 
+    /// The policies themselves, sorted by name.
+    pub fn named_policies(&self) -> Vec<Arc<Policy>> {
+        let policies = self.0.policies.read();
+        policies.names().iter().filter_map(|name| Some(policies.find(name)?.policy)).collect()
+    }
+
+    /// The policy of every name that has none of its own.
+    pub fn default_policy(&self) -> Option<Arc<Policy>> {
+        self.0.policies.read().default_policy()
+    }
+
+    /// What a name without a policy means, if there is no default policy either.
+    pub fn unknown(&self) -> Unknown {
+        self.0.policies.read().unknown()
+    }
+
     /// Every pipeline that has been used and not been forgotten.
     pub fn pipelines(&self) -> Vec<Pipeline<S>> {
         self.slots().into_iter().map(Pipeline::new).collect()
@@ -216,7 +237,8 @@ impl<S: Store> Engine<S> {
         let said = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
             let (store, observers) = (shared.store.clone(), &shared.observers);
-            Slot::new(key, said.clone(), store, observers, shared.rng.fork(), shared.door.clone())
+            let kept = Kept::new(shared.rng.fork(), shared.door.clone(), shared.traced);
+            Slot::new(key, said.clone(), store, observers, kept)
         };
         let own = key.to_owned();
         let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {

@@ -3,6 +3,7 @@
 //! The two parts are kept apart and compared apart, so no choice of names can make two keys one: `("a:b", "c")` is
 //! not `("a", "b:c")`, and a missing route is a value of its own, never a magic string.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -158,6 +159,24 @@ impl fmt::Display for StateKey {
     }
 }
 
+/// A name as logs and spans may show it: whatever would move a cursor or start a line is escaped, the rest is left alone.
+pub fn printable(name: &str) -> Cow<'_, str> {
+    let harmful = |c: char| {
+        c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !name.contains(harmful) {
+        return Cow::Borrowed(name);
+    }
+    let mut shown = String::with_capacity(name.len() + 8);
+    for c in name.chars() {
+        match harmful(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
+}
+
 fn write_escaped(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
     const SHOWN: usize = 64;
     for c in name.chars().take(SHOWN).flat_map(char::escape_debug) {
@@ -192,6 +211,12 @@ mod tests {
         let shown = key.to_string();
         assert!(!shown.contains(['\r', '\n', '\u{1b}']), "{shown}");
         assert!(shown.len() < 160, "{shown}");
+    }
+
+    #[test]
+    fn a_printable_name_stays_as_it_is_and_a_hostile_one_starts_no_line() {
+        assert!(matches!(printable("größe \"x\" \\ 9"), Cow::Borrowed("größe \"x\" \\ 9")));
+        assert_eq!(printable("a\r\n\u{1b}[2J\u{2028}\u{202e}b"), "a\\r\\n\\u{1b}[2J\\u{2028}\\u{202e}b");
     }
 
     proptest! {

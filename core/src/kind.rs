@@ -122,6 +122,18 @@ pub enum Outcome {
     Cancelled,
 }
 
+impl Outcome {
+    /// The name in logs, spans and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Neutral => "neutral",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// A set of kinds.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

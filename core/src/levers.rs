@@ -104,7 +104,7 @@ impl LeverSpec {
 
     /// Everything that is wrong with it, as the lever of this policy.
     pub fn mistakes(&self, policy: &str) -> Vec<Mistake> {
-        let mistake = |field: &str, reason: String| Mistake { path: format!("{}.{field}", path(policy)), reason };
+        let mistake = |field: &str, reason: String| Mistake::new(format!("{}.{field}", path(policy)), reason);
         let none = self.max_concurrency == Some(0);
         let none = none.then(|| mistake("max_concurrency", "must be at least 1; force = \"open\" lets none in".into()));
         let long = self.reason.as_ref().is_some_and(|reason| reason.len() > LONGEST_REASON);

@@ -19,6 +19,7 @@ mod ride;
 mod said;
 mod slot;
 mod stages;
+mod trace;
 mod walk;
 mod watch;
 
@@ -30,7 +31,8 @@ pub use self::describe::{Description, StageDescription};
 pub(crate) use self::ride::Ride;
 pub(crate) use self::said::Said;
 pub(crate) use self::slot::Slot;
-pub(crate) use self::stages::{Circuit, Stages};
+pub(crate) use self::stages::{Circuit, Kept, Stages};
+pub(crate) use self::trace::carried;
 pub(crate) use self::walk::walk;
 use crate::breaker::{BreakerView, Forced, Phase};
 use crate::bulkhead::BulkheadView;

@@ -4,6 +4,7 @@
 //! decided when a module is built, all mistakes at once ([`validate`]).
 
 pub mod validate;
+mod values;
 
 use std::time::Duration;
 
@@ -119,15 +120,42 @@ impl DeadlineSpec {
 /// In files a deadline is its total, `"2s"`, or a table of all its fields.
 #[cfg(feature = "serde")]
 mod deadline_form {
+    use std::fmt;
     use std::time::Duration;
+
+    use serde::de::value::MapAccessDeserializer;
+    use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
 
     use super::DeadlineSpec;
 
-    #[derive(serde::Deserialize)]
-    #[serde(untagged, expecting = "a deadline is its total, such as \"2s\", or a table of its fields")]
     pub(super) enum Form {
-        Total(#[serde(with = "humantime_serde")] Duration),
+        Total(Duration),
         Table(Table),
+    }
+
+    /// By hand: what is `untagged` is read twice, and of a mistake in the table nothing is left but that there is one.
+    impl<'de> Deserialize<'de> for Form {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_any(FormVisitor)
+        }
+    }
+
+    struct FormVisitor;
+
+    impl<'de> Visitor<'de> for FormVisitor {
+        type Value = Form;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a deadline: its total, such as \"2s\", or a table of its fields")
+        }
+
+        fn visit_str<E: Error>(self, total: &str) -> Result<Form, E> {
+            humantime_serde::deserialize(total.into_deserializer()).map(Form::Total)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Form, A::Error> {
+            Table::deserialize(MapAccessDeserializer::new(table)).map(Form::Table)
+        }
     }
 
     #[derive(serde::Deserialize)]

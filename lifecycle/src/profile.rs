@@ -27,7 +27,7 @@ pub enum DeploymentProfile {
 impl DeploymentProfile {
     /// Everything about the steps that does not fit, each with its path.
     pub(crate) fn mistakes<'a>(self, steps: impl Iterator<Item = &'a Step>) -> Vec<Mistake> {
-        steps.filter_map(|step| Some(Mistake { path: path(step), reason: self.objection(step)?.to_owned() })).collect()
+        steps.filter_map(|step| Some(Mistake::new(path(step), self.objection(step)?))).collect()
     }
 
     fn objection(self, step: &Step) -> Option<&'static str> {

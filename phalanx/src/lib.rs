@@ -32,12 +32,16 @@
 mod alone;
 mod attached;
 mod backend;
+#[cfg(feature = "config")]
+pub mod config;
+mod describe;
 #[cfg(feature = "redis")]
 mod fleet;
 #[cfg(feature = "lifecycle")]
 mod life;
 mod locks;
 mod module;
+mod origin;
 mod statuses;
 #[cfg(any(feature = "otel", feature = "tracing"))]
 pub mod telemetry;
@@ -78,10 +82,14 @@ pub use self::attached::{Carries, Resilient};
 #[doc(hidden)]
 pub use self::attached::{carry as __carry, repeatable as __repeatable};
 pub use self::backend::Backend;
+#[cfg(feature = "config")]
+pub use self::config::Config;
+pub use self::describe::{LeverDescription, ModuleDescription, PolicyDescription, ValueDescription};
 #[cfg(feature = "redis")]
 pub use self::fleet::Scope;
 pub use self::locks::Locks;
 pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
+pub use self::origin::Origin;
 
 /// Life and death of a replica: start-up in waves, drain, readiness, singleton steps, tickers.
 #[cfg(feature = "lifecycle")]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
 use phalanx_core::drain::Gate;
@@ -20,6 +21,7 @@ use phalanx_core::store::Store;
 use phalanx_store_memory::{MemoryLocks, MemoryStore};
 
 use crate::backend::Backend;
+use crate::origin::{Origin, Origins};
 use crate::statuses::Statuses;
 
 /// One policy on one route, resolved: what a hot caller keeps. Cheap to clone; clones share all state.
@@ -34,6 +36,7 @@ pub struct ResilienceModule {
     pub(crate) engine: Engine<Backend>,
     pub(crate) locks: MemoryLocks,
     statuses: Arc<Statuses>,
+    pub(crate) origins: Arc<Mutex<Origins>>,
 }
 
 /// A module being put together.
@@ -41,6 +44,10 @@ pub struct ResilienceModule {
 #[must_use = "nothing is checked or made before `build`"]
 pub struct ModuleBuilder {
     pub(crate) spec: EngineSpec,
+    unknown: Option<Unknown>,
+    max_routes: Option<usize>,
+    #[cfg(feature = "config")]
+    config: Option<crate::config::Config>,
     statuses: Statuses,
     clock: Option<Clock>,
     store: Option<MemoryStore>,
@@ -117,7 +124,10 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.engine.retune(policy)
+        let name = policy.name.clone();
+        self.engine.retune(policy)?;
+        self.origins.lock().now_code(&name);
+        Ok(())
     }
 
     /// Adds a policy while calls are running.
@@ -125,7 +135,10 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
     pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.engine.add(policy)
+        let name = policy.name.clone();
+        self.engine.add(policy)?;
+        self.origins.lock().now_code(&name);
+        Ok(())
     }
 
     /// Puts a whole configuration in the place of the present one while calls are running; state is kept as in
@@ -136,7 +149,12 @@ impl ResilienceModule {
     /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
     /// changed then.
     pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
-        self.engine.apply(plan)
+        let code = Origins::of_code(&plan.policies, plan.default_policy.is_some(), &plan.levers);
+        let applied = self.engine.apply(plan)?;
+        let mut origins = self.origins.lock();
+        let Origins { pulled, unknown, routes, max_routes, on_degraded, .. } = std::mem::take(&mut *origins);
+        *origins = Origins { pulled, unknown, routes, max_routes, on_degraded, ..code };
+        Ok(applied)
     }
 
     /// Pulls a lever of a policy, or of every one (`"*"`), in the place of what was pulled or configured before: calls
@@ -145,11 +163,14 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the lever, or that no policy has this name; nothing is changed then.
     pub fn pull(&self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
-        self.engine.pull(policy, lever)
+        self.engine.pull(policy, lever)?;
+        self.origins.lock().pulled.insert(policy.to_owned());
+        Ok(())
     }
 
     /// Releases what was pulled; a lever that is configured holds again. False if nothing was pulled.
     pub fn release(&self, policy: &str) -> bool {
+        self.origins.lock().pulled.remove(policy);
         self.engine.release(policy)
     }
 
@@ -194,9 +215,18 @@ impl ModuleBuilder {
         self
     }
 
+    /// What files and the environment say. What this builder is told wins: a policy whole over one of the same name,
+    /// and so the default policy, the rule for unknown names and the number of routes. A second one takes the place of
+    /// the first.
+    #[cfg(feature = "config")]
+    pub fn config(mut self, config: crate::config::Config) -> Self {
+        self.config = Some(config);
+        self
+    }
+
     /// What a name without a policy means. Default: a mistake.
     pub fn unknown(mut self, unknown: Unknown) -> Self {
-        self.spec.unknown = unknown;
+        self.unknown = Some(unknown);
         self
     }
 
@@ -208,7 +238,7 @@ impl ModuleBuilder {
 
     /// How many (policy, route) pairs are kept at a time. Default 10,000.
     pub fn max_routes(mut self, routes: usize) -> Self {
-        self.spec.max_routes = routes;
+        self.max_routes = Some(routes);
         self
     }
 
@@ -226,6 +256,13 @@ impl ModuleBuilder {
     /// Adds a function that is told of events.
     pub fn on_event(self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.observer(tell)
+    }
+
+    /// Spans for calls and attempts, and events as log lines, through `tracing`: see `docs/telemetry.md`.
+    #[cfg(feature = "tracing")]
+    pub fn traced(mut self) -> Self {
+        self.spec.traced = true;
+        self
     }
 
     /// The seed of jitter and shedding, for repeatable runs.
@@ -251,7 +288,33 @@ impl ModuleBuilder {
     /// # Errors
     /// Every mistake of every policy, each with its path.
     pub fn build(self) -> Result<ResilienceModule, ConfigError> {
-        self.with_choices().make()
+        let (builder, origins) = self.with_choices().complete();
+        builder.make(origins)
+    }
+
+    /// What the program says, completed by what it was given from outside.
+    fn complete(mut self) -> (Self, Origins) {
+        let spec = &self.spec;
+        let mut origins = Origins {
+            unknown: self.unknown.map(|_| Origin::Code),
+            max_routes: self.max_routes.map(|_| Origin::Code),
+            #[cfg(feature = "redis")]
+            on_degraded: self.on_degraded,
+            ..Origins::of_code(&spec.policies, spec.default_policy.is_some(), &spec.levers)
+        };
+        #[cfg(feature = "config")]
+        if let Some(config) = self.config.take() {
+            self.unknown = self.unknown.or(config.unknown());
+            self.max_routes = self.max_routes.or(config.max_routes());
+            let Plan { policies, default_policy, levers } = config.beside(&mut origins);
+            self.spec.policies.extend(policies);
+            self.spec.default_policy = self.spec.default_policy.or(default_policy);
+            self.spec.levers.extend(levers);
+        }
+        self.spec.unknown = self.unknown.unwrap_or_default();
+        self.spec.max_routes = self.max_routes.unwrap_or(self.spec.max_routes);
+        origins.routes = self.spec.max_routes;
+        (self, origins)
     }
 
     /// Without a fleet there is nothing to choose.
@@ -260,13 +323,19 @@ impl ModuleBuilder {
         self
     }
 
-    fn make(self) -> Result<ResilienceModule, ConfigError> {
+    #[cfg_attr(not(feature = "tracing"), allow(unused_mut))]
+    fn make(mut self, origins: Origins) -> Result<ResilienceModule, ConfigError> {
         let mut mistakes = self.statuses.mistakes();
         let memory = self.store.unwrap_or_else(|| {
             let clock = self.clock.unwrap_or_default();
             let rng = self.spec.seed.map_or_else(Rng::from_entropy, Rng::seeded);
             MemoryStore::seeded(clock, self.spec.max_routes.max(1), rng)
         });
+        #[cfg(feature = "tracing")]
+        if self.spec.traced {
+            let log = crate::telemetry::Log::new(memory.clock().clone());
+            self.spec.observers.0.push(Arc::new(log));
+        }
         #[cfg(feature = "redis")]
         let store = match self.fleet {
             None => Backend::memory(memory),
@@ -282,11 +351,12 @@ impl ModuleBuilder {
                 #[cfg(feature = "otel")]
                 self.metrics.iter().for_each(|metrics| metrics.watch(&engine));
                 let locks = MemoryLocks::new(engine.store().clock().clone());
-                Ok(ResilienceModule { engine, locks, statuses: Arc::new(self.statuses) })
+                let (statuses, origins) = (Arc::new(self.statuses), Arc::new(Mutex::new(origins)));
+                Ok(ResilienceModule { engine, locks, statuses, origins })
             }
             Ok(_) => Err(ConfigError { mistakes }),
             Err(error) => {
-                mistakes.splice(0..0, error.mistakes);
+                mistakes.splice(0..0, origins.place(error).mistakes);
                 Err(ConfigError { mistakes })
             }
         }

@@ -21,9 +21,9 @@ impl Statuses {
     pub(crate) fn mistakes(&self) -> Vec<Mistake> {
         let wrong = self.0.iter().filter(|(_, status)| !(400..600).contains(*status));
         let mut mistakes: Vec<_> = wrong
-            .map(|(code, status)| Mistake {
-                path: format!("statuses.{code}"),
-                reason: format!("{status} is not an error status: choose one between 400 and 599"),
+            .map(|(code, status)| {
+                let reason = format!("{status} is not an error status: choose one between 400 and 599");
+                Mistake::new(format!("statuses.{code}"), reason)
             })
             .collect();
         mistakes.sort_by(|a, b| a.path.cmp(&b.path));

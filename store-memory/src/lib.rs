@@ -53,7 +53,7 @@ struct Tables {
     digests: Table<DigestCell>,
 }
 
-/// A digest, and the clock by which its window slides. 26 kB each.
+/// A digest, and the clock by which its window slides.
 #[derive(Debug)]
 pub struct DigestCell {
     clock: Clock,

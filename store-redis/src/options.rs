@@ -52,7 +52,7 @@ impl RedisOptions {
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut mistakes = Vec::new();
         let mut wrong = |path: &str, reason: &str| {
-            mistakes.push(Mistake { path: format!("redis.{path}"), reason: reason.to_owned() });
+            mistakes.push(Mistake::new(format!("redis.{path}"), reason));
         };
         let plain = |name: &str| {
             let fits = (1..=32).contains(&name.len());

@@ -58,6 +58,7 @@ mod counts;
 mod forward;
 mod importance;
 mod layer;
+mod parent;
 mod problem;
 mod refused;
 mod service;

@@ -32,7 +32,7 @@ impl<O: Operation> Caller for Observed<O> {
 pub(crate) fn stack<O: Operation>(operation: O) -> Result<impl Caller + Clone, Box<dyn Error>> {
     subscribe();
     let page = Page::new()?;
-    let builder = ResilienceModule::in_memory().policy(five_stages()).metered_by(Metrics::of(page.meter()));
+    let builder = ResilienceModule::in_memory().policy(five_stages()).traced().metered_by(Metrics::of(page.meter()));
     let module = builder.build()?;
     Ok(Observed { pipeline: module.pipeline("bench", "peer")?, operation, _page: page })
 }

@@ -104,6 +104,14 @@ impl Policies {
         names
     }
 
+    pub(super) fn default_policy(&self) -> Option<Arc<Policy>> {
+        self.default.clone()
+    }
+
+    pub(super) const fn unknown(&self) -> Unknown {
+        self.unknown
+    }
+
     /// By name, else the default, else whatever the unknown rule says.
     pub(super) fn find(&self, name: &str) -> Option<Said> {
         let lever = self.lever(name);
@@ -144,7 +152,7 @@ impl Policies {
     pub(super) fn lever_mistakes(&self, name: &str, lever: &LeverSpec) -> Vec<Mistake> {
         let mut mistakes = lever.mistakes(name);
         if name != EVERY_POLICY && self.find(name).is_none() {
-            mistakes.push(Mistake { path: levers::path(name), reason: "no policy has this name".to_owned() });
+            mistakes.push(Mistake::new(levers::path(name), "no policy has this name"));
         }
         mistakes
     }
@@ -169,5 +177,5 @@ impl Versioned {
 
 /// A mistake about a policy as a whole.
 pub(super) fn wrong(policy: &str, reason: &str) -> Mistake {
-    Mistake { path: format!("policies.{}", policy.escape_debug()), reason: reason.to_owned() }
+    Mistake::new(format!("policies.{}", policy.escape_debug()), reason)
 }

@@ -59,15 +59,19 @@ impl Bins {
     /// Nothing counted.
     pub const EMPTY: Self = Self([0; BINS]);
 
-    /// Adds counts, the first bin's first. What is missing at the end is zero; what is more than there are bins is left
-    /// out.
-    pub fn add(&mut self, counts: impl IntoIterator<Item = u32>) {
-        self.sum(counts.into_iter().map(u64::from));
+    /// Adds to one bin. There is nothing behind the last one.
+    #[inline]
+    pub fn count_in(&mut self, bin: usize, count: u32) {
+        if let Some(sum) = self.0.get_mut(bin) {
+            *sum = sum.saturating_add(count.into());
+        }
     }
 
     /// Adds all that another one counted.
     pub fn merge(&mut self, other: &Self) {
-        self.sum(other.0.iter().copied());
+        for (sum, count) in self.0.iter_mut().zip(&other.0) {
+            *sum = sum.saturating_add(*count);
+        }
     }
 
     /// How many latencies there are.
@@ -91,12 +95,6 @@ impl Bins {
             None => true,
         })?;
         Mapping::new().latency(bin)
-    }
-
-    fn sum(&mut self, counts: impl Iterator<Item = u64>) {
-        for (sum, count) in self.0.iter_mut().zip(counts) {
-            *sum = sum.saturating_add(count);
-        }
     }
 }
 
@@ -212,7 +210,7 @@ mod tests {
         #[test]
         fn counts_of_any_number_are_added(counts in prop::collection::vec(any::<u32>(), 0..2 * BINS)) {
             let mut bins = Bins::EMPTY;
-            bins.add(counts.iter().copied());
+            counts.iter().enumerate().for_each(|(bin, count)| bins.count_in(bin, *count));
             prop_assert_eq!(bins.count(), counts.iter().take(BINS).copied().map(u64::from).sum::<u64>());
         }
 

@@ -150,7 +150,7 @@ impl<'p, 'a, S: Store, Fut> Race<'p, 'a, S, Fut> {
         }
         let mut place = 0;
         while let Some(copy) = self.copies.get_mut(place) {
-            let Poll::Ready(answer) = ride.inside(|| copy.running.as_mut().poll(cx)) else {
+            let Poll::Ready(answer) = ride.inside_of(&copy.hold.trace, || copy.running.as_mut().poll(cx)) else {
                 place += 1;
                 continue;
             };
@@ -198,10 +198,11 @@ impl<'p, 'a, S: Store, Fut> Race<'p, 'a, S, Fut> {
         Fut: Future<Output = Result<T, E>>,
     {
         self.next = None;
-        let Some(hold) = ride.admits_copy(&self.spec) else { return };
+        let Some(mut hold) = ride.admits_copy(&self.spec) else { return };
         self.sent += 1;
         ride.tell(What::Hedge { copy: self.sent, after: self.delay });
-        let running = Box::pin(ride.inside(operation));
+        hold.trace = ride.trace.begin_copy(ride.attempts, ride.stages.timeout, self.sent);
+        let running = Box::pin(ride.inside_of(&hold.trace, operation));
         let ends = ride.stages.timeout.and_then(|limit| now.checked_add(limit));
         self.copies.push(Copy { running, ends, hold });
         if self.sent + 1 < self.spec.max_attempts {

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use self::seat::Seat;
 use super::Terms;
-use super::stages::Stages;
+use super::stages::{Circuit, Stages};
+use super::trace::Trace;
 use crate::breaker::{Ticket, Transition};
 use crate::clock::Time;
 use crate::context::{self, Context};
@@ -92,6 +93,8 @@ pub(crate) struct Ride<'a, S: Store> {
     untold: bool,
     /// Nobody waits for the answer any more.
     abandoned: bool,
+    /// Its spans, if somebody wants to see them.
+    pub(crate) trace: Trace,
 
     // Noted.
     /// How often the operation was started.
@@ -129,6 +132,7 @@ impl<'a, S: Store> Ride<'a, S> {
     pub(crate) fn new(stages: &'a Stages<S>, terms: &Terms) -> Self {
         let timed = stages.timed || terms.recorded;
         let now = if timed { stages.clock.now() } else { Time::ZERO };
+        let trace = Trace::begin(&stages.traced);
         Self {
             stages,
             cost: terms.cost,
@@ -149,8 +153,9 @@ impl<'a, S: Store> Ride<'a, S> {
             call_guards: 0,
             attempt_guards: 0,
             running: AtomicBool::new(false),
-            untold: stages.observers.any(),
+            untold: stages.observers.any() || trace.is_live(),
             abandoned: false,
+            trace,
             attempts: 0,
             hedges: 0,
             hedge_won: false,
@@ -191,6 +196,7 @@ impl<'a, S: Store> Ride<'a, S> {
         self.stage = None;
         self.ended = self.now;
         self.attempts += 1;
+        self.trace.begin_attempt(self.attempts, self.limit);
         if self.attempts == 1 {
             if self.stages.budgeted {
                 self.stages.kept.retry_budget.call(self.now);
@@ -201,9 +207,16 @@ impl<'a, S: Store> Ride<'a, S> {
         }
     }
 
-    /// Runs the operation's own code, bound to the call's context.
+    /// Runs the operation's own code, bound to the call's context and inside its span.
     #[inline(always)] // it is the way of every poll
     pub(super) fn inside<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.inside_of(&self.trace, work)
+    }
+
+    /// The same inside the span of one copy.
+    #[inline(always)]
+    pub(super) fn inside_of<T>(&self, trace: &Trace, work: impl FnOnce() -> T) -> T {
+        let _in_span = trace.enter();
         let bound = || match self.binds {
             false => work(),
             true => context::bind(self.context, work),
@@ -241,6 +254,7 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 
     pub(super) fn tell(&self, what: What<'_>) {
+        let _in_call = self.trace.enter_call();
         self.stages.observers.tell(&self.stages.key, what);
     }
 
@@ -270,10 +284,12 @@ impl<'a, S: Store> Ride<'a, S> {
         self.untold
     }
 
-    /// Tells observers how it ended; once.
+    /// Tells observers how it ended, and writes it on its span; once.
     pub(crate) fn finish(&mut self, kind: Option<Kind>, decision: &Decision) {
         if std::mem::take(&mut self.untold) {
             let outcome = self.outcome;
+            let guarded = matches!(self.stages.circuit, Circuit::Breaker { .. });
+            self.trace.end(outcome, kind, decision, guarded);
             self.tell(What::Finished { outcome, kind, decision });
         }
     }

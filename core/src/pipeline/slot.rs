@@ -6,10 +6,8 @@ use arc_swap::ArcSwap;
 
 use super::said::Said;
 use super::stages::{Circuit, Kept, Stages};
-use crate::drain::Door;
 use crate::event::Observers;
 use crate::key::StateKey;
-use crate::rng::Rng;
 use crate::store::Store;
 use crate::table::{Entry, Worth};
 
@@ -19,10 +17,9 @@ pub(crate) struct Slot<S: Store> {
 }
 
 impl<S: Store> Slot<S> {
-    pub(crate) fn new(key: StateKey, said: Said, store: S, observers: &Observers, rng: Rng, door: Door) -> Self {
-        let kept = Arc::new(Kept::new(rng, door));
+    pub(crate) fn new(key: StateKey, said: Said, store: S, observers: &Observers, kept: Kept) -> Self {
         let observers = observers.on(&key);
-        let stages = Stages::compile(Arc::new(key), said, store, observers, kept);
+        let stages = Stages::compile(Arc::new(key), said, store, observers, Arc::new(kept));
         Self { latest: ArcSwap::from_pointee(stages) }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::said::Said;
+use super::trace::Traced;
 use super::watch::Watch;
 use crate::breaker::{BreakerSpec, Count};
 use crate::budget::Budget;
@@ -57,6 +58,8 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) timed: bool,
     /// Whether any stage, or an observer, wants to know how long things take.
     pub(crate) measured: bool,
+    /// What its spans say, if it is traced.
+    pub(crate) traced: Traced,
     pub(crate) kept: Arc<Kept>,
 }
 
@@ -136,6 +139,7 @@ impl PlacedGuards {
 pub(crate) struct Kept {
     pub(crate) rng: Rng,
     door: Door,
+    traced: bool,
     pub(crate) retry_budget: Budget,
     pub(crate) hedge_budget: Budget,
     pub(crate) throttle: Mutex<Option<Throttle>>,
@@ -147,10 +151,11 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(crate) fn new(rng: Rng, door: Door) -> Self {
+    pub(crate) fn new(rng: Rng, door: Door, traced: bool) -> Self {
         Self {
             rng,
             door,
+            traced,
             retry_budget: Budget::default(),
             hedge_budget: Budget::default(),
             throttle: Mutex::new(None),
@@ -192,8 +197,10 @@ impl<S: Store> Stages<S> {
         };
         let bulkhead = policy.bulkhead.as_ref().map(|spec| kept.bulkhead(spec, store.clock()));
         let watch = Watch::of(&policy, &store, &key);
+        let traced = Traced::new(&key, kept.traced);
+        let told = observers.any() || traced.any();
         let budgeted = policy.retry.is_some_and(|retry| retry.budget.is_some());
-        let watched = !matches!(circuit, Circuit::None) || watch.is_some() || observers.any();
+        let watched = !matches!(circuit, Circuit::None) || watch.is_some() || told;
         let learns = bulkhead.as_ref().is_some_and(|slots| slots.learns);
         let waits = bulkhead.as_ref().is_some_and(|slots| slots.queues);
         let stamped = rate_limit.is_some() || budgeted || policy.hedge.is_some() || waits || learns;
@@ -205,7 +212,7 @@ impl<S: Store> Stages<S> {
             on_degraded: policy.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
             timed: stamped || watched || !policy.guards.is_empty(),
-            measured: observers.any() || measures || watch.is_some() || learns,
+            measured: told || measures || watch.is_some() || learns,
             budgeted,
             retry: policy.retry,
             hedge: policy.hedge,
@@ -223,6 +230,7 @@ impl<S: Store> Stages<S> {
             door: kept.door.clone(),
             rate_limit,
             circuit,
+            traced,
             kept,
         }
     }

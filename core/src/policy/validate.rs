@@ -23,11 +23,29 @@ pub struct Mistake {
     pub path: String,
     /// What is wrong and what would be right.
     pub reason: String,
+    /// Who said it, where that is known: `phalanx.toml:12`, `environment variable PHALANX__…`.
+    pub at: Option<String>,
+}
+
+impl Mistake {
+    /// Something wrong at a path.
+    pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { path: path.into(), reason: reason.into(), at: None }
+    }
+
+    /// Who said it.
+    #[must_use]
+    pub fn said_by(mut self, at: impl fmt::Display) -> Self {
+        self.at = Some(at.to_string());
+        self
+    }
 }
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.reason)
+        let parts = [self.at.as_deref().unwrap_or_default(), &self.path];
+        parts.into_iter().filter(|part| !part.is_empty()).try_for_each(|part| write!(f, "{part}: "))?;
+        f.write_str(&self.reason)
     }
 }
 

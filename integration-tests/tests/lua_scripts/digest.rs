@@ -1,7 +1,6 @@
 //! The fleet's latencies: packed counters that slide with the server's clock.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use phalanx_core::estimate::bins::{BINS, Bins};
@@ -48,7 +47,7 @@ fn total(server: &Server) -> u64 {
 fn sums(server: &Server) -> Bins {
     let mut sums = Bins::EMPTY;
     for slice in read(server, SLICE).0.values() {
-        sums.add((0..BINS as u64).map(|bin| slice.get(&bin).map_or(0, |count| *count as u32)));
+        slice.iter().for_each(|(bin, count)| sums.count_in(*bin as usize, *count as u32));
     }
     sums
 }
@@ -72,8 +71,7 @@ proptest! {
             }
             let runs: Vec<_> = own.slices(now).map(|(slice, bins)| {
                 let age = now.as_micros() - (slice * SLICE).max(1).min(now.as_micros());
-                let bins = (0..).zip(bins).map(|(bin, count)| (bin, u64::from(count.load(Ordering::Relaxed))));
-                (age, bins.filter(|(_, count)| *count > 0).collect::<Vec<_>>())
+                (age, bins.counts().map(|(bin, count)| (bin as u64, u64::from(count))).collect::<Vec<_>>())
             }).collect();
             prop_assert_eq!(flush(server, SLICE, &runs), 0);
             prop_assert_eq!(total(server), all.count(now));

@@ -165,5 +165,5 @@ fn at_module(number: usize, reason: &str) -> Mistake {
 }
 
 fn mistake(path: String, reason: &str) -> Mistake {
-    Mistake { path, reason: reason.to_owned() }
+    Mistake::new(path, reason)
 }

@@ -48,8 +48,7 @@ impl CircuitBreaker {
         check(Policy::named("alone").breaker(spec.clone()))?;
         if spec.latency_trip().is_some() {
             let reason = "a circuit alone keeps no digest of latencies: use a policy";
-            let mistake =
-                Mistake { path: "policies.alone.breaker.latency_quantile".to_owned(), reason: reason.to_owned() };
+            let mistake = Mistake::new("policies.alone.breaker.latency_quantile", reason);
             return Err(ConfigError { mistakes: vec![mistake] });
         }
         let cell = BreakerCell::new(clock.clone(), spec, Rng::from_entropy());

@@ -2,7 +2,7 @@
 
 use phalanx::telemetry::metrics::names::{ALL, Instrument, Named};
 
-const DOCUMENT: &str = include_str!("../../../docs/telemetry.md");
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/telemetry.md");
 
 fn row(named: &Named) -> String {
     let kind = match named.instrument {
@@ -18,7 +18,9 @@ fn row(named: &Named) -> String {
 
 #[test]
 fn the_documentation_prints_every_instrument_and_no_other() {
-    let written: Vec<_> = DOCUMENT.lines().filter(|line| line.starts_with("| `phalanx.")).collect();
+    let document = std::fs::read_to_string(DOCUMENT).unwrap();
+    let (_, metrics) = document.split_once("\n## Metrics\n").unwrap();
+    let written: Vec<_> = metrics.lines().filter(|line| line.starts_with("| `phalanx.")).collect();
     let table: Vec<_> = ALL.iter().map(row).collect();
     assert_eq!(written, table, "docs/telemetry.md should say:\n{}\n", table.join("\n"));
 }

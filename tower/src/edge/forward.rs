@@ -14,6 +14,8 @@ use super::{CRITICALITY, GRPC_TIMEOUT, REQUEST_TIMEOUT, budget, importance};
 /// be read is replaced. Milliseconds are rounded down, so that a hop promises the next no more than it has; nothing left
 /// is `0`, which the next hop refuses at once. A task without a context leaves the headers alone.
 ///
+/// With the feature `trace-context` it writes the trace's context too (`phalanx::telemetry::inject`): in an operation, that of the attempt.
+///
 /// ```
 /// use http::HeaderMap;
 /// use phalanx::{Context, scope};
@@ -50,6 +52,8 @@ fn forward_as(
     read: impl Fn(&[u8]) -> Option<Duration>,
     write: impl Fn(Duration) -> String,
 ) {
+    #[cfg(feature = "trace-context")]
+    phalanx::telemetry::inject(headers);
     let context = Context::current();
     if let Some(left) = context.remaining() {
         let there = headers.get_all(name).iter().filter_map(|value| read(value.as_bytes())).min();

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use super::layer::EdgeLayer;
+use super::parent::Parent;
 use super::refused::Refused;
 use super::{CRITICALITY, DEADLINE_REMAINING, budget, importance};
 
@@ -133,7 +134,9 @@ where
         let (mut inner, edge) = (replace(&mut self.inner, clone), self.edge.clone());
         Box::pin(async move {
             // Called inside, so that layers that look at the context when they are called see it too.
+            let parent = Parent::named_by(&parts.headers);
             let work = scope(bound.context, async move { inner.call(Request::from_parts(parts, body)).await });
+            let work = parent.around(work);
             let mut response = match edge.within(bound.deadline, work).await {
                 Some(answer) => edge.restate(answer?),
                 None => {

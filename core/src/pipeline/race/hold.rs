@@ -7,6 +7,7 @@ use crate::hedge::HedgeSpec;
 use crate::kind::Outcome;
 use crate::pipeline::ride::Ride;
 use crate::pipeline::stages::{Circuit, Stages};
+use crate::pipeline::trace::Trace;
 use crate::store::Store;
 
 /// A copy's slot and its admission by the circuit, each if there is one. Dropped, they are given back as unused.
@@ -14,6 +15,8 @@ pub(super) struct Hold<'a, S: Store> {
     stages: &'a Stages<S>,
     pub(super) started: Time,
     ticket: Option<Ticket>,
+    /// Its span. Dropped with the rest, it ends as cancelled.
+    pub(super) trace: Trace,
 }
 
 impl<'a, S: Store> Hold<'a, S> {
@@ -21,7 +24,7 @@ impl<'a, S: Store> Hold<'a, S> {
     fn take(stages: &'a Stages<S>, started: Time) -> Option<Self> {
         let free = stages.bulkhead.as_ref().is_none_or(|slots| slots.bulkhead.try_enter());
         // Not `then_some`: a hold that is made and dropped gives a slot back.
-        free.then(|| Self { stages, started, ticket: None })
+        free.then(|| Self { stages, started, ticket: None, trace: Trace::default() })
     }
 
     /// Asks the circuit, where it counts attempts. One that has to be waited for is not asked.
@@ -39,6 +42,7 @@ impl<'a, S: Store> Hold<'a, S> {
     /// It ended without an answer, and others run on.
     pub(super) fn settle(mut self, outcome: Outcome) {
         let ended = self.stages.clock.now();
+        self.trace.end_attempt(outcome, None);
         self.record(ended, outcome);
         self.stages.learn(ended, ended.since(self.started), outcome);
     }
@@ -47,6 +51,7 @@ impl<'a, S: Store> Hold<'a, S> {
         if let (Some(ticket), Circuit::Breaker { breaker, .. }) = (self.ticket.take(), &self.stages.circuit) {
             let sample = Sample { outcome, latency: ended.since(self.started) };
             if let Some(change) = self.stages.store.record(breaker, ended, ticket, sample) {
+                let _in_call = self.trace.enter_call();
                 self.stages.observers.tell(&self.stages.key, What::Transition(change));
             }
         }
@@ -86,6 +91,7 @@ impl<'a, S: Store> Ride<'a, S> {
     /// The attempt itself ended without an answer, and its copies run on.
     pub(super) fn settle_first(&mut self, outcome: Outcome) {
         self.ended = self.read_clock();
+        self.trace.end_attempt(outcome, None);
         self.stages.learn(self.ended, self.latency(), outcome);
         if self.stages.counts(Count::Attempts) {
             self.settle_pass(outcome);
@@ -97,6 +103,7 @@ impl<'a, S: Store> Ride<'a, S> {
     pub(super) fn adopt(&mut self, mut hold: Hold<'a, S>, runs: bool, losers: impl Iterator<Item = Time>) {
         self.ended = self.read_clock();
         let started = hold.started;
+        self.trace.adopt(&mut hold.trace);
         for start in losers.chain(runs.then_some(self.now)).filter(|start| *start < started) {
             self.stages.watch_censored(self.ended, self.ended.since(start));
         }

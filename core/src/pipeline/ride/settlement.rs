@@ -54,6 +54,7 @@ impl<'a, S: Store> Ride<'a, S> {
         self.outcome = Some(outcome);
         self.decided = true;
         self.kind = kind;
+        self.trace.end_attempt(outcome, kind);
         if self.attempt_guards > 0 {
             self.settle_attempt_guards(outcome);
         }
@@ -147,6 +148,7 @@ impl<'a, S: Store> Ride<'a, S> {
         let unheard_of = if panicked || overdue && ran_enough { Outcome::Failure } else { Outcome::Cancelled };
         let outcome = self.outcome.filter(|_| self.decided).unwrap_or(unheard_of);
         self.abandoned = true;
+        self.trace.end_attempt(outcome, None); // if one was under way
         if self.attempts > 0 && !self.decided {
             stages.learn_limit(self.ended, self.latency(), outcome);
         }

@@ -24,11 +24,11 @@ impl Check {
     }
 
     pub(super) fn say(&mut self, field: &str, reason: &str) {
-        self.found.push(Mistake { path: format!("{}.{field}", self.path), reason: reason.to_owned() });
+        self.found.push(Mistake::new(format!("{}.{field}", self.path), reason));
     }
 
     pub(super) fn here(&mut self, reason: &str) {
-        self.found.push(Mistake { path: self.path.clone(), reason: reason.to_owned() });
+        self.found.push(Mistake::new(self.path.clone(), reason));
     }
 
     /// Zero is fine, for ever is not.

@@ -1,0 +1,273 @@
+//! From a tree to what it says: serde over nodes.
+//!
+//! All mistakes are found, not only the first: what is wrong is noted and taken out, and the rest is read again.
+
+use phalanx_core::policy::validate::{ConfigError, Mistake};
+use serde::de::value::{StrDeserializer, StringDeserializer};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
+    VariantAccess, Visitor,
+};
+
+use super::fault::Fault;
+use super::tree::{Node, Step, Value, path_of};
+use crate::origin::Origin;
+
+/// More than anybody corrects in one go; what follows is not looked for.
+pub(crate) const MAX_MISTAKES: usize = 100;
+
+/// What is wrong with a tree.
+#[derive(Debug, Default)]
+pub(crate) struct Mistakes {
+    /// Made before there was a tree.
+    before: Vec<Mistake>,
+    found: Vec<(Origin, Mistake)>,
+    /// The ways to them: what follows from a mistake is none of its own.
+    ways: Vec<Vec<Step>>,
+}
+
+impl Mistakes {
+    /// With those that were made before there was a tree.
+    pub(crate) fn after(before: Vec<Mistake>) -> Self {
+        Self { before, ..Self::default() }
+    }
+
+    /// All of them in the order of their places, if there is any.
+    pub(crate) fn into_result(mut self) -> Result<(), ConfigError> {
+        let enough = self.are_too_many();
+        self.found.sort_by(|(a, _), (b, _)| place(a).cmp(&place(b)));
+        let mut mistakes = self.before;
+        mistakes.extend(self.found.into_iter().map(|(_, mistake)| mistake));
+        if enough {
+            mistakes.truncate(MAX_MISTAKES);
+            mistakes.push(Mistake::new("", format!("and maybe more: these are the first {MAX_MISTAKES}")));
+        }
+        if mistakes.is_empty() { Ok(()) } else { Err(ConfigError { mistakes }) }
+    }
+
+    /// Notes a mistake at the place it stands at, or the nearest that there is.
+    pub(crate) fn note(&mut self, tree: &Node, way: Vec<Step>, reason: &str) {
+        let at = tree.nearest(&way).at.clone();
+        self.note_at(at, way, reason);
+    }
+
+    pub(crate) fn note_at(&mut self, at: Origin, way: Vec<Step>, reason: &str) {
+        let mistake = Mistake::new(path_of(&way), reason).said_by(&at);
+        self.found.push((at, mistake));
+        self.ways.push(way);
+    }
+
+    pub(crate) fn are_too_many(&self) -> bool {
+        self.before.len() + self.found.len() >= MAX_MISTAKES
+    }
+
+    /// Whether something at this way may look wrong only because of a mistake there or below.
+    pub(crate) fn excuse(&self, way: &[Step]) -> bool {
+        self.ways.iter().any(|wrong| wrong.starts_with(way))
+    }
+
+    /// Reads a tree, noting and taking out whatever is wrong until the rest can be read.
+    pub(crate) fn read<T: DeserializeOwned>(&mut self, tree: &mut Node) -> Option<T> {
+        loop {
+            let mut fault = match T::deserialize(&*tree) {
+                Ok(read) => return Some(read),
+                Err(fault) => fault,
+            };
+            fault.steps.reverse();
+            let mut way = fault.steps.clone();
+            // A misspelt key that was meant to be this one has been told already, and so has a bad value of it.
+            way.extend(fault.missing.map(|field| Step::Key(field.to_owned())));
+            if fault.missing.is_none() || !self.ways.contains(&way) {
+                self.note(tree, way.clone(), &fault.reason);
+            }
+            if let (Some(meant), [table @ .., _]) = (fault.meant, way.as_slice()) {
+                self.ways.push(table.iter().cloned().chain([Step::Key(meant.to_owned())]).collect());
+            }
+            if self.are_too_many() || !tree.remove(&fault.steps) {
+                return None;
+            }
+        }
+    }
+}
+
+/// Files by name and line, then variables.
+fn place(at: &Origin) -> (bool, &str, usize) {
+    match at {
+        Origin::File { name, line } => (false, name, line.unwrap_or(0)),
+        Origin::Variable(name) => (true, name, 0),
+        _ => (false, "", 0),
+    }
+}
+
+impl<'de> Deserializer<'de> for &'de Node {
+    type Error = Fault;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.value {
+            Value::Table(table) => visitor.visit_map(Entries { entries: table.iter(), entry: None }),
+            Value::List(list) => visitor.visit_seq(Items { items: list.iter().enumerate() }),
+            Value::Text(text) | Value::Loose(text) => visitor.visit_str(text),
+            Value::Bool(bool) => visitor.visit_bool(*bool),
+            Value::Float(float) => visitor.visit_f64(*float),
+            Value::Integer(integer) => integer_of(*integer, visitor),
+            Value::Nothing => Err(Fault::new("has no value: give it one, or leave the key out")),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        match &self.value {
+            Value::Text(text) | Value::Loose(text) => visitor.visit_enum(Word(text)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.value {
+            Value::Loose(text) => match text.trim().to_ascii_lowercase().as_str() {
+                "true" => visitor.visit_bool(true),
+                "false" => visitor.visit_bool(false),
+                _ => self.deserialize_any(visitor),
+            },
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.deserialize_u64(visitor)
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.value {
+            Value::Loose(text) => match text.trim().parse() {
+                Ok(integer) => integer_of(integer, visitor),
+                Err(_) => self.deserialize_any(visitor),
+            },
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.value {
+            Value::Loose(text) => match text.trim().parse() {
+                Ok(float) => visitor.visit_f64(float),
+                Err(_) => self.deserialize_any(visitor),
+            },
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.value {
+            Value::Loose(text) => visitor.visit_seq(Words(text.split(','))),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    serde::forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u16 u128 f32 char str string bytes byte_buf unit unit_struct tuple tuple_struct map
+        struct identifier ignored_any
+    }
+}
+
+fn integer_of<'de, V: Visitor<'de>>(integer: i128, visitor: V) -> Result<V::Value, Fault> {
+    use serde::de::Error as _;
+    match (u64::try_from(integer), i64::try_from(integer)) {
+        (Ok(integer), _) => visitor.visit_u64(integer),
+        (_, Ok(integer)) => visitor.visit_i64(integer),
+        _ => Err(Fault::invalid_value(Unexpected::Other("integer"), &visitor)),
+    }
+}
+
+struct Entries<'de> {
+    entries: std::collections::btree_map::Iter<'de, String, Node>,
+    entry: Option<(&'de String, &'de Node)>,
+}
+
+impl<'de> MapAccess<'de> for Entries<'de> {
+    type Error = Fault;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+        self.entry = self.entries.next();
+        let Some((key, _)) = self.entry else { return Ok(None) };
+        let name: StrDeserializer<'_, Fault> = key.as_str().into_deserializer();
+        seed.deserialize(name).map(Some).map_err(|fault| fault.inside(Step::Key(key.clone())))
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Fault> {
+        let Some((key, node)) = self.entry.take() else { return Err(Fault::new("a value without a key")) };
+        seed.deserialize(node).map_err(|fault| fault.inside(Step::Key(key.clone())))
+    }
+}
+
+struct Items<'de> {
+    items: std::iter::Enumerate<std::slice::Iter<'de, Node>>,
+}
+
+impl<'de> SeqAccess<'de> for Items<'de> {
+    type Error = Fault;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+        let Some((index, node)) = self.items.next() else { return Ok(None) };
+        seed.deserialize(node).map(Some).map_err(|fault| fault.inside(Step::Index(index)))
+    }
+}
+
+/// A list in a variable: words with commas between them.
+struct Words<'de>(std::str::Split<'de, char>);
+
+impl<'de> SeqAccess<'de> for Words<'de> {
+    type Error = Fault;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+        let Some(word) = self.0.next() else { return Ok(None) };
+        let word: StringDeserializer<Fault> = word.trim().to_owned().into_deserializer();
+        // The list is one value of the variable, so the fault is the list's.
+        seed.deserialize(word).map(Some)
+    }
+}
+
+/// One of the words of an enum.
+struct Word<'de>(&'de str);
+
+impl<'de> EnumAccess<'de> for Word<'de> {
+    type Error = Fault;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Fault> {
+        let word: StrDeserializer<'_, Fault> = self.0.trim().into_deserializer();
+        Ok((seed.deserialize(word)?, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for Word<'de> {
+    type Error = Fault;
+
+    fn unit_variant(self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, Fault> {
+        Err(Fault::new("must be a table"))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Fault> {
+        Err(Fault::new("must be a table"))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], _: V) -> Result<V::Value, Fault> {
+        Err(Fault::new("must be a table"))
+    }
+}

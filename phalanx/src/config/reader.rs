@@ -1,0 +1,180 @@
+//! Where a configuration is read from, and in which order the sources lie over one another.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use phalanx_core::policy::validate::{ConfigError, Mistake};
+
+use super::tree::{Node, Value, unreadable};
+use super::{Config, document, env};
+use crate::origin::Origin;
+
+/// The largest file that is read: a policy takes some hundred bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Where to read a configuration from. Can be read again and again, which is what following a file is.
+///
+/// Sources lie over one another value by value: budgets lowest, then files in the order they were given, then variables.
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing is read before `read`"]
+pub struct Reader {
+    budgets: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+    variables: Variables,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Variables {
+    #[default]
+    None,
+    /// Of this process, as they are when they are read.
+    Process,
+    Given(Vec<(OsString, OsString)>),
+}
+
+/// How a text is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    #[cfg(feature = "toml")]
+    Toml,
+    #[cfg(feature = "yaml")]
+    Yaml,
+    #[cfg(feature = "json")]
+    Json,
+    #[cfg(feature = "csv")]
+    Budget,
+}
+
+impl Reader {
+    /// A file: TOML, YAML or JSON by its extension (`.toml`, `.yaml`, `.yml`, `.json`). Of several, a later one changes
+    /// what an earlier one says, value by value.
+    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.files.push(path.into());
+        self
+    }
+
+    /// A dependency budget in CSV. Files and variables can change what it says.
+    #[cfg(feature = "csv")]
+    pub fn budget(mut self, path: impl Into<PathBuf>) -> Self {
+        self.budgets.push(path.into());
+        self
+    }
+
+    /// The environment of this process: `PHALANX__POLICIES__PAYMENTS__TIMEOUT=2s`. Over all files.
+    pub fn env(mut self) -> Self {
+        self.variables = Variables::Process;
+        self
+    }
+
+    /// Variables of your own in the place of the environment.
+    pub fn vars<K: Into<OsString>, V: Into<OsString>>(mut self, variables: impl IntoIterator<Item = (K, V)>) -> Self {
+        let own = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
+        self.variables = Variables::Given(own.collect());
+        self
+    }
+
+    /// The files it reads, budgets first.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.budgets.iter().chain(&self.files).map(PathBuf::as_path)
+    }
+
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// Every mistake of every source, each with its path and its place.
+    pub fn read(&self) -> Result<Config, ConfigError> {
+        #[allow(unused_mut)] // without any format there is nothing to read
+        let mut sources: Vec<(&Path, Result<Format, String>)> = Vec::new();
+        #[cfg(feature = "csv")]
+        sources.extend(self.budgets.iter().map(|path| (path.as_path(), Ok(Format::Budget))));
+        sources.extend(self.files.iter().map(|path| (path.as_path(), Format::of(path))));
+        let mut tree = Node::table(Origin::BuiltIn);
+        let mut mistakes = Vec::new();
+        for (path, format) in sources {
+            let name: Arc<str> = path.display().to_string().into();
+            let text = format.and_then(|format| Ok((format, text_of(path)?)));
+            let read = match text {
+                Ok((format, text)) => format.parse(&name, &text),
+                Err(reason) => Err(vec![unreadable(&Origin::File { name, line: None }, reason)]),
+            };
+            match read {
+                Ok(source) => document::lay_over(&mut tree, source),
+                Err(wrong) => mistakes.extend(wrong),
+            }
+        }
+        let variables = match &self.variables {
+            Variables::None => Vec::new(),
+            Variables::Process => std::env::vars_os().collect(),
+            Variables::Given(own) => own.clone(),
+        };
+        let own = env::read(variables, &tree, &mut mistakes);
+        document::lay_over(&mut tree, own);
+        document::read(tree, mistakes)
+    }
+}
+
+impl Format {
+    fn of(path: &Path) -> Result<Self, String> {
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        match extension.to_ascii_lowercase().as_str() {
+            #[cfg(feature = "toml")]
+            "toml" => Ok(Self::Toml),
+            #[cfg(feature = "yaml")]
+            "yaml" | "yml" => Ok(Self::Yaml),
+            #[cfg(feature = "json")]
+            "json" => Ok(Self::Json),
+            #[cfg(not(feature = "toml"))]
+            "toml" => Err("needs the feature `toml` of phalanx".to_owned()),
+            #[cfg(not(feature = "yaml"))]
+            "yaml" | "yml" => Err("needs the feature `yaml` of phalanx".to_owned()),
+            #[cfg(not(feature = "json"))]
+            "json" => Err("needs the feature `json` of phalanx".to_owned()),
+            _ => Err("must end in .toml, .yaml, .yml or .json".to_owned()),
+        }
+    }
+
+    /// Reads a text that is called `name` in mistakes.
+    pub(crate) fn parse(self, name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
+        let whole = Origin::File { name: name.clone(), line: None };
+        if text.len() as u64 > MAX_BYTES {
+            return Err(vec![unreadable(&whole, TOO_LARGE)]);
+        }
+        // Some editors begin a file with a mark that it is UTF-8, as if it could be anything else.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let tree = match self {
+            #[cfg(feature = "toml")]
+            Self::Toml => super::toml::parse(name, text)?,
+            #[cfg(feature = "yaml")]
+            Self::Yaml => super::yaml::parse(name, text)?,
+            #[cfg(feature = "json")]
+            Self::Json => super::json::parse(name, text)?,
+            #[cfg(feature = "csv")]
+            Self::Budget => super::budget::parse(name, text)?,
+        };
+        match &tree.value {
+            // Half-written files are empty for a moment; nobody means to take all policies away.
+            Value::Table(table) if table.is_empty() => Err(vec![unreadable(&whole, "says nothing")]),
+            Value::Table(_) => Ok(tree),
+            _ => Err(vec![unreadable(&tree.at, "must be a table")]),
+        }
+    }
+}
+
+const TOO_LARGE: &str = "is larger than 1 MiB";
+
+/// The text of a file that is no larger than it may be. What is not a plain file could keep us waiting for ever.
+fn text_of(path: &Path) -> Result<String, String> {
+    let refused = |error: std::io::Error| format!("cannot be read: {error}");
+    if !fs::metadata(path).map_err(refused)?.is_file() {
+        return Err("is not a file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    File::open(path).map_err(refused)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(refused)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(TOO_LARGE.to_owned());
+    }
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
+}

@@ -1,0 +1,230 @@
+//! Events as log lines: an observer that writes `tracing` events, each at the level of its row in `docs/telemetry.md`.
+//!
+//! What it promises:
+//! * whatever happens to single calls is sampled (`sample.rs`): a storm of refusals is one line in ten seconds, and the next
+//!   line says how many were not written;
+//! * changes of state (a circuit, the store, a drain) are all written: they are rare by nature;
+//! * a level that nobody listens to costs a look at the subscriber's mind, and is neither written nor counted;
+//! * names and reasons come from callers and servers, and are shown without whatever would forge a line.
+//!
+//! Calls are told of inside their span, so a line has the call's fields beside its own.
+
+mod calls;
+mod sample;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use phalanx_core::breaker::{Forced, Phase, Transition};
+use phalanx_core::clock::Clock;
+use phalanx_core::event::{Event, Observer, What};
+use phalanx_core::key::{StateKey, printable};
+
+use self::sample::{Line, Samples};
+
+/// Writes a sampled line: the level is asked first, so that what nobody reads is not counted as left out.
+macro_rules! sampled {
+    ($log:expr, $level:ident, $line:expr, $key:expr, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {
+        if tracing::event_enabled!(target: "phalanx", tracing::Level::$level)
+            && let Some(suppressed) = $log.samples.admit($line, $key, $log.clock.now())
+        {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            let event = $line.name();
+            keyed!($level, event, $key, $message $(, $field = $value)*, suppressed = suppressed);
+        }
+    };
+}
+
+/// Writes a line about one policy and route.
+macro_rules! keyed {
+    ($level:ident, $event:expr, $key:expr, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {
+        tracing::event!(
+            target: "phalanx",
+            tracing::Level::$level,
+            event = $event,
+            policy = &*$crate::telemetry::log::policy($key),
+            route = $crate::telemetry::log::route($key).as_deref(),
+            $($field = $value,)*
+            $message
+        )
+    };
+}
+
+/// Writes a line about the process or its store.
+macro_rules! plain {
+    ($level:ident, $event:literal, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {
+        tracing::event!(target: "phalanx", tracing::Level::$level, event = $event, $($field = $value,)* $message)
+    };
+}
+
+use {keyed, sampled};
+
+/// Writes events as log lines.
+pub(crate) struct Log {
+    clock: Clock,
+    samples: Samples,
+}
+
+impl Log {
+    /// The clock says when the next line of a kind is due.
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, samples: Samples::default() }
+    }
+
+    /// What happened on one policy and route.
+    fn on_key(&self, key: &StateKey, what: &What<'_>) {
+        match *what {
+            What::Finished { outcome, kind, decision } => self.on_finished(key, outcome, kind, decision),
+            What::Transition(ref change) => on_transition(key, change),
+            What::Forced(Some(forced)) => {
+                let forced = word(forced);
+                keyed!(WARN, "circuit_forced", key, "an operator put a word above the circuit", forced = forced);
+            }
+            What::Forced(None) => {
+                keyed!(INFO, "circuit_released", key, "an operator took back the word above the circuit");
+            }
+            What::LimitLowered(lowered) => {
+                let (from, to) = (lowered.from, lowered.to);
+                sampled!(self, INFO, Line::LimitLowered, key, "the limit was lowered", from = from, to = to);
+            }
+            What::StateRepaired => {
+                sampled!(self, WARN, Line::StateRepaired, key, "shared state made no sense and was replaced");
+            }
+            What::ConfigMismatch => {
+                let line = Line::ConfigMismatch;
+                sampled!(self, WARN, line, key, "another replica holds this policy under other numbers");
+            }
+            What::Retuned { version } => {
+                sampled!(self, DEBUG, Line::Retuned, key, "the policy was changed", version = version);
+            }
+            What::RoutesExhausted => {
+                // Every one of them is another route: as a policy they are one line.
+                let policy = StateKey::new(key.policy(), ());
+                sampled!(self, WARN, Line::RoutesExhausted, &policy, "so many routes that new ones share one state");
+            }
+            ref other => self.on_attempt(key, other),
+        }
+    }
+}
+
+impl Observer for Log {
+    fn on_event(&self, event: &Event<'_>) {
+        match event.key {
+            Some(key) => self.on_key(key, &event.what),
+            None => on_process(&event.what),
+        }
+    }
+}
+
+fn on_transition(key: &StateKey, change: &Transition) {
+    let (from, seen) = (change.from.name(), change.seen);
+    match change.to {
+        Phase::Open => {
+            let (failures, calls) = (seen.failures, seen.calls);
+            let (slow, break_ms) = (seen.slow, change.break_for.map(millis));
+            keyed!(
+                WARN,
+                "circuit_opened",
+                key,
+                "the circuit opened",
+                from = from,
+                failures = failures,
+                slow = slow,
+                calls = calls,
+                break_ms = break_ms
+            );
+        }
+        Phase::HalfOpen => keyed!(INFO, "circuit_half_open", key, "the circuit is being tried out", from = from),
+        Phase::Closed => keyed!(INFO, "circuit_closed", key, "the circuit closed", from = from),
+    }
+}
+
+/// What concerns all of it.
+fn on_process(what: &What<'_>) {
+    match *what {
+        What::StoreDegraded { reason } => {
+            let reason = printable(reason);
+            plain!(WARN, "store_degraded", "the shared store does not answer: deciding alone", reason = &*reason);
+        }
+        What::StoreRecovered { outage, decided_locally } => {
+            let outage = millis(outage);
+            plain!(
+                INFO,
+                "store_recovered",
+                "the shared store answers again",
+                outage_ms = outage,
+                decided_locally = decided_locally
+            );
+        }
+        What::Lever { policy, lever: Some(lever) } => {
+            let (policy, pulled) = (printable(policy), lever.pulled().collect::<Vec<_>>().join(", "));
+            let reason = lever.reason.as_deref().map(printable);
+            let reason = reason.as_deref();
+            plain!(WARN, "lever_pulled", "a lever is pulled", policy = &*policy, lever = &*pulled, reason = reason);
+        }
+        What::Lever { policy, lever: None } => {
+            let policy = printable(policy);
+            plain!(INFO, "lever_released", "a lever was released", policy = &*policy);
+        }
+        What::ConfigApplied { changed } => {
+            plain!(INFO, "config_applied", "a newer configuration is in force", changed = changed);
+        }
+        What::ConfigRefused { reason } => {
+            let reason = printable(reason);
+            plain!(WARN, "config_refused", "a newer configuration was refused whole", reason = &*reason);
+        }
+        What::StateLost => plain!(WARN, "state_lost", "the shared store lost what it held"),
+        What::Replicas { live } => plain!(DEBUG, "replicas", "the number of live replicas changed", live = live),
+        What::Draining { in_flight } => {
+            plain!(INFO, "draining", "no new calls are let in", in_flight = in_flight);
+        }
+        What::Drained(drained) => {
+            let (leftovers, stuck, elapsed) = (drained.leftovers, drained.stuck, millis(drained.elapsed));
+            plain!(
+                INFO,
+                "drained",
+                "the calls in flight have ended",
+                in_flight = drained.in_flight,
+                leftovers = leftovers,
+                stuck = stuck,
+                elapsed_ms = elapsed
+            );
+        }
+        What::StepFailed { step, reason } => {
+            let (step, reason) = (printable(step), printable(reason));
+            plain!(ERROR, "step_failed", "a step of the lifecycle failed", step = &*step, reason = &*reason);
+        }
+        What::LockLost { lock, fence } => {
+            let lock = printable(lock);
+            plain!(ERROR, "lock_lost", "a lock was lost while it was held", lock = &*lock, fence = fence);
+        }
+        // What is newer than this list.
+        _ => {}
+    }
+}
+
+/// An operator's word as files spell it.
+const fn word(forced: Forced) -> &'static str {
+    match forced {
+        Forced::Open => "open",
+        Forced::Closed => "closed",
+        Forced::Disabled => "disabled",
+        Forced::MetricsOnly => "metrics_only",
+    }
+}
+
+/// The policy's name, harmless.
+fn policy(key: &StateKey) -> Cow<'_, str> {
+    printable(key.policy())
+}
+
+/// The route's name, if it has one, harmless.
+fn route(key: &StateKey) -> Option<Cow<'_, str>> {
+    if key.is_overflow() { Some(Cow::Borrowed("__other__")) } else { key.route().map(printable) }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,183 @@
+//! What happens to calls and their attempts, as lines; all of them sampled.
+
+use phalanx_core::decision::Decision;
+use phalanx_core::event::What;
+use phalanx_core::key::StateKey;
+use phalanx_core::kind::{Kind, Outcome};
+use phalanx_core::rejection::Code;
+
+use super::sample::Line;
+use super::{Log, keyed, millis, on_process, sampled};
+
+impl Log {
+    /// An attempt of a call, or what was done in its place.
+    pub(super) fn on_attempt(&self, key: &StateKey, what: &What<'_>) {
+        match *what {
+            What::Retry { attempt, delay, kind } => {
+                let (delay, kind) = (millis(delay), kind.name());
+                sampled!(
+                    self,
+                    WARN,
+                    Line::RetryAttempt,
+                    key,
+                    "an attempt failed and another follows",
+                    attempt = attempt,
+                    delay_ms = delay,
+                    kind = kind
+                );
+            }
+            What::AttemptTimeout { attempt, limit } => {
+                let limit = millis(limit);
+                sampled!(
+                    self,
+                    WARN,
+                    Line::Timeout,
+                    key,
+                    "an attempt took too long",
+                    attempt = attempt,
+                    timeout_ms = limit
+                );
+            }
+            What::RetryBudgetExhausted => {
+                sampled!(self, WARN, Line::RetryBudget, key, "no retry: the budget is used up");
+            }
+            What::RetryAbandoned { delay } => {
+                let delay = millis(delay);
+                sampled!(
+                    self,
+                    DEBUG,
+                    Line::RetryAbandoned,
+                    key,
+                    "no retry: the wait would outlive the caller",
+                    delay_ms = delay
+                );
+            }
+            What::Hedge { copy, after } => {
+                let after = millis(after);
+                sampled!(
+                    self,
+                    DEBUG,
+                    Line::Hedge,
+                    key,
+                    "a copy of a slow attempt was sent",
+                    copy = copy,
+                    after_ms = after
+                );
+            }
+            What::HedgeBudgetExhausted => {
+                sampled!(self, DEBUG, Line::HedgeBudget, key, "no copy: the budget is used up");
+            }
+            What::FallbackServed { kind } => {
+                let kind = kind.name();
+                sampled!(self, INFO, Line::FallbackUsed, key, "a fallback answered", kind = kind);
+            }
+            ref other => on_process(other),
+        }
+    }
+
+    /// A call is over. Good ones are no news.
+    #[inline]
+    pub(super) fn on_finished(
+        &self,
+        key: &StateKey,
+        outcome: Option<Outcome>,
+        kind: Option<Kind>,
+        decision: &Decision,
+    ) {
+        if decision.reason.is_some() || decision.attempts > 1 {
+            self.on_trouble(key, outcome, kind, decision);
+        }
+    }
+
+    fn on_trouble(&self, key: &StateKey, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision) {
+        let reason = decision.reason;
+        let in_vain = decision.attempts > 1 && matches!(outcome, Some(Outcome::Failure | Outcome::Neutral));
+        if let (Some(kind), true) = (kind, in_vain && reason != Some(Code::Draining)) {
+            let (attempts, elapsed) = (decision.attempts, millis(decision.elapsed));
+            let (kind, code) = (kind.name(), reason.map(Code::name));
+            sampled!(
+                self,
+                ERROR,
+                Line::RetryExhausted,
+                key,
+                "every attempt failed",
+                attempts = attempts,
+                kind = kind,
+                code = code,
+                elapsed_ms = elapsed
+            );
+            return;
+        }
+        let Some(reason) = reason else { return };
+        let (code, source, after) = (reason.name(), decision.source.name(), decision.retry_after.map(millis));
+        match reason {
+            Code::CircuitOpen | Code::ProbeQuota | Code::ForcedOpen => {
+                sampled!(
+                    self,
+                    WARN,
+                    Line::CircuitRejected,
+                    key,
+                    "the circuit refused a call",
+                    code = code,
+                    source = source,
+                    retry_after_ms = after
+                );
+            }
+            Code::BulkheadFull | Code::BulkheadQueueShed | Code::BulkheadQueueTimeout => {
+                sampled!(self, WARN, Line::BulkheadRejected, key, "the bulkhead refused a call", code = code);
+            }
+            Code::RateLimited => {
+                sampled!(
+                    self,
+                    WARN,
+                    Line::RateLimited,
+                    key,
+                    "the rate limit refused a call",
+                    code = code,
+                    source = source,
+                    retry_after_ms = after
+                );
+            }
+            Code::AdaptiveThrottle => {
+                sampled!(self, WARN, Line::Throttled, key, "the throttle shed a call", code = code);
+            }
+            Code::DeadlineExceeded => {
+                let (attempts, elapsed) = (decision.attempts, millis(decision.elapsed));
+                sampled!(
+                    self,
+                    WARN,
+                    Line::DeadlineExceeded,
+                    key,
+                    "the caller's time was up",
+                    code = code,
+                    attempts = attempts,
+                    elapsed_ms = elapsed
+                );
+            }
+            Code::Draining => {
+                sampled!(
+                    self,
+                    INFO,
+                    Line::DrainRejected,
+                    key,
+                    "a call came while draining",
+                    code = code,
+                    retry_after_ms = after
+                );
+            }
+            Code::AttemptTimeout => {} // told of the attempt
+            _ => {
+                sampled!(
+                    self,
+                    WARN,
+                    Line::Refused,
+                    key,
+                    "a call was refused",
+                    code = code,
+                    source = source,
+                    retry_after_ms = after
+                );
+            }
+        }
+    }
+}

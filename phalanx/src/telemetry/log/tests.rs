@@ -1,0 +1,171 @@
+//! Every event at the level of its row in `docs/telemetry.md`, with the fields that the row names.
+
+#[path = "../../../tests/support/spans.rs"]
+mod spans;
+
+use std::collections::BTreeMap;
+
+use phalanx_core::breaker::Seen as Counted;
+use phalanx_core::bulkhead::Lowered;
+use phalanx_core::decision::{Decision, Verdict};
+use phalanx_core::drain::Drained;
+use phalanx_core::kind::{Kind, Outcome};
+use phalanx_core::levers::LeverSpec;
+use phalanx_core::rejection::Code;
+use spans::{Seen, collect, collect_at};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn refused(code: Code) -> Decision {
+    Decision { verdict: Verdict::Refused, reason: Some(code), retry_after: Some(SECOND), ..Decision::default() }
+}
+
+fn changed(from: Phase, to: Phase) -> What<'static> {
+    let seen = Counted { calls: 10, failures: 6, slow: 1 };
+    What::Transition(Transition { from, to, epoch: 2, break_for: (to == Phase::Open).then_some(SECOND), seen })
+}
+
+/// Tells a log of everything there is, once.
+fn tell_everything(log: &Log) {
+    let key = StateKey::new("p", "eu");
+    let tell = |what: What<'_>| log.on_event(&Event { key: Some(&key), what });
+    tell(What::Retry { attempt: 1, delay: SECOND, kind: Kind::Infrastructure });
+    tell(What::AttemptTimeout { attempt: 1, limit: SECOND });
+    tell(What::RetryBudgetExhausted);
+    tell(What::RetryAbandoned { delay: SECOND });
+    tell(What::Hedge { copy: 1, after: SECOND });
+    tell(What::HedgeBudgetExhausted);
+    tell(What::FallbackServed { kind: Kind::Timeout });
+    tell(What::LimitLowered(Lowered { from: 9, to: 6 }));
+    tell(What::StateRepaired);
+    tell(What::ConfigMismatch);
+    tell(What::Retuned { version: 2 });
+    tell(What::RoutesExhausted);
+    tell(What::Forced(Some(Forced::Open)));
+    tell(What::Forced(None));
+    tell(changed(Phase::Closed, Phase::Open));
+    tell(changed(Phase::Open, Phase::HalfOpen));
+    tell(changed(Phase::HalfOpen, Phase::Closed));
+    for code in Code::ALL {
+        tell(What::Finished { outcome: None, kind: Some(code.kind()), decision: &refused(code) });
+    }
+    let twice = Decision { attempts: 2, reason: Some(Code::AttemptTimeout), ..Decision::default() };
+    tell(What::Finished { outcome: Some(Outcome::Failure), kind: Some(Kind::Infrastructure), decision: &twice });
+
+    let tell = |what: What<'_>| log.on_event(&Event { key: None, what });
+    tell(What::StoreDegraded { reason: "timeout" });
+    tell(What::StoreRecovered { outage: SECOND, decided_locally: 5 });
+    let lever = LeverSpec::force_open().without_retries().reason("the vendor\nasked");
+    tell(What::Lever { policy: "*", lever: Some(&lever) });
+    tell(What::Lever { policy: "*", lever: None });
+    tell(What::ConfigApplied { changed: 2 });
+    tell(What::ConfigRefused { reason: "policies.p.timeout: must be more than zero" });
+    tell(What::StateLost);
+    tell(What::Replicas { live: 3 });
+    tell(What::Draining { in_flight: 4 });
+    tell(What::Drained(Drained { in_flight: 4, leftovers: 1, stuck: 0, elapsed: SECOND }));
+    tell(What::StepFailed { step: "migrate", reason: "refused" });
+    tell(What::LockLost { lock: "leader", fence: 7 });
+}
+
+/// The rows of the table: event, level, fields.
+fn documented() -> BTreeMap<String, (String, Vec<String>)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/telemetry.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let section = page.split("\n## ").find(|section| section.starts_with("Log events")).unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let fields = cells[4].split(',').map(|field| field.trim().trim_matches('`').to_owned());
+        let fields = fields.filter(|field| !field.is_empty()).collect();
+        (cells[1].trim_matches('`').to_owned(), (cells[2].to_owned(), fields))
+    })
+    .collect()
+}
+
+/// The fields of a line that are its own.
+fn own_fields(line: &Seen) -> Vec<String> {
+    let common = ["event", "message", "policy", "route"];
+    line.fields.keys().filter(|name| !common.contains(&name.as_str())).cloned().collect()
+}
+
+#[test]
+fn every_event_is_written_at_the_level_and_with_the_fields_of_its_row() {
+    let (seen, _guard) = collect();
+    tell_everything(&Log::new(Clock::manual()));
+    let mut table = documented();
+    for line in seen.lines() {
+        let event = line.field("event").unwrap();
+        let (level, fields) = table.remove(event).unwrap_or_else(|| panic!("no row, or two lines, for {event}"));
+        assert_eq!(line.level.as_str(), level, "{event}");
+        for field in own_fields(&line) {
+            assert!(fields.contains(&field), "the row of {event} does not name {field}");
+        }
+        assert!(!line.field("message").unwrap().is_empty());
+    }
+    assert!(table.is_empty(), "rows without a line: {:?}", table.keys());
+}
+
+#[test]
+fn a_lever_is_told_with_all_that_is_pulled_and_why() {
+    let (seen, _collecting) = collect();
+    tell_everything(&Log::new(Clock::manual()));
+    let line = &seen.lines_of("lever_pulled")[0];
+    assert_eq!((line.field("policy"), line.field("lever")), (Some("*"), Some("force_open, retries_off")));
+    assert_eq!(line.field("reason"), Some("the vendor\\nasked"));
+}
+
+#[test]
+fn lines_about_a_route_name_it() {
+    let (seen, _guard) = collect();
+    let log = Log::new(Clock::manual());
+    let tell = |key: &StateKey| log.on_event(&Event { key: Some(key), what: What::RetryBudgetExhausted });
+    tell(&StateKey::new("p", "eu"));
+    tell(&StateKey::new("p", ()));
+    let names: Vec<_> =
+        seen.lines().iter().map(|line| (line.fields["policy"].clone(), line.field("route").is_some())).collect();
+    assert_eq!(names, [("p".to_owned(), true), ("p".to_owned(), false)]);
+}
+
+#[test]
+fn what_nobody_listens_to_is_neither_written_nor_counted() {
+    let clock = Clock::manual();
+    let log = Log::new(clock.clone());
+    let key = StateKey::new("p", ());
+    let decision = refused(Code::RateLimited);
+    let what = What::Finished { outcome: None, kind: Some(Kind::Throttled), decision: &decision };
+    let refuse = |times: u32| (0..times).for_each(|_| log.on_event(&Event { key: Some(&key), what }));
+    let (seen, guard) = collect_at(Targets::new().with_default(LevelFilter::ERROR));
+    refuse(5);
+    assert!(seen.lines().is_empty());
+    drop(guard);
+    let (seen, _guard) = collect_at(Targets::new().with_default(LevelFilter::WARN));
+    refuse(3);
+    clock.advance(10 * SECOND);
+    refuse(1);
+    let counts: Vec<_> = seen.lines().iter().map(|line| line.field("suppressed").map(str::to_owned)).collect();
+    assert_eq!(counts, [None, Some("2".to_owned())], "not the five that nobody wanted");
+}
+
+#[test]
+fn a_call_that_was_answered_or_given_up_is_no_news_and_neither_is_a_no_of_the_domain() {
+    let (seen, _guard) = collect();
+    let log = Log::new(Clock::manual());
+    let key = StateKey::new("p", ());
+    for attempts in [1, 2] {
+        let decision = Decision { attempts, ..Decision::default() };
+        let ends = [
+            (Outcome::Success, None),
+            (Outcome::Success, Some(Kind::NotFound)),
+            (Outcome::Cancelled, Some(Kind::Infrastructure)),
+        ];
+        for (outcome, kind) in ends {
+            let what = What::Finished { outcome: Some(outcome), kind, decision: &decision };
+            log.on_event(&Event { key: Some(&key), what });
+        }
+    }
+    assert!(seen.lines().is_empty(), "{:?}", seen.lines());
+}

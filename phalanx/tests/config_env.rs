@@ -1,0 +1,168 @@
+//! Variables over files: value by value, by names that a variable can have, and none that leads nowhere.
+
+#![cfg(feature = "toml")]
+#![allow(clippy::unwrap_used)] // a test may
+
+mod support;
+
+use phalanx::config::{Config, Reader};
+use phalanx::*;
+use support::*;
+
+fn read<const N: usize>(reader: Reader, variables: [(&str, &str); N]) -> Result<Config, ConfigError> {
+    reader.vars(variables).read()
+}
+
+fn mistakes<const N: usize>(variables: [(&str, &str); N]) -> Vec<String> {
+    let error = read(Config::reader(), variables).unwrap_err();
+    error.mistakes.iter().map(ToString::to_string).collect()
+}
+
+/// A reader of one file for as long as a test needs it.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> (Self, Reader) {
+        let path = std::env::temp_dir().join(format!("phalanx-env-{}-{name}.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let reader = Config::reader().file(&path);
+        (Self(path), reader)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_variable_changes_one_value_of_a_file() {
+    let text = "[policies.payments]\ntimeout = \"1s\"\nretry = { max_attempts = 3, retry_on = [\"throttled\"] }\n";
+    let (_file, reader) = Scratch::new("one", text);
+    let config = read(reader, [("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "2s")]).unwrap();
+    let retry = RetrySpec::attempts(3).on([Kind::Throttled]);
+    assert_eq!(config.policies(), [Policy::named("payments").timeout(2 * SECOND).retry(retry)]);
+}
+
+#[test]
+fn a_variable_is_whatever_its_place_asks_for() {
+    let config = read(
+        Config::reader(),
+        [
+            ("PHALANX__MAX_ROUTES", " 500 "),
+            ("PHALANX__UNKNOWN", "passthrough"),
+            ("PHALANX__DEFAULT__IDEMPOTENT", "TRUE"),
+            ("PHALANX__LEVERS__PAYMENTS__REASON", "42"),
+            ("PHALANX__LEVERS__PAYMENTS__HEDGING", "false"),
+            ("PHALANX__POLICIES__PAYMENTS__ON_DEGRADED", "closed"),
+            ("PHALANX__POLICIES__PAYMENTS__RETRY__MAX_ATTEMPTS", "4"),
+            ("PHALANX__POLICIES__PAYMENTS__RETRY__RETRY_ON", "infrastructure, throttled"),
+            ("PHALANX__POLICIES__PAYMENTS__RETRY__BACKOFF__MULTIPLIER", "3"),
+            ("PHALANX__POLICIES__PAYMENTS__DEADLINE", "2s"),
+            ("PHALANX__POLICIES__PAYMENTS__DEADLINE__SAFETY_MARGIN", "10ms"),
+        ],
+    )
+    .unwrap();
+    let retry = RetrySpec::attempts(4).on([Kind::Infrastructure, Kind::Throttled]);
+    let payments = Policy::named("payments")
+        .on_degraded(OnDegraded::Closed)
+        .retry(retry.backoff(Backoff::default().multiplier(3.0)))
+        .deadline(DeadlineSpec::total(2 * SECOND).safety_margin(10 * MS));
+    assert_eq!(config.policies(), [payments]);
+    assert_eq!(config.default_policy(), Some(&Policy::named("default").idempotent()));
+    assert_eq!((config.max_routes(), config.unknown()), (Some(500), Some(Unknown::Passthrough)));
+    assert_eq!(config.levers()["payments"], LeverSpec::default().without_hedging().reason("42"));
+}
+
+#[test]
+fn a_name_is_found_by_the_letters_a_variable_can_have() {
+    let text = "[policies.payment-gateway]\ntimeout = \"1s\"\n[policies.\"Stock.EU\"]\ntimeout = \"1s\"\n";
+    let (_file, reader) = Scratch::new("names", text);
+    let variables =
+        [("PHALANX__POLICIES__PAYMENT_GATEWAY__TIMEOUT", "2s"), ("PHALANX__policies__Stock_EU__timeout", "3s")];
+    let config = read(reader, variables).unwrap();
+    let expected = [("Stock.EU", 3), ("payment-gateway", 2)];
+    assert_eq!(config.policies(), expected.map(|(name, seconds)| Policy::named(name).timeout(seconds * SECOND)));
+}
+
+#[test]
+fn a_name_that_could_mean_two_policies_is_a_mistake() {
+    let text = "[policies.pay-out]\ntimeout = \"1s\"\n[policies.pay_out]\ntimeout = \"1s\"\n";
+    let (_file, reader) = Scratch::new("two", text);
+    let error = read(reader, [("PHALANX__POLICIES__PAY_OUT__TIMEOUT", "2s")]).unwrap_err();
+    let expected = "environment variable PHALANX__POLICIES__PAY_OUT__TIMEOUT: could mean pay-out or pay_out";
+    assert_eq!(error.mistakes[0].to_string(), expected);
+}
+
+#[test]
+fn a_variable_that_leads_nowhere_is_a_mistake_with_the_nearest_name() {
+    let variables = [
+        ("PHALANX__POLICIES__P__TIMEUOT", "2s"),
+        ("PHALANX__POLICYS__P__TIMEOUT", "2s"),
+        ("PHALANX__POLICIES__P__RETRY__MAX_ATTEMPTS", "three"),
+        ("PHALANX__POLICIES__P__RETRY__RETRY_ON", "infrastructure,throtled"),
+        ("PHALANX__POLICIES__P", "x"),
+        ("PHALANX__", "x"),
+        ("PHALANX__DEFAULT____TIMEOUT", "1s"),
+    ];
+    let expected = [
+        "environment variable PHALANX__: two underscores are a step down, and a step has no name here",
+        "environment variable PHALANX__DEFAULT____TIMEOUT: two underscores are a step down, and a step has no name here",
+        "environment variable PHALANX__POLICIES__P__RETRY__MAX_ATTEMPTS: contradicts environment variable \
+         PHALANX__POLICIES__P",
+        "environment variable PHALANX__POLICIES__P__RETRY__RETRY_ON: contradicts environment variable \
+         PHALANX__POLICIES__P",
+        "environment variable PHALANX__POLICIES__P__TIMEUOT: contradicts environment variable PHALANX__POLICIES__P",
+        "environment variable PHALANX__POLICIES__P: policies.p: must be a table, not text",
+        "environment variable PHALANX__POLICYS__P__TIMEOUT: policys: there is no such key; did you mean policies?",
+    ];
+    assert_eq!(mistakes(variables), expected);
+    let variables = [
+        ("PHALANX__POLICIES__P__TIMEUOT", "2s"),
+        ("PHALANX__POLICIES__P__RETRY__MAX_ATTEMPTS", "three"),
+        ("PHALANX__POLICIES__P__BREAKER__FAILURE_RATIO", "NaN"),
+        ("PHALANX__POLICIES__P__IDEMPOTENT", "yes"),
+    ];
+    let expected = [
+        "environment variable PHALANX__POLICIES__P__BREAKER__FAILURE_RATIO: policies.p.breaker.failure_ratio: must be \
+         above 0 and at most 1",
+        "environment variable PHALANX__POLICIES__P__IDEMPOTENT: policies.p.idempotent: must be true or false, not text",
+        "environment variable PHALANX__POLICIES__P__RETRY__MAX_ATTEMPTS: policies.p.retry.max_attempts: must be a \
+         whole number, not text",
+        "environment variable PHALANX__POLICIES__P__TIMEUOT: policies.p.timeuot: there is no such key; did you mean \
+         timeout?",
+    ];
+    assert_eq!(mistakes(variables), expected);
+}
+
+#[test]
+fn two_variables_for_one_value_are_a_mistake() {
+    let variables = [("PHALANX__POLICIES__P__TIMEOUT", "2s"), ("PHALANX__policies__p__timeout", "3s")];
+    let expected = "environment variable PHALANX__policies__p__timeout: contradicts environment variable \
+                    PHALANX__POLICIES__P__TIMEOUT";
+    assert_eq!(mistakes(variables), [expected]);
+}
+
+#[test]
+fn variables_of_others_are_none_of_our_business() {
+    let config = read(Config::reader(), [("PHALANX_TEST_REDIS", "spawn"), ("PATH", "/bin"), ("phalanx__x", "y")]);
+    assert!(config.unwrap().policies().is_empty());
+}
+
+#[test]
+fn the_environment_of_the_process_is_read_when_it_is_asked_for() {
+    const VARIABLE: &str = "PHALANX__POLICIES__CHILD__TIMEOUT";
+    // A process cannot safely change its own environment, so this test runs once more in one that has the variable.
+    if std::env::var_os(VARIABLE).is_some() {
+        let config = Config::reader().env().read().unwrap();
+        assert_eq!(config.policies(), [Policy::named("child").timeout(2 * SECOND)]);
+        assert!(Config::reader().read().unwrap().policies().is_empty(), "unless it is not asked for");
+        return;
+    }
+    let own_name = "the_environment_of_the_process_is_read_when_it_is_asked_for";
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    let ended = again.args(["--exact", own_name]).env(VARIABLE, "2s").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+}

@@ -1,0 +1,232 @@
+//! Malformed, hostile and huge files: an error that says where and does not repeat what stands there, and no panic.
+
+#![cfg(all(feature = "toml", feature = "yaml", feature = "json", feature = "csv"))]
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use phalanx::config::Config;
+use phalanx::{ConfigError, Policy};
+use proptest::prelude::*;
+
+const KEYS: &str = "there is no such key; there are deadline, rate_limit, bulkhead, breaker, throttle, retry, hedge, \
+                    idempotent, timeout, on_degraded";
+const DURATION: &str = "must be a duration such as \"250ms\" or \"1m 30s\"";
+const RANGE: &str = "must be a whole number that is not negative and not too large";
+const RATIO: &str = "policies.p.breaker.failure_ratio: must be above 0 and at most 1";
+
+/// Every file of the folder, and the first thing that is said about it.
+fn verdicts() -> Vec<(&'static str, String)> {
+    let said = |file, what: &str| (file, what.to_owned());
+    vec![
+        said("alias_bomb.yaml:1", "anchors are not allowed"),
+        said("beyond_float.json:1", "number out of range"),
+        said("complex_key.yaml:2", "a key must be a word"),
+        said("cut_off.json:1", "EOF while parsing an object"),
+        said("dangling_alias.yaml:2", "while parsing node, found unknown anchor"),
+        said("date.toml:2", "no value here is a date or a time of day"),
+        said("deep.json:1", "is nested too deeply"),
+        said("deep.toml:1", "is nested too deeply"),
+        said("deep.yaml:17", "is nested too deeply"),
+        said("deep_flow.yaml:1", "recursion limit exceeded"),
+        said("deep_tables.toml:1", "is nested too deeply"),
+        said("deeper_than_parser.json:1", "is nested too deeply"),
+        said("deeper_than_parser.toml:1", "cannot recurse further; max recursion depth met"),
+        said("duplicate_key.json:1", "the key p is given twice"),
+        said("duplicate_key.toml:3", "duplicate key"),
+        said("duplicate_key.yaml:4", "the key timeout is given twice"),
+        said("duplicate_table.toml:3", "duplicate key"),
+        said("empty.json:1", "EOF while parsing a value"),
+        said("empty.toml", "says nothing"),
+        said("empty.yaml", "says nothing"),
+        ("endless_duration.toml:2", format!("policies.p.timeout: {DURATION}")),
+        ("guards.toml:2", format!("policies.p.guards: {KEYS}")),
+        said("half_an_attempt.toml:2", "policies.p.retry.max_attempts: must be a whole number, not a fraction"),
+        said("huge_float.json", "policies.p.throttle.k: must be between 1 and 1,000,000"),
+        said("huge_float.toml:2", "policies.p.throttle.k: must be between 1 and 1,000,000"),
+        ("huge_integer.toml:2", format!("policies.p.retry.max_attempts: {RANGE}")),
+        said("infinite.toml:2", RATIO),
+        said("infinite.yaml:3", "policies.p.throttle.k: must be between 1 and 1,000,000"),
+        said("invalid_utf8.toml", "is not UTF-8"),
+        said("list.json", "must be a table"),
+        said("list.yaml:1", "must be a table"),
+        said("malformed.toml:2", "string values must be quoted, expected literal string"),
+        said("malformed.yaml:4", "while parsing a block mapping, did not find expected key"),
+        ("merge_key.yaml:3", format!("policies.p.<<: {KEYS}")),
+        said("nan.json:1", "expected value"),
+        said("nan.toml:2", RATIO),
+        said("nan.yaml:3", RATIO),
+        ("negative.json", format!("policies.p.retry.max_attempts: {RANGE}")),
+        ("negative_duration.toml:2", format!("policies.p.timeout: {DURATION}")),
+        said("nothing.yaml:3", "policies.p.timeout: has no value: give it one, or leave the key out"),
+        said("nul.toml:2", "invalid basic string, expected non-double-quote visible characters, `\\`"),
+        said("null.json", "policies.p.timeout: has no value: give it one, or leave the key out"),
+        ("number_for_duration.toml:2", format!("policies.p.timeout: {DURATION}, not a whole number")),
+        said("only_comments.toml", "says nothing"),
+        said("program.json:1", "expected value"),
+        said("tabs.yaml:2", "tabs disallowed within this context (block indentation)"),
+        said("tag.yaml:2", "tags are not allowed"),
+        said("text_for_table.toml:1", "policies: must be a table, not text"),
+        said("trailing_comma.json:1", "trailing comma"),
+        said("trailing_text.json:1", "trailing characters"),
+        said("two_documents.yaml:4", "a second document begins"),
+        said("unclosed.toml:1", "unclosed table, expected `]`"),
+        said("unknown_format.ini", "must end in .toml, .yaml, .yml or .json"),
+        said("utf16.toml", "is not UTF-8"),
+    ]
+}
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/config").join(name)
+}
+
+fn first(error: ConfigError) -> String {
+    error.mistakes[0].to_string()
+}
+
+#[test]
+fn every_hostile_file_is_refused_with_its_place() {
+    let folder = fixture("hostile");
+    let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let judged = verdicts().into_iter().map(|(place, _)| place.split(':').next().unwrap().to_owned());
+    assert_eq!(files.collect::<BTreeSet<_>>(), judged.collect(), "every file has a verdict");
+    for (place, reason) in verdicts() {
+        let file = folder.join(place.split(':').next().unwrap());
+        let error = Config::reader().file(file).read().unwrap_err();
+        assert_eq!(first(error), format!("{}: {reason}", folder.join(place).display()));
+    }
+}
+
+#[test]
+fn what_is_not_a_readable_file_is_refused() {
+    let folder = fixture("hostile.toml"); // does not exist
+    let missing = Config::reader().file(&folder).read().unwrap_err();
+    assert!(first(missing).starts_with(&format!("{}: cannot be read: ", folder.display())));
+
+    let folder = std::env::temp_dir().join(format!("phalanx-folder-{}.toml", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let refused = Config::reader().file(&folder).read().unwrap_err();
+    fs::remove_dir(&folder).unwrap();
+    assert_eq!(first(refused), format!("{}: is not a file", folder.display()));
+}
+
+#[test]
+fn a_file_over_a_mebibyte_is_refused_and_one_below_it_is_read() {
+    let file = std::env::temp_dir().join(format!("phalanx-large-{}.toml", std::process::id()));
+    let beginning = "[policies.p]\ntimeout = \"1s\"\n#";
+    for (size, fits) in [(1 << 20, true), ((1 << 20) + 1, false), (2 << 20, false)] {
+        fs::write(&file, beginning.to_owned() + &" ".repeat(size - beginning.len())).unwrap();
+        let read = Config::reader().file(&file).read();
+        let expected = format!("{}: is larger than 1 MiB", file.display());
+        assert_eq!(read.err().map(first), (!fits).then_some(expected));
+    }
+    fs::remove_file(file).unwrap();
+    let text = " ".repeat(2 << 20);
+    assert_eq!(first(Config::from_yaml(&text).unwrap_err()), "yaml: is larger than 1 MiB");
+}
+
+#[test]
+fn a_mark_of_utf_8_is_no_part_of_a_file() {
+    let policy = |config: Result<Config, ConfigError>| config.unwrap().policies().to_vec();
+    let expected = [Policy::named("p").idempotent()];
+    assert_eq!(policy(Config::from_toml("\u{feff}[policies.p]\nidempotent = true")), expected);
+    assert_eq!(policy(Config::from_yaml("\u{feff}policies: {p: {idempotent: true}}")), expected);
+    assert_eq!(policy(Config::from_json("\u{feff}{\"policies\": {\"p\": {\"idempotent\": true}}}")), expected);
+}
+
+#[test]
+fn policies_without_end_are_refused() {
+    let text: String = (0..10_001).map(|number| format!("[policies.p{number}]\nidempotent = true\n")).collect();
+    assert_eq!(first(Config::from_toml(&text).unwrap_err()), "toml:1: policies: must be at most 10000");
+}
+
+#[test]
+fn mistakes_without_end_are_told_up_to_a_hundred() {
+    let wrong: String = (0..500).map(|number| format!("[policies.p{number}]\ntimeuot = \"1s\"\n")).collect();
+    let unreadable = "a = \n".repeat(500);
+    for text in [wrong, unreadable] {
+        let mistakes = Config::from_toml(&text).unwrap_err().mistakes;
+        assert_eq!(mistakes.len(), 101);
+        assert_eq!(mistakes[100].to_string(), "and maybe more: these are the first 100");
+    }
+}
+
+#[test]
+fn a_message_repeats_names_and_never_values() {
+    let secret = "hunter2";
+    for text in [
+        format!("timeout = \"{secret}\""),
+        format!("on_degraded = \"{secret}\""),
+        format!("deadline = {{ total = \"{secret}\" }}"),
+        format!("retry = {{ max_attempts = \"{secret}\", retry_on = [\"{secret}\"] }}"),
+        format!("breaker = \"{secret}\""),
+        format!("idempotent = \"{secret}\""),
+        format!("timeout = {secret}"),
+    ] {
+        let error = Config::from_toml(&format!("[policies.p]\n{text}")).unwrap_err();
+        assert!(!error.to_string().contains(secret), "{error}");
+    }
+}
+
+#[test]
+fn a_name_out_of_a_file_cannot_draw_on_the_terminal() {
+    let error = Config::from_json(r#"{"\u001b[2J": 1, "policies": {"a\nb": {"x": 1}}}"#).unwrap_err().to_string();
+    assert!(error.contains(r"json: \u{1b}[2J: ") && error.contains(r"policies.a\nb.x: "), "{error}");
+    let long = format!("{{\"{}\": 1}}", "x".repeat(1_000));
+    assert!(first(Config::from_json(&long).unwrap_err()).len() < 300);
+}
+
+/// Reads a text in every format; the answer does not matter, only that there is one.
+fn read_in_every_format(text: &str) {
+    for read in [Config::from_toml, Config::from_yaml, Config::from_json, Config::from_budget] {
+        if let Err(error) = read(text) {
+            assert!(error.mistakes.iter().all(|mistake| !mistake.reason.is_empty()));
+        }
+    }
+}
+
+fn full(extension: &str) -> String {
+    fs::read_to_string(fixture(&format!("full.{extension}"))).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+        read_in_every_format(&String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn random_pieces_of_the_languages_never_panic(text in r#"([\[\]{}:,'"|>&*!?#=.~%\\-]|---|\n|\n  |\n    |policies|default|p|deadline|timeout|1s|250ms|1e308|nan|null|-1|true){0,60}"#) {
+        read_in_every_format(&text);
+    }
+
+    #[test]
+    fn random_damage_to_a_good_file_never_panics(
+        format in 0..4_usize,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..8),
+    ) {
+        let texts = [full("toml"), full("yaml"), full("json"), BUDGET.to_owned()];
+        let mut bytes = texts[format].clone().into_bytes();
+        for (place, byte, how) in damage {
+            let place = place.index(bytes.len());
+            match how {
+                0 => bytes[place] = byte,
+                1 => bytes.insert(place, byte),
+                _ => drop(bytes.remove(place)),
+            }
+        }
+        read_in_every_format(&String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn random_variables_never_panic(name in "(__|_|-|POLICIES|LEVERS|DEFAULT|P|DEADLINE|TOTAL|RETRY|RETRY_ON|é){0,8}", value in any::<String>()) {
+        let _ = Config::reader().vars([(format!("PHALANX__{name}"), value)]).read();
+    }
+}
+
+const BUDGET: &str = "dep,role,max_attempts,per_attempt_timeout_ms,breaker_threshold_p95_ms,notes\n\
+                      auth,critical,1,100,150,no retry\ntax,important,2,200,300,hedge_reads=true\n";

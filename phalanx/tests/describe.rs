@@ -1,0 +1,174 @@
+//! A module describes itself: the policies in force, value by value, and who gave each value.
+
+#![allow(clippy::unwrap_used)] // a test may
+
+mod support;
+
+use phalanx::*;
+use support::*;
+
+fn told(description: &ModuleDescription, policy: &str, path: &str) -> (String, Origin) {
+    let value = description.policy(policy).unwrap().value(path).unwrap();
+    (value.value.clone(), value.from.clone())
+}
+
+#[test]
+fn without_any_file_everything_is_code_or_built_in() {
+    let module = ResilienceModule::in_memory()
+        .policy(Policy::named("p").timeout(1_500 * MS))
+        .default_policy(Policy::named("d").idempotent())
+        .unknown(Unknown::Passthrough)
+        .build()
+        .unwrap();
+    let described = module.describe();
+    assert_eq!(told(&described, "p", "timeout"), ("\"1500ms\"".to_owned(), Origin::Code));
+    assert_eq!(told(&described, "occ", "retry.max_attempts"), ("3".to_owned(), Origin::BuiltIn));
+    assert_eq!(described.default.as_ref().unwrap().value("idempotent").unwrap().from, Origin::Code);
+    assert_eq!((described.unknown.from, described.max_routes.from), (Origin::Code, Origin::BuiltIn));
+    let names: Vec<_> = described.policies.iter().map(|policy| policy.name.as_str()).collect();
+    assert_eq!(names, ["occ", "p", "transient"], "sorted");
+}
+
+#[test]
+fn a_policy_that_takes_the_place_of_a_built_in_is_code() {
+    let module = ResilienceModule::in_memory().policy(Policy::named("occ").timeout(SECOND)).build().unwrap();
+    assert_eq!(told(&module.describe(), "occ", "timeout").1, Origin::Code);
+}
+
+#[test]
+fn names_that_have_no_policy_are_told_once_they_are_used() {
+    let module = ResilienceModule::in_memory().default_policy(Policy::named("d").timeout(SECOND)).build().unwrap();
+    assert!(module.describe().without_policy.is_empty());
+    module.pipeline("billing", "eu").unwrap();
+    module.pipeline("occ", "eu").unwrap();
+    let described = module.describe();
+    assert_eq!(described.without_policy, ["billing"]);
+    assert!(described.to_string().contains("\n# by the default policy: billing\n"));
+}
+
+#[test]
+fn a_description_follows_what_code_changes() {
+    let module = ResilienceModule::in_memory().policy(Policy::named("p").timeout(SECOND)).build().unwrap();
+    module.retune(Policy::named("transient").timeout(2 * SECOND)).unwrap();
+    module.add(Policy::named("q").timeout(3 * SECOND)).unwrap();
+    module.pull("p", LeverSpec::default().without_retries()).unwrap();
+    let described = module.describe();
+    assert_eq!(told(&described, "transient", "timeout"), ("\"2s\"".to_owned(), Origin::Code));
+    assert_eq!(told(&described, "q", "timeout"), ("\"3s\"".to_owned(), Origin::Code));
+    assert_eq!(described.levers[0].name, "p");
+    module.release("p");
+    module.apply(Plan { policies: vec![Policy::named("r").timeout(SECOND)], ..Plan::default() }).unwrap();
+    let described = module.describe();
+    assert_eq!(told(&described, "r", "timeout").1, Origin::Code);
+    assert_eq!(told(&described, "transient", "timeout"), ("\"30s\"".to_owned(), Origin::BuiltIn), "back again");
+    assert!(described.policy("p").is_none() && described.levers.is_empty());
+}
+
+#[test]
+fn a_duration_is_written_in_the_largest_unit_that_fits() {
+    let written = |duration| Policy::named("p").timeout(duration).values().remove(1).1;
+    let micro = MS / 1_000;
+    for (duration, text) in [
+        (250 * MS, "250ms"),
+        (90 * SECOND, "90s"),
+        (600 * SECOND, "10m"),
+        (7_200 * SECOND, "2h"),
+        (1_500 * micro, "1500us"),
+    ] {
+        assert_eq!(written(duration), format!("\"{text}\""));
+    }
+}
+
+#[cfg(all(feature = "toml", feature = "yaml", feature = "json"))]
+mod from_files {
+    use std::collections::BTreeMap;
+
+    use phalanx::config::Config;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn full() -> &'static str {
+        include_str!("config/full.toml")
+    }
+
+    #[test]
+    fn every_value_says_who_gave_it() {
+        let config = Config::from_toml(full()).unwrap();
+        let module = ResilienceModule::in_memory().config(config).build().unwrap();
+        let described = module.describe();
+        let at = |line| Origin::File { name: "toml".into(), line: Some(line) };
+        let payments = described.policy("payments").unwrap();
+        assert!(payments.values.iter().all(|value| matches!(value.from, Origin::File { .. })), "{described}");
+        assert_eq!(told(&described, "payments", "timeout"), ("\"250ms\"".to_owned(), at(10)));
+        assert_eq!(told(&described, "payments", "deadline.total"), ("\"2s\"".to_owned(), at(9)));
+        assert_eq!(
+            told(&described, "payments", "retry.retry_on"),
+            ("[\"infrastructure\", \"throttled\"]".to_owned(), at(59))
+        );
+        assert_eq!(told(&described, "search", "bulkhead.max_queue"), ("0".to_owned(), Origin::BuiltIn));
+        assert_eq!((described.unknown.from, described.max_routes.from), (at(2), at(3)));
+        let lever = &described.levers[0];
+        assert_eq!((lever.name.as_str(), &lever.values[0].from), ("search", &at(86)));
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_back() {
+        let config = Config::from_toml(full()).unwrap();
+        let module = ResilienceModule::in_memory().config(config.clone()).build().unwrap();
+        let again = Config::from_toml(&module.describe().to_string()).unwrap();
+        let ours = |policy: &&Policy| !["occ", "transient"].contains(&policy.name.as_str());
+        assert_eq!(again.policies().iter().filter(ours).cloned().collect::<Vec<_>>(), config.policies());
+        assert_eq!(again.default_policy(), config.default_policy());
+        assert_eq!(again.levers(), config.levers());
+        assert_eq!((again.unknown(), again.max_routes()), (config.unknown(), config.max_routes()));
+    }
+
+    /// The paths of everything in a tree of JSON, below a policy.
+    fn paths(value: &Value, path: &str, found: &mut BTreeMap<String, String>) {
+        let Value::Object(table) = value else {
+            found.insert(path.to_owned(), value.to_string().replace("\",\"", "\", \""));
+            return;
+        };
+        for (key, value) in table {
+            let dot = if path.is_empty() { "" } else { "." };
+            paths(value, &format!("{path}{dot}{key}"), found);
+        }
+    }
+
+    #[test]
+    fn the_values_of_a_policy_are_those_that_serde_writes() {
+        for policy in Config::from_toml(full()).unwrap().policies() {
+            let mut written = BTreeMap::new();
+            let mut json = serde_json::to_value(policy).unwrap();
+            json.as_object_mut().unwrap().remove("name");
+            paths(&json, "", &mut written);
+            assert_eq!(policy.values().into_iter().collect::<BTreeMap<_, _>>(), written);
+        }
+    }
+
+    #[test]
+    fn a_description_is_data() {
+        let config = Config::from_toml("[policies.p]\ntimeout = \"1s\"").unwrap();
+        let module = ResilienceModule::in_memory().config(config).build().unwrap();
+        let json = serde_json::to_value(module.describe()).unwrap();
+        let value = &json["policies"][1]["values"][1];
+        assert_eq!(
+            (&value["path"], &value["value"], &value["from"]),
+            (&"timeout".into(), &"\"1s\"".into(), &"toml:2".into())
+        );
+    }
+
+    #[cfg(feature = "redis")] // the choice is about a store that can be away
+    #[test]
+    fn the_choice_of_the_module_holds_where_a_file_says_nothing() {
+        let text = "[policies.p]\ntimeout = \"1s\"\n[policies.q]\non_degraded = \"local\"\n[default]\ntimeout = \"1s\"";
+        let config = Config::from_toml(text).unwrap();
+        let module = ResilienceModule::in_memory().config(config).on_degraded(OnDegraded::Closed).build().unwrap();
+        let described = module.describe();
+        let at = |line| Origin::File { name: "toml".into(), line: Some(line) };
+        assert_eq!(told(&described, "p", "on_degraded"), ("\"closed\"".to_owned(), Origin::Code));
+        assert_eq!(told(&described, "q", "on_degraded"), ("\"local\"".to_owned(), at(4)), "it said so");
+        assert_eq!(described.default.unwrap().value("on_degraded").unwrap().from, Origin::Code);
+    }
+}
