@@ -15,6 +15,7 @@ pub mod names;
 mod recorder;
 mod series;
 mod tally;
+mod timed;
 
 use std::sync::{Arc, OnceLock};
 

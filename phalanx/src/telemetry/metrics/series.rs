@@ -12,6 +12,7 @@ use phalanx_core::rejection::{Code, Source};
 use super::instruments::Instruments;
 use super::names::{CODE, ERROR_TYPE, OUTCOME, POLICY, REASON, ROUTE, SOURCE, STATE};
 use super::tally::Tally;
+use super::timed::Timed;
 
 const OUTCOMES: [&str; 5] = ["success", "failure", "neutral", "refused", "cancelled"];
 const SOURCES: [Source; 6] =
@@ -28,7 +29,7 @@ pub(super) struct Series {
     pub(super) number: usize,
     instruments: Arc<Instruments>,
     pub(super) attributes: Attributes<2>,
-    by_outcome: [Attributes<3>; OUTCOMES.len()],
+    by_outcome: [Timed; OUTCOMES.len()],
     by_code: [OnceLock<Box<Attributes<3>>>; Code::ALL.len()],
     by_kind: [OnceLock<Box<Attributes<3>>>; Kind::ALL.len()],
     pub(super) by_phase: [Attributes<3>; PHASES],
@@ -40,7 +41,8 @@ impl Series {
         let name = |name: &str| StringValue::from(Arc::<str>::from(name));
         let attributes = [KeyValue::new(POLICY, name(policy)), KeyValue::new(ROUTE, name(route))];
         let [policy, route] = &attributes;
-        let by_outcome = OUTCOMES.map(|outcome| [KeyValue::new(OUTCOME, outcome), policy.clone(), route.clone()]);
+        let by_outcome =
+            OUTCOMES.map(|outcome| Timed::new([KeyValue::new(OUTCOME, outcome), policy.clone(), route.clone()]));
         let phases = [Phase::Closed, Phase::Open, Phase::HalfOpen];
         let by_phase = phases.map(|phase| [policy.clone(), route.clone(), KeyValue::new(STATE, state(phase))]);
         Self {
@@ -70,7 +72,7 @@ impl Series {
     fn finished(&self, outcome: Option<Outcome>, decision: &Decision) {
         let (outcome, to) = (outcome_number(outcome), &*self.instruments);
         self.ends.add(outcome * SOURCES.len() + source_number(decision.source));
-        to.duration.record(decision.elapsed.as_secs_f64(), &self.by_outcome[outcome]);
+        self.by_outcome[outcome].record(&to.duration, decision.elapsed);
         if let Some(left) = decision.deadline_remaining {
             to.deadline_remaining.record(left.as_secs_f64(), &self.attributes);
         }
