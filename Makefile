@@ -31,10 +31,12 @@ check-lua:
 	else echo "check-lua: skipped, luacheck is not installed"; fi
 
 # Unit, property, conformance and behaviour tests, the examples' own run, and the code in the documentation; once with
-# all features and once with none, because features are additive and must stay so.
+# all features and once with none, because features are additive and must stay so; and metrics over OpenTelemetry's stable
+# API, which most people build, but not with all features.
 tests:
 	$(CARGO) test --locked --all-features
 	$(CARGO) test --locked -p phalanx-core -p phalanx-store-memory --lib
+	$(CARGO) test --locked -p phalanx --no-default-features --features prometheus --test metrics
 
 # Test binaries that need no more than a Redis, whoever runs it. They run once more on one in a container; features as in
 # `tests`, so that nothing is built twice.

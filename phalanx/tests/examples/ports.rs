@@ -1,16 +1,10 @@
-//! The ports example as a newcomer runs it.
+//! Ports of a shop with a policy on each.
 
-use std::process::Command;
+use crate::{cargo, run};
 
 #[test]
 fn the_ports_example_repeats_reads_never_charges_and_stops_asking() {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut example = Command::new(cargo);
-    // All features, so that what `make test` has built is not built again.
-    example.args(["run", "--quiet", "--locked", "--all-features", "--example", "ports"]);
-    let output = example.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{text}{errors}");
+    let text = run(cargo("ports"));
     let expected = "\
 order 1
   1. GET acme: connection reset
