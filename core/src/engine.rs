@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-pub use self::change::{Applied, Plan};
+pub use self::change::{Applied, Noting, Plan};
 use self::policies::Policies;
 use crate::call::Call;
 use crate::classify::Classify;

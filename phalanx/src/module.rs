@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
 use phalanx_core::drain::Gate;
-use phalanx_core::engine::{Applied, Engine, EngineSpec, Plan, Unknown};
+use phalanx_core::engine::{Applied, Engine, EngineSpec, Noting, Plan, Unknown};
 use phalanx_core::error::Error;
 use phalanx_core::event::{Event, Observer};
 use phalanx_core::key::Route;
@@ -124,7 +124,8 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.by_the_program(policy, Engine::retune)
+        let name = policy.name.clone();
+        self.noting(|origins| origins.now_code(&name)).retune(policy)
     }
 
     /// Adds a policy while calls are running.
@@ -132,18 +133,14 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
     pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.by_the_program(policy, Engine::add)
+        let name = policy.name.clone();
+        self.noting(|origins| origins.now_code(&name)).add(policy)
     }
 
-    /// It is the program's before it is changed, so that a file which is read meanwhile leaves it alone.
-    fn by_the_program(
-        &self,
-        policy: Policy,
-        change: fn(&Engine<Backend>, Policy) -> Result<(), ConfigError>,
-    ) -> Result<(), ConfigError> {
-        let name = policy.name.clone();
-        let before = self.origins.lock().now_code(&name);
-        change(&self.engine, policy).inspect_err(|_| self.origins.lock().as_before(&name, before))
+    /// A change that notes who made it before another can be made: a file that is read meanwhile comes before both or after
+    /// both.
+    fn noting<'a>(&'a self, note: impl FnOnce(&mut Origins) + 'a) -> Noting<'a, Backend, impl FnOnce()> {
+        self.engine.noting(move || note(&mut self.origins.lock()))
     }
 
     /// Puts a whole configuration in the place of the present one while calls are running; state is kept as in
@@ -155,11 +152,11 @@ impl ResilienceModule {
     /// changed then.
     pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
         let code = Origins::of_code(&plan.policies, plan.default_policy.is_some(), &plan.levers);
-        let applied = self.engine.apply(plan)?;
-        let mut origins = self.origins.lock();
-        let Origins { pulled, unknown, routes, max_routes, on_degraded, .. } = std::mem::take(&mut *origins);
-        *origins = Origins { pulled, unknown, routes, max_routes, on_degraded, ..code };
-        Ok(applied)
+        let note = |origins: &mut Origins| {
+            let Origins { pulled, unknown, routes, max_routes, on_degraded, .. } = std::mem::take(origins);
+            *origins = Origins { pulled, unknown, routes, max_routes, on_degraded, ..code };
+        };
+        self.noting(note).apply(plan)
     }
 
     /// Pulls a lever of a policy, or of every one (`"*"`), in the place of what was pulled or configured before: calls
@@ -168,15 +165,18 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the lever, or that no policy has this name; nothing is changed then.
     pub fn pull(&self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
-        self.engine.pull(policy, lever)?;
-        self.origins.lock().pulled.insert(policy.to_owned());
-        Ok(())
+        let note = |origins: &mut Origins| {
+            origins.pulled.insert(policy.to_owned());
+        };
+        self.noting(note).pull(policy, lever)
     }
 
     /// Releases what was pulled; a lever that is configured holds again. False if nothing was pulled.
     pub fn release(&self, policy: &str) -> bool {
-        self.origins.lock().pulled.remove(policy);
-        self.engine.release(policy)
+        let note = |origins: &mut Origins| {
+            origins.pulled.remove(policy);
+        };
+        self.noting(note).release(policy)
     }
 
     /// The levers that are pulled, by policy; `"*"` for every one.

@@ -1,6 +1,6 @@
 //! Where a value came from, and where all values of a module came from.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -78,13 +78,6 @@ pub(crate) struct Origins {
     pub(crate) on_degraded: OnDegraded,
 }
 
-/// Who gave a policy before the program did.
-#[derive(Debug)]
-pub(crate) struct Before {
-    given: Option<Given>,
-    code: bool,
-}
-
 impl Origins {
     /// All of it was given by the program.
     pub(crate) fn of_code(policies: &[Policy], default: bool, levers: &BTreeMap<String, LeverSpec>) -> Self {
@@ -125,37 +118,20 @@ impl Origins {
     /// Mistakes that only a whole module shows, such as a lever of nobody, with the place of what they are about.
     pub(crate) fn place(&self, mut error: ConfigError) -> ConfigError {
         let parts = [("policies", &self.given), ("levers", &self.levers)];
+        let named =
+            parts.into_iter().flat_map(|(part, given)| given.iter().map(move |(name, given)| (part, name, given)));
+        let places: HashMap<String, &Origin> = named
+            .filter_map(|(part, name, given)| Some((format!("{part}.{}", name.escape_debug()), given.values().next()?)))
+            .collect();
         for mistake in error.mistakes.iter_mut().filter(|mistake| mistake.at.is_none()) {
-            let about =
-                parts.iter().flat_map(|(part, given)| given.iter().map(move |(name, given)| (part, name, given)));
-            let mut about = about.filter(|(part, name, _)| mistake.path == format!("{part}.{}", name.escape_debug()));
-            let at = about.next().and_then(|(_, _, given)| given.values().next());
-            mistake.at = at.map(ToString::to_string);
+            mistake.at = places.get(&mistake.path).map(ToString::to_string);
         }
         error
     }
 
-    /// The program gives this policy, whole. Who gave it before is returned.
-    pub(crate) fn now_code(&mut self, policy: &str) -> Before {
-        let given = self.given.remove(policy);
-        Before { given, code: !self.code.insert(policy.to_owned()) }
-    }
-
-    /// It did not come to that.
-    pub(crate) fn as_before(&mut self, policy: &str, before: Before) {
-        if !before.code {
-            self.code.remove(policy);
-        }
-        if let Some(given) = before.given {
-            self.given.insert(policy.to_owned(), given);
-        }
-    }
-
-    /// What files and variables say now is what these say. What the program said meanwhile stays.
-    #[cfg(feature = "config")]
-    pub(crate) fn take_over(&mut self, new: Self) {
-        let Self { given, levers, default, unknown, max_routes, .. } = new;
-        *self = Self { given, levers, default, unknown, max_routes, ..std::mem::take(self) };
-        self.given.retain(|name, _| !self.code.contains(name));
+    /// The program gives this policy, whole.
+    pub(crate) fn now_code(&mut self, policy: &str) {
+        self.given.remove(policy);
+        self.code.insert(policy.to_owned());
     }
 }

@@ -76,6 +76,7 @@ async fn a_policy_that_is_gone_means_what_any_name_means() {
     assert_eq!((applied.policies.len(), applied.default_policy, p.available_slots()), (0, true, Some(2)));
     module.apply(plan([limited(7)])).unwrap();
     assert_eq!((p.available_permits().await.is_some(), p.available_slots()), (true, None), "it is back");
+    assert_eq!(p.describe().version, 4, "what routes hear of only grows");
 }
 
 #[tokio::test]

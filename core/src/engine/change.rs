@@ -50,7 +50,7 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.put(policy, true)
+        self.noting(|| {}).retune(policy)
     }
 
     /// Adds a policy.
@@ -58,20 +58,7 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
     pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
-        self.put(policy, false)
-    }
-
-    fn put(&self, policy: Policy, known: bool) -> Result<(), ConfigError> {
-        let mut mistakes = policy.mistakes();
-        self.change(|policies| {
-            if policies.is_named(&policy.name) != known {
-                let reason = if known { "no policy has this name" } else { "a policy has this name already" };
-                mistakes.push(wrong(&policy.name, reason));
-            }
-            refuse_if_any(mistakes)?;
-            policies.put(policy);
-            Ok(())
-        })
+        self.noting(|| {}).add(policy)
     }
 
     /// Puts a whole configuration in the place of the present one. A policy that the plan does not name any more means
@@ -81,25 +68,7 @@ impl<S: Store> Engine<S> {
     /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
     /// changed then.
     pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
-        self.revise(|_| plan)
-    }
-
-    /// The same with a plan that is made of the present one, and of nothing that may be out of date: other changes wait
-    /// meanwhile. So it must be quick, and must not ask the engine.
-    ///
-    /// # Errors
-    /// As for [`apply`](Self::apply).
-    pub fn revise(&self, make: impl FnOnce(Plan) -> Plan) -> Result<Applied, ConfigError> {
-        self.change(|policies| {
-            let (new, mut mistakes) = policies.planned(make(policies.plan()));
-            let in_use: BTreeSet<_> = self.slots().iter().map(|slot| slot.latest().policy.name.clone()).collect();
-            let lost = in_use.iter().filter(|name| new.find(name).is_none());
-            mistakes.extend(lost.map(|name| wrong(name, "is in use, and without it the name would mean nothing")));
-            refuse_if_any(mistakes)?;
-            let applied = policies.difference(&new);
-            *policies = new;
-            Ok(applied)
-        })
+        self.noting(|| {}).apply(plan)
     }
 
     /// Pulls a lever of a policy, or of every one (`*`), in the place of what was pulled or configured before.
@@ -107,16 +76,12 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// Every mistake of the lever, or that no policy has this name; nothing is changed then.
     pub fn pull(&self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
-        self.change(|policies| {
-            refuse_if_any(policies.lever_mistakes(policy, &lever))?;
-            policies.pull(policy, lever);
-            Ok(())
-        })
+        self.noting(|| {}).pull(policy, lever)
     }
 
     /// Releases what was pulled. A lever that is configured holds again. False if nothing was pulled.
     pub fn release(&self, policy: &str) -> bool {
-        self.change(|policies| policies.release(policy))
+        self.noting(|| {}).release(policy)
     }
 
     /// The levers that are pulled, by policy; `*` for every one.
@@ -125,13 +90,20 @@ impl<S: Store> Engine<S> {
         levers.into_iter().map(|(name, lever)| (name, (*lever).clone())).collect()
     }
 
+    /// One change, for somebody who keeps a record of changes: `note` is called if it is made, before another can be. It
+    /// must not ask the engine.
+    pub fn noting<F: FnOnce()>(&self, note: F) -> Noting<'_, S, F> {
+        Noting { engine: self, note }
+    }
+
     /// Makes a change, lets all routes follow, and tells the observers.
-    fn change<T>(&self, make: impl FnOnce(&mut Policies) -> T) -> T {
+    fn change<T, E>(&self, make: impl FnOnce(&mut Policies) -> Result<T, E>, note: impl FnOnce()) -> Result<T, E> {
         let shared = &self.0;
         let one_at_a_time = shared.retuning.lock();
         let mut policies = shared.policies.write();
         let before = policies.levers();
-        let made = make(&mut policies);
+        let made = make(&mut policies)?;
+        note();
         let (after, now) = (policies.levers(), policies.clone());
         drop(policies);
         // Whoever looked the old policy up did so before we had the lock, and has a slot by now.
@@ -145,7 +117,93 @@ impl<S: Store> Engine<S> {
             let lever = after.get(&policy).map(Arc::as_ref);
             shared.observers.tell_all(What::Lever { policy: &policy, lever });
         }
-        made
+        Ok(made)
+    }
+}
+
+/// A change that is noted if it is made. As the methods of the same names of [`Engine`].
+#[must_use = "nothing is changed yet"]
+pub struct Noting<'a, S: Store, F> {
+    engine: &'a Engine<S>,
+    note: F,
+}
+
+impl<S: Store, F: FnOnce()> Noting<'_, S, F> {
+    /// Changes a policy.
+    ///
+    /// # Errors
+    /// As for [`Engine::retune`].
+    pub fn retune(self, policy: Policy) -> Result<(), ConfigError> {
+        self.put(policy, true)
+    }
+
+    /// Adds a policy.
+    ///
+    /// # Errors
+    /// As for [`Engine::add`].
+    pub fn add(self, policy: Policy) -> Result<(), ConfigError> {
+        self.put(policy, false)
+    }
+
+    fn put(self, policy: Policy, known: bool) -> Result<(), ConfigError> {
+        let mut mistakes = policy.mistakes();
+        let put = |policies: &mut Policies| {
+            if policies.is_named(&policy.name) != known {
+                let reason = if known { "no policy has this name" } else { "a policy has this name already" };
+                mistakes.push(wrong(&policy.name, reason));
+            }
+            refuse_if_any(mistakes)?;
+            policies.put(policy);
+            Ok(())
+        };
+        self.engine.change(put, self.note)
+    }
+
+    /// Puts a whole configuration in the place of the present one.
+    ///
+    /// # Errors
+    /// As for [`Engine::apply`].
+    pub fn apply(self, plan: Plan) -> Result<Applied, ConfigError> {
+        self.revise(|_| plan)
+    }
+
+    /// The same with a plan that is made of the present one, and of nothing that may be out of date: other changes wait
+    /// meanwhile. So it must be quick, and must not ask the engine.
+    ///
+    /// # Errors
+    /// As for [`Engine::apply`].
+    pub fn revise(self, make: impl FnOnce(Plan) -> Plan) -> Result<Applied, ConfigError> {
+        let engine = self.engine;
+        let revise = |policies: &mut Policies| {
+            let (new, mut mistakes) = policies.planned(make(policies.plan()));
+            let in_use: BTreeSet<_> = engine.slots().iter().map(|slot| slot.latest().policy.name.clone()).collect();
+            let lost = in_use.iter().filter(|name| new.find(name).is_none());
+            mistakes.extend(lost.map(|name| wrong(name, "is in use, and without it the name would mean nothing")));
+            refuse_if_any(mistakes)?;
+            let applied = policies.difference(&new);
+            *policies = new;
+            Ok(applied)
+        };
+        engine.change(revise, self.note)
+    }
+
+    /// Pulls a lever.
+    ///
+    /// # Errors
+    /// As for [`Engine::pull`].
+    pub fn pull(self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
+        let pull = |policies: &mut Policies| {
+            refuse_if_any(policies.lever_mistakes(policy, &lever))?;
+            policies.pull(policy, lever);
+            Ok(())
+        };
+        self.engine.change(pull, self.note)
+    }
+
+    /// Releases what was pulled.
+    pub fn release(self, policy: &str) -> bool {
+        let release = |policies: &mut Policies| if policies.release(policy) { Ok(()) } else { Err(()) };
+        self.engine.change(release, self.note).is_ok()
     }
 }
 
@@ -154,11 +212,9 @@ impl<S: Store> Slot<S> {
     fn follow(&self, policies: &Policies) -> bool {
         let old = self.latest().said();
         let Some(mut new) = policies.find(&old.policy.name) else { return false };
-        if !policies.is_named(&old.policy.name) {
-            // What it is by default has no version of its own.
-            new.version = old.version + u64::from(new.policy != old.policy);
-        }
-        let another = new.version != old.version || new.policy != old.policy;
+        // What it is by default has no version of its own, and one that comes back begins anew: here they only grow.
+        let another = new.policy != old.policy || new.version > old.version;
+        new.version = if another { new.version.max(old.version + 1) } else { old.version };
         if another || new.lever != old.lever {
             self.retune(new);
         }

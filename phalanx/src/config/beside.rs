@@ -2,7 +2,9 @@
 //!
 //! The same rule when a module is built and when a running one is given a new configuration.
 
-use phalanx_core::engine::{Applied, Plan};
+use std::cell::Cell;
+
+use phalanx_core::engine::{Applied, EngineSpec, Plan};
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::policy::{OnDegraded, Policy};
 
@@ -35,7 +37,6 @@ impl Config {
         if let (Some(policy), Some(given)) = (&mut default, &mut origins.default) {
             choose(policy, given);
         }
-        // Both are settled when a module is built.
         origins.unknown = origins.unknown.take().or(own.unknown);
         origins.max_routes = origins.max_routes.take().or(own.max_routes);
         Plan { policies, default_policy: default, levers }
@@ -59,25 +60,70 @@ impl ResilienceModule {
         outdated: impl FnOnce() -> bool,
         config: Config,
     ) -> Result<Applied, ConfigError> {
-        let mut made = None;
-        // Made while no other change can come between, so that what the program says just now is not undone. The origins
-        // are not locked afterwards: observers are told of the change, and may want a description.
-        let applied = self.engine.revise(|present| {
+        let made = Cell::new(None);
+        let rules = self.rules_of(&config);
+        // Made while no other change can come between, and noted before another can: what the program says meanwhile is
+        // neither undone nor taken for the file's.
+        let note = || {
+            if let Some(origins) = made.take() {
+                *self.origins.lock() = origins;
+            }
+        };
+        let revise = |present: Plan| {
             if outdated() {
                 return present;
             }
-            let origins = made.insert(self.origins.lock().clone());
-            let mut plan = config.beside(origins);
+            let mut origins = self.origins.lock().clone();
+            let before = (origins.unknown.clone(), origins.max_routes.clone());
+            let mut plan = config.beside(&mut origins);
             plan.policies.extend(present.policies.into_iter().filter(|policy| origins.code.contains(&policy.name)));
             if origins.code_default {
                 plan.default_policy = present.default_policy;
             }
             plan.levers.extend(origins.code_levers.clone());
+            origins.unknown = rules.unknown.still(before.0);
+            origins.max_routes = rules.max_routes.still(before.1);
+            made.set(Some(origins));
             plan
-        });
-        let Some(origins) = made else { return applied };
-        let applied = applied.map_err(|error| origins.place(error))?;
-        self.origins.lock().take_over(origins);
-        Ok(applied)
+        };
+        self.engine.noting(note).revise(revise).map_err(|error| match made.take() {
+            Some(origins) => origins.place(error),
+            None => error,
+        })
+    }
+
+    /// What a configuration says of what was settled when the module was built.
+    fn rules_of(&self, config: &Config) -> Rules {
+        let (unknown, routes) = (self.engine.unknown(), self.origins.lock().routes);
+        let default = EngineSpec::default().max_routes;
+        Rules {
+            unknown: Rule {
+                in_force: config.unknown().unwrap_or_default() == unknown,
+                said: config.origins.unknown.clone(),
+            },
+            max_routes: Rule {
+                in_force: config.max_routes().unwrap_or(default) == routes,
+                said: config.origins.max_routes.clone(),
+            },
+        }
+    }
+}
+
+struct Rules {
+    unknown: Rule,
+    max_routes: Rule,
+}
+
+/// A rule that a running module does not change any more.
+struct Rule {
+    /// Whether what the configuration says is what holds.
+    in_force: bool,
+    said: Option<Origin>,
+}
+
+impl Rule {
+    /// Who said what holds.
+    fn still(self, before: Option<Origin>) -> Option<Origin> {
+        if before == Some(Origin::Code) || !self.in_force { before } else { self.said }
     }
 }

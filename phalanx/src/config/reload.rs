@@ -1,7 +1,7 @@
 //! Follows files while calls are running: a valid change is in force a moment later, anything else changes nothing.
 //!
 //! A thread of its own sleeps until a folder on the way to a file changes, waits until it is quiet, and reads everything
-//! again. What is valid goes through [`Engine::revise`](phalanx_core::engine::Engine::revise): all or nothing, and circuits,
+//! again. What is valid goes through [`Noting::revise`](phalanx_core::engine::Noting::revise): all or nothing, and circuits,
 //! buckets, slots and queues keep their state. What is not is told once, as [`What::ConfigRefused`], and the configuration
 //! before stays in force; so it does when a file vanishes. The program's own policies win, as they did at the start.
 //!
@@ -198,9 +198,11 @@ impl Follower {
 
     /// What is settled when a module is built, and would be something else by this.
     fn settled(&self, config: &Config) -> Vec<Mistake> {
+        // Asked before the origins are locked: a change holds the engine's policies when it locks them.
+        let in_force = self.module.engine.unknown();
         let origins = self.module.origins.lock();
         let by_code = |origin: &Option<Origin>| *origin == Some(Origin::Code);
-        let unknown = config.unknown().unwrap_or_default() != self.module.engine.unknown();
+        let unknown = config.unknown().unwrap_or_default() != in_force;
         let routes = config.max_routes().unwrap_or_else(|| EngineSpec::default().max_routes) != origins.routes;
         let changed = [
             ("unknown", unknown && !by_code(&origins.unknown)),
