@@ -141,6 +141,7 @@ impl<S: Store, F: FnOnce()> Noting<'_, S, F> {
     ///
     /// # Errors
     /// As for [`Engine::add`].
+    #[allow(clippy::should_implement_trait)] // the engine's own word for it
     pub fn add(self, policy: Policy) -> Result<(), ConfigError> {
         self.put(policy, false)
     }
