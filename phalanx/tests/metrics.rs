@@ -180,6 +180,34 @@ async fn a_bulkhead_shows_its_limit_who_is_inside_and_who_waits() {
     assert_eq!(shown(), [2.0, 2.0, 1.0]);
     together.await;
     assert_eq!(shown(), [2.0, 0.0, 0.0]);
+#[tokio::test(start_paused = true)]
+async fn a_circuit_under_a_lever_shows_what_the_lever_says() {
+    let meters = Meters::new();
+    let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND);
+    let (module, pipeline) = metered(&meters, Policy::named("p").breaker(breaker));
+    let states = || {
+        let seen = meters.collect();
+        ["closed", "open", "half_open"].map(|state| seen.value(&BREAKER_STATE, &[P, R, ("state", state)]))
+    };
+    module.pull("p", LeverSpec::force_open()).unwrap();
+    assert_eq!(states(), [Some(0.0), Some(1.0), Some(0.0)]);
+    assert!(module.release("p"));
+    assert_eq!(states(), [Some(1.0), Some(0.0), Some(0.0)]);
+    pipeline.run(broken).await.unwrap_err();
+    module.pull("p", LeverSpec::force_closed()).unwrap();
+    assert_eq!(states(), [Some(1.0), Some(0.0), Some(0.0)], "everybody is let in");
+    assert!(module.release("p"));
+    assert_eq!(states(), [Some(0.0), Some(1.0), Some(0.0)], "it is still open beneath");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lever_makes_no_circuit_where_there_is_none() {
+    let meters = Meters::new();
+    let (module, _pipeline) = metered(&meters, Policy::named("p"));
+    module.pull("p", LeverSpec::force_open()).unwrap();
+    assert_eq!(meters.collect().series(&BREAKER_STATE), []);
+}
+
 }
 
 #[tokio::test]
