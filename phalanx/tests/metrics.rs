@@ -117,6 +117,21 @@ async fn copies_are_counted_with_those_that_won_and_those_that_were_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_copy_that_failed_last_has_won_nothing() {
+    let meters = Meters::new();
+    let policy = Policy::named("p").hedge(HedgeSpec::after(10 * MS)).idempotent();
+    let (_module, pipeline) = metered(&meters, policy);
+    let runs = std::sync::atomic::AtomicU32::new(0);
+    let both_fail = || {
+        let first = runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        after(if first { 15 * MS } else { 20 * MS }, Err(BROKEN)) // at 15 ms and at 30
+    };
+    pipeline.run(both_fail).await.unwrap_err();
+    let seen = meters.collect();
+    assert_eq!((seen.value(&HEDGES, &[P, R]), seen.value(&HEDGES_WON, &[P, R])), (Some(1.0), None));
+}
+
+#[tokio::test(start_paused = true)]
 async fn answers_of_a_fallback_are_counted() {
     let meters = Meters::new();
     let (_module, pipeline) = metered(&meters, Policy::named("p"));
@@ -166,21 +181,6 @@ async fn a_circuit_shows_one_state_at_a_time_and_its_changes_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bulkhead_shows_its_limit_who_is_inside_and_who_waits() {
-    let meters = Meters::new();
-    let (_module, pipeline) = metered(&meters, Policy::named("p").bulkhead(BulkheadSpec::fixed(2).queue(5)));
-    let calls: Vec<_> = (0..3).map(|_| Box::pin(pipeline.run(|| after(SECOND, Ok(1))))).collect();
-    let together = futures_util::future::join_all(calls);
-    let mut together = std::pin::pin!(together);
-    assert!(poll_once(together.as_mut()).is_pending());
-    let shown = || {
-        let seen = meters.collect();
-        [BULKHEAD_LIMIT, BULKHEAD_IN_FLIGHT, BULKHEAD_QUEUE_DEPTH].map(|named| seen.value(&named, &[P, R]).unwrap())
-    };
-    assert_eq!(shown(), [2.0, 2.0, 1.0]);
-    together.await;
-    assert_eq!(shown(), [2.0, 0.0, 0.0]);
-#[tokio::test(start_paused = true)]
 async fn a_circuit_under_a_lever_shows_what_the_lever_says() {
     let meters = Meters::new();
     let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND);
@@ -208,6 +208,21 @@ async fn a_lever_makes_no_circuit_where_there_is_none() {
     assert_eq!(meters.collect().series(&BREAKER_STATE), []);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bulkhead_shows_its_limit_who_is_inside_and_who_waits() {
+    let meters = Meters::new();
+    let (_module, pipeline) = metered(&meters, Policy::named("p").bulkhead(BulkheadSpec::fixed(2).queue(5)));
+    let calls: Vec<_> = (0..3).map(|_| Box::pin(pipeline.run(|| after(SECOND, Ok(1))))).collect();
+    let together = futures_util::future::join_all(calls);
+    let mut together = std::pin::pin!(together);
+    assert!(poll_once(together.as_mut()).is_pending());
+    let shown = || {
+        let seen = meters.collect();
+        [BULKHEAD_LIMIT, BULKHEAD_IN_FLIGHT, BULKHEAD_QUEUE_DEPTH].map(|named| seen.value(&named, &[P, R]).unwrap())
+    };
+    assert_eq!(shown(), [2.0, 2.0, 1.0]);
+    together.await;
+    assert_eq!(shown(), [2.0, 0.0, 0.0]);
 }
 
 #[tokio::test]
