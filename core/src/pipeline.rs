@@ -194,14 +194,17 @@ impl<S: Store> Pipeline<S> {
         Some(stages.store.inspect(breaker, now).await)
     }
 
-    /// The circuit's phase as far as this process knows, and the operator's word above it: nobody is asked. None without
-    /// a breaker.
+    /// The circuit's phase as far as this process knows, and the operator's word above it: nobody is asked. A lever here is
+    /// above a word in the store. While one is forcing the circuit closed the breaker is not in use and its phase is told
+    /// as closed. None without a breaker.
     pub fn known_phase(&self) -> Option<(Phase, Option<Forced>)> {
         let stages = self.slot.latest();
-        match &stages.circuit {
-            Circuit::Breaker { breaker, .. } => Some(stages.store.known_phase(breaker)),
-            Circuit::Throttle(_) | Circuit::None => None,
-        }
+        let Circuit::Breaker { breaker, .. } = &stages.circuit else {
+            // The policy has one and it is not here: only a lever takes it out.
+            return stages.policy.breaker.is_some().then_some((Phase::Closed, Some(Forced::Closed)));
+        };
+        let (phase, word) = stages.store.known_phase(breaker);
+        Some((phase, if stages.shut { Some(Forced::Open) } else { word }))
     }
 
     /// Puts an operator's word above the circuit's phase, or takes it away. False if there is no breaker to obey it.

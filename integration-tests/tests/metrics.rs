@@ -69,20 +69,22 @@ async fn round_trips_outages_and_the_living_are_shown() {
     let replica = Replica::new(&proxy.url(), "metrics-store", 250 * MS);
     replica.until("phalanx_replicas", &[], |live| live == 1.0).await;
     replica.until("phalanx_store_duration_seconds_count", &[], |trips| trips >= 1.0).await;
-    assert_eq!(replica.shows("phalanx_store_degraded", &[]), Some(0.0));
-    assert_eq!(replica.shows("phalanx_store_outages_total", &[]), None);
+    replica.until("phalanx_store_degraded", &[], |degraded| degraded == 0.0).await;
+    // None, unless this machine was busy elsewhere for longer than the budget.
+    let outages = || replica.shows("phalanx_store_outages_total", &[]).unwrap_or_default();
+    let before = outages();
 
     proxy.refuse().await;
     proxy.drop_all().await;
     replica.until("phalanx_store_degraded", &[], |degraded| degraded == 1.0).await;
-    replica.until("phalanx_store_outages_total", &[], |outages| outages == 1.0).await;
+    replica.until("phalanx_store_outages_total", &[], |outages| outages >= before + 1.0).await;
     assert!(replica.shows("phalanx_store_errors_total", &["error_type="]).unwrap() >= 1.0);
     assert!(replica.call("p", true).await);
     assert!(replica.shows("phalanx_executions_total", &["phalanx_source=\"degraded\""]).unwrap() >= 1.0);
 
     proxy.pass().await;
     replica.until("phalanx_store_degraded", &[], |degraded| degraded == 0.0).await;
-    assert_eq!(replica.shows("phalanx_store_outages_total", &[]), Some(1.0));
+    assert!(outages() >= before + 1.0, "what was counted stays");
 }
 
 #[tokio::test]

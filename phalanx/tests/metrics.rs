@@ -117,6 +117,21 @@ async fn copies_are_counted_with_those_that_won_and_those_that_were_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_copy_that_failed_last_has_won_nothing() {
+    let meters = Meters::new();
+    let policy = Policy::named("p").hedge(HedgeSpec::after(10 * MS)).idempotent();
+    let (_module, pipeline) = metered(&meters, policy);
+    let runs = std::sync::atomic::AtomicU32::new(0);
+    let both_fail = || {
+        let first = runs.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        after(if first { 15 * MS } else { 20 * MS }, Err(BROKEN)) // at 15 ms and at 30
+    };
+    pipeline.run(both_fail).await.unwrap_err();
+    let seen = meters.collect();
+    assert_eq!((seen.value(&HEDGES, &[P, R]), seen.value(&HEDGES_WON, &[P, R])), (Some(1.0), None));
+}
+
+#[tokio::test(start_paused = true)]
 async fn answers_of_a_fallback_are_counted() {
     let meters = Meters::new();
     let (_module, pipeline) = metered(&meters, Policy::named("p"));
@@ -163,6 +178,34 @@ async fn a_circuit_shows_one_state_at_a_time_and_its_changes_are_counted() {
     for state in ["closed", "open", "half_open"] {
         assert_eq!(seen.value(&BREAKER_TRANSITIONS, &[P, R, ("state", state)]), Some(1.0), "{state}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_circuit_under_a_lever_shows_what_the_lever_says() {
+    let meters = Meters::new();
+    let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND);
+    let (module, pipeline) = metered(&meters, Policy::named("p").breaker(breaker));
+    let states = || {
+        let seen = meters.collect();
+        ["closed", "open", "half_open"].map(|state| seen.value(&BREAKER_STATE, &[P, R, ("state", state)]))
+    };
+    module.pull("p", LeverSpec::force_open()).unwrap();
+    assert_eq!(states(), [Some(0.0), Some(1.0), Some(0.0)]);
+    assert!(module.release("p"));
+    assert_eq!(states(), [Some(1.0), Some(0.0), Some(0.0)]);
+    pipeline.run(broken).await.unwrap_err();
+    module.pull("p", LeverSpec::force_closed()).unwrap();
+    assert_eq!(states(), [Some(1.0), Some(0.0), Some(0.0)], "everybody is let in");
+    assert!(module.release("p"));
+    assert_eq!(states(), [Some(0.0), Some(1.0), Some(0.0)], "it is still open beneath");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lever_makes_no_circuit_where_there_is_none() {
+    let meters = Meters::new();
+    let (module, _pipeline) = metered(&meters, Policy::named("p"));
+    module.pull("p", LeverSpec::force_open()).unwrap();
+    assert_eq!(meters.collect().series(&BREAKER_STATE), []);
 }
 
 #[tokio::test(start_paused = true)]

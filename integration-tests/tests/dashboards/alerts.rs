@@ -105,6 +105,7 @@ fn the_playbooks_thresholds_are_alerts() {
     is_there("rate_limited", "> 0.02", "5m", "page"); // shed.rate, by the table
     is_there("phalanx_retries_total", "> 2", "5m", "page"); // retry.count_per_req
     is_there("phalanx_store_degraded", "== 1", "1m", "page");
+    is_there("forced_open", "> 0", "1h", "warning"); // ours: nothing else sees a word in Redis
 }
 
 #[test]

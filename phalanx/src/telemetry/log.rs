@@ -1,10 +1,10 @@
 //! Events as log lines: an observer that writes `tracing` events, each at the level of its row in `docs/telemetry.md`.
 //!
 //! What it promises:
-//! * whatever happens to single calls is sampled (`sample.rs`): a storm of refusals is one line in ten seconds, and the next
-//!   line says how many were not written;
-//! * changes of state (a circuit, the store, a drain) are all written: they are rare by nature;
-//! * a level that nobody listens to costs a look at the subscriber's mind, and is neither written nor counted;
+//! * whatever happens to single calls, and to circuits, is sampled (`sample.rs`): a storm of refusals is one line in ten seconds,
+//!   and the next line says how many were not written;
+//! * an operator's words and changes of the store and the process are all written: they are rare by nature;
+//! * a level that nobody in the process listens to costs one comparison, and is neither written nor counted;
 //! * names and reasons come from callers and servers, and are shown without whatever would forge a line.
 //!
 //! Calls are told of inside their span, so a line has the call's fields beside its own.
@@ -24,10 +24,12 @@ use phalanx_core::key::{StateKey, printable};
 
 use self::sample::{Line, Samples};
 
-/// Writes a sampled line: the level is asked first, so that what nobody reads is not counted as left out.
+/// Writes a sampled line: the level is asked first, so that what nobody reads is not counted as left out. Only the
+/// process' level: a subscriber that is asked about an event and is then given none can drop the application's next one from
+/// a layer (tokio-rs/tracing#2519).
 macro_rules! sampled {
     ($log:expr, $level:ident, $line:expr, $key:expr, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {
-        if tracing::event_enabled!(target: "phalanx", tracing::Level::$level)
+        if tracing::level_filters::LevelFilter::current() >= tracing::Level::$level
             && let Some(suppressed) = $log.samples.admit($line, $key, $log.clock.now())
         {
             let suppressed = (suppressed > 0).then_some(suppressed);
@@ -77,7 +79,7 @@ impl Log {
     fn on_key(&self, key: &StateKey, what: &What<'_>) {
         match *what {
             What::Finished { outcome, kind, decision } => self.on_finished(key, outcome, kind, decision),
-            What::Transition(ref change) => on_transition(key, change),
+            What::Transition(ref change) => self.on_transition(key, change),
             What::Forced(Some(forced)) => {
                 let forced = word(forced);
                 keyed!(WARN, "circuit_forced", key, "an operator put a word above the circuit", forced = forced);
@@ -107,6 +109,33 @@ impl Log {
             ref other => self.on_attempt(key, other),
         }
     }
+
+    /// A circuit that flaps, or one on each of many routes, is a storm too.
+    fn on_transition(&self, key: &StateKey, change: &Transition) {
+        let (from, seen) = (change.from.name(), change.seen);
+        match change.to {
+            Phase::Open => {
+                let (failures, calls) = (seen.failures, seen.calls);
+                let (slow, break_ms) = (seen.slow, change.break_for.map(millis));
+                sampled!(
+                    self,
+                    WARN,
+                    Line::CircuitOpened,
+                    key,
+                    "the circuit opened",
+                    from = from,
+                    failures = failures,
+                    slow = slow,
+                    calls = calls,
+                    break_ms = break_ms
+                );
+            }
+            Phase::HalfOpen => {
+                sampled!(self, INFO, Line::CircuitHalfOpen, key, "the circuit is being tried out", from = from);
+            }
+            Phase::Closed => sampled!(self, INFO, Line::CircuitClosed, key, "the circuit closed", from = from),
+        }
+    }
 }
 
 impl Observer for Log {
@@ -115,29 +144,6 @@ impl Observer for Log {
             Some(key) => self.on_key(key, &event.what),
             None => on_process(&event.what),
         }
-    }
-}
-
-fn on_transition(key: &StateKey, change: &Transition) {
-    let (from, seen) = (change.from.name(), change.seen);
-    match change.to {
-        Phase::Open => {
-            let (failures, calls) = (seen.failures, seen.calls);
-            let (slow, break_ms) = (seen.slow, change.break_for.map(millis));
-            keyed!(
-                WARN,
-                "circuit_opened",
-                key,
-                "the circuit opened",
-                from = from,
-                failures = failures,
-                slow = slow,
-                calls = calls,
-                break_ms = break_ms
-            );
-        }
-        Phase::HalfOpen => keyed!(INFO, "circuit_half_open", key, "the circuit is being tried out", from = from),
-        Phase::Closed => keyed!(INFO, "circuit_closed", key, "the circuit closed", from = from),
     }
 }
 

@@ -24,7 +24,7 @@ use opentelemetry::metrics::Meter;
 use phalanx_core::engine::Engine;
 
 pub use self::labels::OTHER;
-use self::recorder::Recorder;
+use self::recorder::{Listening, Recorder};
 use crate::backend::Backend;
 use crate::module::ModuleBuilder;
 
@@ -85,6 +85,6 @@ impl ModuleBuilder {
     pub fn metered_by(mut self, metrics: Metrics) -> Self {
         let recorder = metrics.recorder().clone();
         self.metrics.push(metrics);
-        self.shared_observer(recorder)
+        self.shared_observer(Arc::new(Listening(recorder)))
     }
 }

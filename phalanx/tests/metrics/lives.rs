@@ -49,7 +49,12 @@ async fn a_kept_pipeline_outlives_its_module_and_is_still_counted() {
     drop(module);
     pipeline.run(ok).await.unwrap();
     let one = [("policy", "p"), ("route", "r"), ("outcome", "success")];
-    assert_eq!(meters.collect().histogram(&DURATION, &one).map(|(count, _)| count), Some(1));
+    let ended = [one[0], one[1], one[2], ("source", "local")];
+    let seen = meters.collect();
+    assert_eq!(seen.histogram(&DURATION, &one).map(|(count, _)| count), Some(1));
+    assert_eq!(seen.value(&EXECUTIONS, &ended), Some(1.0));
+    drop(pipeline);
+    assert_eq!(meters.collect().series(&EXECUTIONS), [], "and then nobody is left to count");
 }
 
 #[tokio::test(start_paused = true)]

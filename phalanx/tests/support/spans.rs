@@ -66,6 +66,11 @@ impl Collector {
         self.0.lock().unwrap().events.iter().filter(|event| event.target == "phalanx").cloned().collect()
     }
 
+    /// How many events of a target came.
+    pub fn count(&self, target: &str) -> usize {
+        self.0.lock().unwrap().events.iter().filter(|event| event.target == target).count()
+    }
+
     /// Lines of one kind.
     pub fn lines_of(&self, event: &str) -> Vec<Seen> {
         self.lines().into_iter().filter(|line| line.field("event") == Some(event)).collect()
@@ -90,11 +95,25 @@ pub fn collect() -> (Collector, Collecting) {
 
 /// Collects what these targets let pass.
 pub fn collect_at(targets: Targets) -> (Collector, Collecting) {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = alone();
     let collector = Collector::default();
     let default = set_default(Registry::default().with(collector.clone().with_filter(targets)));
     (collector, Collecting { _default: default, _alone: alone })
+}
+
+/// Collects events in two layers of one subscriber, each with a level of its own. Not for spans.
+pub fn collect_twice(levels: [LevelFilter; 2]) -> ([Collector; 2], Collecting) {
+    let alone = alone();
+    let [one, other] = [Collector::default(), Collector::default()];
+    let layers =
+        Registry::default().with(one.clone().with_filter(levels[0])).with(other.clone().with_filter(levels[1]));
+    let default = set_default(layers);
+    ([one, other], Collecting { _default: default, _alone: alone })
+}
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Place(usize);

@@ -12,7 +12,7 @@ use phalanx_core::drain::Drained;
 use phalanx_core::kind::{Kind, Outcome};
 use phalanx_core::levers::LeverSpec;
 use phalanx_core::rejection::Code;
-use spans::{Seen, collect, collect_at};
+use spans::{Seen, collect, collect_at, collect_twice};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::*;
@@ -148,6 +148,41 @@ fn what_nobody_listens_to_is_neither_written_nor_counted() {
     refuse(1);
     let counts: Vec<_> = seen.lines().iter().map(|line| line.field("suppressed").map(str::to_owned)).collect();
     assert_eq!(counts, [None, Some("2".to_owned())], "not the five that nobody wanted");
+}
+
+#[test]
+fn a_line_that_is_left_out_takes_nothing_from_what_the_application_writes_next() {
+    let ([coarse, fine], _guard) = collect_twice([LevelFilter::INFO, LevelFilter::DEBUG]);
+    let log = Log::new(Clock::manual());
+    let key = StateKey::new("p", ());
+    for _ in 0..2 {
+        log.on_event(&Event { key: Some(&key), what: What::Hedge { copy: 1, after: SECOND } });
+    }
+    tracing::info!(target: "app", "not ours");
+    assert_eq!([&coarse, &fine].map(|layer| layer.lines_of("hedge").len()), [0, 1]);
+    assert_eq!([&coarse, &fine].map(|layer| layer.count("app")), [1, 1]);
+}
+
+#[test]
+fn a_circuit_that_flaps_is_a_line_of_each_change_and_the_next_counts_the_rest() {
+    let (seen, _guard) = collect();
+    let clock = Clock::manual();
+    let log = Log::new(clock.clone());
+    let tell = |route: &str, what| log.on_event(&Event { key: Some(&StateKey::new("p", route)), what });
+    let flap = |route: &str| {
+        tell(route, changed(Phase::Closed, Phase::Open));
+        tell(route, changed(Phase::Open, Phase::HalfOpen));
+        tell(route, changed(Phase::HalfOpen, Phase::Closed));
+    };
+    (0..100).for_each(|_| flap("eu"));
+    flap("us");
+    clock.advance(10 * SECOND);
+    flap("eu");
+    for event in ["circuit_opened", "circuit_half_open", "circuit_closed"] {
+        let lines = seen.lines_of(event);
+        let told: Vec<_> = lines.iter().map(|line| (line.field("route").unwrap(), line.field("suppressed"))).collect();
+        assert_eq!(told, [("eu", None), ("us", None), ("eu", Some("99"))], "{event}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is read when somebody collects: nothing is written down for it while calls run, and no store is asked.
 //!
-//! An SDK keeps callbacks for ever, so they hold the recorder weakly: when its modules are gone they say nothing.
+//! An SDK keeps callbacks for ever, so they hold the recorder weakly: when its modules and their pipelines are
+//! gone they say nothing.
 //! Pipelines that share a series ([`OTHER`](super::OTHER)) are put together: what can be added is added, of permits the
 //! fewest are shown and of delays the longest.
 

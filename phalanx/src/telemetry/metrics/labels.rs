@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use phalanx_core::key::StateKey;
+use phalanx_core::key::{StateKey, printable};
 
 use super::instruments::Instruments;
 use super::series::Series;
@@ -70,38 +70,12 @@ impl Labels {
     }
 }
 
-/// A name as it is written into a series: control characters escaped, cut where it is long.
+/// A name as it is written into a series: what would move a cursor or start a line escaped, cut where it is long.
 pub(super) fn shown(name: &str) -> Cow<'_, str> {
-    if name.len() <= SHOWN && !name.contains(char::is_control) {
-        return Cow::Borrowed(name);
-    }
-    let mut shown: String = name.chars().take(SHOWN).flat_map(Escaped::of).collect();
-    if name.chars().nth(SHOWN).is_some() {
-        shown.push('…');
-    }
-    Cow::Owned(shown)
-}
-
-/// A character, or what stands for it.
-enum Escaped {
-    Plain(Option<char>),
-    Control(std::char::EscapeDefault),
-}
-
-impl Escaped {
-    fn of(c: char) -> Self {
-        if c.is_control() { Self::Control(c.escape_default()) } else { Self::Plain(Some(c)) }
-    }
-}
-
-impl Iterator for Escaped {
-    type Item = char;
-
-    fn next(&mut self) -> Option<char> {
-        match self {
-            Self::Plain(c) => c.take(),
-            Self::Control(escape) => escape.next(),
-        }
+    let name = printable(name);
+    match name.char_indices().nth(SHOWN) {
+        None => name,
+        Some((end, _)) => Cow::Owned(format!("{}…", &name[..end])),
     }
 }
 
@@ -113,6 +87,8 @@ mod tests {
     fn a_hostile_name_is_escaped_and_cut_and_a_plain_one_is_not_touched() {
         assert_eq!(shown("vendor/zürich \"a\""), "vendor/zürich \"a\"");
         assert_eq!(shown("a\r\n\u{1b}[2J"), "a\\r\\n\\u{1b}[2J");
+        assert_eq!(shown("a\u{202e}b\u{2028}c"), "a\\u{202e}b\\u{2028}c");
+        assert_eq!(shown(&"\n".repeat(1_000)).chars().count(), SHOWN + 1, "what is escaped is cut too");
         let long = shown(&"ü".repeat(1_000)).into_owned();
         assert_eq!(long.chars().count(), SHOWN + 1);
     }

@@ -90,7 +90,7 @@ table! {
     HEDGES: Counter "phalanx.hedges" ["{copy}"] (POLICY, ROUTE)
         "copies of slow attempts that were sent" => "phalanx_hedges_total";
     HEDGES_WON: Counter "phalanx.hedges.won" ["{copy}"] (POLICY, ROUTE)
-        "copies whose answer was taken" => "phalanx_hedges_won_total";
+        "copies whose good answer was taken" => "phalanx_hedges_won_total";
     HEDGES_DENIED: Counter "phalanx.hedges.denied" ["{copy}"] (POLICY, ROUTE)
         "copies that were not sent because the budget was used up" => "phalanx_hedges_denied_total";
     FALLBACKS: Counter "phalanx.fallbacks" ["{answer}"] (POLICY, ROUTE)

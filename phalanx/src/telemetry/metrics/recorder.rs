@@ -17,7 +17,8 @@ use super::series::Series;
 use crate::backend::Backend;
 use crate::module::Pipeline;
 
-/// What all modules metered by one [`Metrics`](super::Metrics) share. Modules hold it, and it holds none of them alive.
+/// What all modules metered by one [`Metrics`](super::Metrics) share. Modules and their pipelines hold it, and it
+/// holds none of them alive.
 pub(super) struct Recorder {
     instruments: Arc<Instruments>,
     labels: Labels,
@@ -85,9 +86,31 @@ impl Observer for Recorder {
             _ => {}
         }
     }
+}
+
+/// What a module is given: the recorder, and for each pipeline one who keeps it.
+pub(super) struct Listening(pub(super) Arc<Recorder>);
+
+impl Observer for Listening {
+    fn on_event(&self, event: &Event<'_>) {
+        self.0.on_event(event);
+    }
 
     fn listen_on(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
-        Some(self.labels.series(key))
+        Some(Arc::new(OnKey { series: self.0.labels.series(key), _recorder: self.0.clone() }))
+    }
+}
+
+/// Who listens on one pipeline. It may outlive its module, and what it counts is read through the recorder.
+struct OnKey {
+    series: Arc<Series>,
+    _recorder: Arc<Recorder>,
+}
+
+impl Observer for OnKey {
+    #[inline]
+    fn on_event(&self, event: &Event<'_>) {
+        self.series.on_event(event);
     }
 }
 

@@ -70,6 +70,7 @@ impl Series {
 
     #[inline]
     fn finished(&self, outcome: Option<Outcome>, decision: &Decision) {
+        let won = decision.hedge_won && outcome == Some(Outcome::Success);
         let (outcome, to) = (outcome_number(outcome), &*self.instruments);
         self.ends.add(outcome * SOURCES.len() + source_number(decision.source));
         self.by_outcome[outcome].record(&to.duration, decision.elapsed);
@@ -79,7 +80,7 @@ impl Series {
         if let Some(code) = decision.reason {
             self.rejected(code);
         }
-        if decision.hedge_won {
+        if won {
             to.hedges_won.add(1, &self.attributes);
         }
     }
