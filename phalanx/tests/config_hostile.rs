@@ -163,6 +163,35 @@ fn policies_without_end_are_refused() {
 }
 
 #[test]
+fn levers_without_end_are_refused() {
+    let text = |levers: usize| (0..levers).map(|number| format!("[levers.p{number}]\n")).collect::<String>();
+    assert!(Config::from_toml(&text(10_000)).is_ok());
+    let error = Config::from_toml(&text(10_001)).unwrap_err();
+    assert_eq!(error.mistakes.len(), 1);
+    assert_eq!(first(error), "toml:1: levers: must be at most 10000");
+}
+
+#[test]
+fn a_name_without_end_is_refused_in_a_few_words() {
+    for (table, value) in [("policies", "idempotent = true"), ("levers", "retries = false")] {
+        // Some characters take nine times their place when they are escaped.
+        for letter in ["x", "\u{e0001}"] {
+            let read = |bytes: usize| {
+                let name = letter.repeat(bytes / letter.len());
+                Config::from_toml(&format!("[{table}.\"{name}\"]\n{value}\n"))
+            };
+            assert!(read(128).is_ok(), "{table}");
+            for bytes in [132, (1 << 20) - 100] {
+                let error = read(bytes).unwrap_err();
+                assert_eq!(error.mistakes.len(), 1, "{table}");
+                assert!(error.to_string().len() < 1_000, "{table}: {error}");
+                assert!(error.to_string().ends_with(": a name must be at most 128 bytes long"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
 fn mistakes_without_end_are_told_up_to_a_hundred() {
     let wrong: String = (0..500).map(|number| format!("[policies.p{number}]\ntimeuot = \"1s\"\n")).collect();
     let unreadable = "a = \n".repeat(500);
