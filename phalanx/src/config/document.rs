@@ -17,7 +17,7 @@ use crate::origin::{Origin, Origins};
 pub(crate) const MAX_POLICIES: usize = 10_000;
 
 /// Each is kept in memory; a program may ask for more, a file may not.
-const MAX_ROUTES: u32 = 1_000_000;
+pub(crate) const MAX_ROUTES: u32 = 1_000_000;
 
 /// The top level.
 #[derive(Debug, Default, serde::Deserialize)]
