@@ -233,7 +233,7 @@ impl<S: Store> Engine<S> {
             return Err(Rejection::new(Code::RouteTooLong));
         }
         let shared = &self.0;
-        // Held until the slot stands in the table: see `put`.
+        // Held until the slot stands in the table: see `change`.
         let policies = shared.policies.read();
         let said = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {

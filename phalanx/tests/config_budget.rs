@@ -99,6 +99,14 @@ fn the_header_is_taken_at_its_word() {
 }
 
 #[test]
+fn a_budget_without_end_is_refused() {
+    let wrong = mistakes(&format!("{HEADER}\n{}", ",,,,,\n".repeat(170_000)));
+    assert_eq!((wrong.len(), wrong[100].as_str()), (101, "and maybe more: these are the first 100"));
+    let rows: String = (0..10_001).map(|row| format!("d{row},critical,1,1,1,\n")).collect();
+    assert_eq!(mistakes(&format!("{HEADER}\n{rows}")), ["csv:2: policies: must be at most 10000"]);
+}
+
+#[test]
 fn files_and_variables_change_a_budget_value_by_value() {
     let folder = std::env::temp_dir().join(format!("phalanx-budget-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -87,6 +87,44 @@ fn a_name_is_found_by_the_letters_a_variable_can_have() {
 }
 
 #[test]
+fn a_lever_is_found_by_the_name_of_its_policy() {
+    let text = "[policies.payment-gateway]\ntimeout = \"1s\"\n[policies.\"Stock.EU\"]\ntimeout = \"1s\"\n\
+                [levers.payment-gateway]\nhedging = false\n[levers.of-code]\nhedging = false\n";
+    let (_file, reader) = Scratch::new("levers", text);
+    let variables = [
+        ("PHALANX__LEVERS__PAYMENT_GATEWAY__RETRIES", "false"),
+        ("PHALANX__LEVERS__STOCK_EU__RETRIES", "false"),
+        ("PHALANX__LEVERS__OF_CODE__RETRIES", "false"),
+    ];
+    let (retries, both) =
+        (LeverSpec::default().without_retries(), LeverSpec::default().without_retries().without_hedging());
+    let expected = [("Stock.EU", &retries), ("of-code", &both), ("payment-gateway", &both)];
+    let config = read(reader, variables).unwrap();
+    assert!(config.levers().iter().map(|(name, lever)| (name.as_str(), lever)).eq(expected), "{:?}", config.levers());
+
+    let (_file, reader) = Scratch::new("lever-of-two", "[policies.pay-out]\n[levers.\"pay.out\"]\n");
+    let error = read(reader, [("PHALANX__LEVERS__PAY_OUT__RETRIES", "false")]).unwrap_err();
+    assert!(error.to_string().ends_with(": could mean pay-out or pay.out"), "{error}");
+}
+
+#[test]
+fn the_lever_of_all_is_that_of_every_policy_unless_one_is_called_so() {
+    let name_of = |text: &str, variables: &[(&str, &str)]| {
+        let (_file, reader) = Scratch::new("all", text);
+        let variable = [("PHALANX__LEVERS__ALL__RETRIES", "false")];
+        let config = reader.vars(variables.iter().copied().chain(variable)).read().unwrap();
+        let mut levers = config.levers().iter().filter(|(_, lever)| !lever.retries);
+        (levers.next().unwrap().0.clone(), levers.count())
+    };
+    let expected = |name: &str| (name.to_owned(), 0);
+    assert_eq!(name_of("[policies.p]\n", &[]), expected("*"));
+    assert_eq!(name_of("[levers.\"*\"]\nhedging = false\n", &[]), expected("*"));
+    assert_eq!(name_of("[policies.All]\n", &[]), expected("All"));
+    assert_eq!(name_of("[levers.all]\n", &[]), expected("all"));
+    assert_eq!(name_of("[policies.p]\n", &[("PHALANX__Policies__All__TIMEOUT", "1s")]), expected("all"));
+}
+
+#[test]
 fn a_name_that_could_mean_two_policies_is_a_mistake() {
     let text = "[policies.pay-out]\ntimeout = \"1s\"\n[policies.pay_out]\ntimeout = \"1s\"\n";
     let (_file, reader) = Scratch::new("two", text);

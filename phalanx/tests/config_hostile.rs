@@ -33,7 +33,7 @@ fn verdicts() -> Vec<(&'static str, String)> {
         said("deep_flow.yaml:1", "recursion limit exceeded"),
         said("deep_tables.toml:1", "is nested too deeply"),
         said("deeper_than_parser.json:1", "is nested too deeply"),
-        said("deeper_than_parser.toml:1", "cannot recurse further; max recursion depth met"),
+        said("deeper_than_parser.toml:1", "is nested too deeply"),
         said("duplicate_key.json:1", "the key p is given twice"),
         said("duplicate_key.toml:3", "duplicate key"),
         said("duplicate_key.yaml:4", "the key timeout is given twice"),
@@ -136,10 +136,59 @@ fn a_mark_of_utf_8_is_no_part_of_a_file() {
     assert_eq!(policy(Config::from_json("\u{feff}{\"policies\": {\"p\": {\"idempotent\": true}}}")), expected);
 }
 
+/// A tree is dropped level by level, and every level takes some of the stack.
+#[test]
+fn nesting_by_dots_inside_braces_needs_no_deep_stack() {
+    let key = "a.".repeat(78) + "a";
+    let deep = format!("{key}={{").repeat(79) + &key + "=1" + &"}".repeat(79);
+    let (cut_off, twice) = (deep.trim_end_matches('}').to_owned(), format!("b=1\nb={{{deep}}}"));
+    let spaced = format!("b = [ {{ {} }} ]", deep.replace('.', " . "));
+    let by_dots = format!("[{key}]\n{key}=1");
+    let (key, quoted) = ("a.".repeat(15) + "a", key.replace('a', "\"\"\"a\"\"\""));
+    let just_too_deep = format!("{key}={{").repeat(16) + &key + "=1" + &"}".repeat(16);
+    for text in [deep, cut_off, twice, spaced, by_dots, format!("{quoted}=1"), just_too_deep] {
+        let read = move || Config::from_toml(&text).map(drop).unwrap_err();
+        let error = std::thread::Builder::new().stack_size(512 << 10).spawn(read).unwrap().join().unwrap();
+        assert!(first(error).ends_with(": is nested too deeply"));
+    }
+    let dots = "a.".repeat(100) + &"{[".repeat(100);
+    let harmless = format!("# {dots}\n[levers.p]\nreason = '{dots}'\n");
+    assert!(Config::from_toml(&harmless).is_ok(), "words and comments have dots as they like");
+}
+
 #[test]
 fn policies_without_end_are_refused() {
     let text: String = (0..10_001).map(|number| format!("[policies.p{number}]\nidempotent = true\n")).collect();
     assert_eq!(first(Config::from_toml(&text).unwrap_err()), "toml:1: policies: must be at most 10000");
+}
+
+#[test]
+fn levers_without_end_are_refused() {
+    let text = |levers: usize| (0..levers).map(|number| format!("[levers.p{number}]\n")).collect::<String>();
+    assert!(Config::from_toml(&text(10_000)).is_ok());
+    let error = Config::from_toml(&text(10_001)).unwrap_err();
+    assert_eq!(error.mistakes.len(), 1);
+    assert_eq!(first(error), "toml:1: levers: must be at most 10000");
+}
+
+#[test]
+fn a_name_without_end_is_refused_in_a_few_words() {
+    for (table, value) in [("policies", "idempotent = true"), ("levers", "retries = false")] {
+        // Some characters take nine times their place when they are escaped.
+        for letter in ["x", "\u{e0001}"] {
+            let read = |bytes: usize| {
+                let name = letter.repeat(bytes / letter.len());
+                Config::from_toml(&format!("[{table}.\"{name}\"]\n{value}\n"))
+            };
+            assert!(read(128).is_ok(), "{table}");
+            for bytes in [132, (1 << 20) - 100] {
+                let error = read(bytes).unwrap_err();
+                assert_eq!(error.mistakes.len(), 1, "{table}");
+                assert!(error.to_string().len() < 1_000, "{table}: {error}");
+                assert!(error.to_string().ends_with(": a name must be at most 128 bytes long"), "{error}");
+            }
+        }
+    }
 }
 
 #[test]

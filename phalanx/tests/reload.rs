@@ -200,6 +200,36 @@ async fn a_link_that_is_swapped_on_the_way_is_seen() {
     assert_eq!(permits(&module).await, Some(7));
 }
 
+/// A release that is unpacked beside the one in use, and takes its place by two renames.
+#[tokio::test]
+async fn a_folder_that_is_swapped_on_the_way_is_seen() {
+    let folder = Folder::new();
+    let unpack = |name: &str, text: String| {
+        fs::create_dir_all(folder.path(name).join("conf")).unwrap();
+        fs::write(folder.path(name).join("conf/phalanx.toml"), text).unwrap();
+    };
+    unpack("rel", limited(10));
+    let reader = Config::reader().file(folder.path("rel/conf/phalanx.toml"));
+    let (builder, mut news) = listening(ResilienceModule::in_memory().config(reader.read().unwrap()));
+    let module = builder.build().unwrap();
+    let _following = module.follow(reader).unwrap();
+    for left in [9, 8] {
+        unpack("rel.new", limited(left));
+        fs::rename(folder.path("rel"), folder.path(&format!("rel.{left}"))).unwrap();
+        fs::rename(folder.path("rel.new"), folder.path("rel")).unwrap();
+        loop {
+            match news.next().await {
+                Told::Applied(changed) => break assert_eq!(changed, 1),
+                Told::Refused(reason) => assert!(reason.contains("cannot be read"), "between the two: {reason}"),
+            }
+        }
+        assert_eq!(permits(&module).await, Some(left));
+    }
+    fs::write(folder.path("rel/conf/phalanx.toml"), limited(7)).unwrap();
+    assert_eq!(news.next().await, Told::Applied(1), "and the file where it is now");
+    assert_eq!(permits(&module).await, Some(7));
+}
+
 #[tokio::test]
 async fn what_the_program_says_wins_at_every_reload() {
     let folder = Folder::new();
@@ -282,10 +312,13 @@ async fn who_follows_hears_of_what_was_written_before() {
     assert_eq!((news.next().await, permits(&module).await), (Told::Applied(1), Some(9)));
     drop(following);
     folder.put("phalanx.toml", limited(8));
-    assert!(news.is_silent(), "nobody follows any more");
     fs::remove_file(folder.path("phalanx.toml")).unwrap();
     assert!(module.follow(reader(&folder)).is_err());
     assert_eq!(permits(&module).await, Some(9));
+    // Who still followed would hold the module, and with it the other end of the news.
+    drop(module);
+    let end = tokio::time::timeout(Duration::from_secs(20), news.0.recv()).await.expect("nobody follows any more");
+    assert_eq!(end, None);
 }
 
 /// The fixtures that `config_hostile.rs` judges one by one, and some that are made on the spot.

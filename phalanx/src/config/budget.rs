@@ -23,7 +23,9 @@ use std::sync::Arc;
 use csv::StringRecord;
 use phalanx_core::policy::validate::Mistake;
 
+use super::document::MAX_POLICIES;
 use super::nearest::nearest;
+use super::read::MAX_MISTAKES;
 use super::tree::{Node, Shown, Table, Value};
 use crate::origin::Origin;
 
@@ -40,6 +42,10 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let mut mistakes = Vec::new();
     let mut columns = None;
     for record in reader.records() {
+        // What follows would change nothing about the answer: one policy too many is enough to be refused.
+        if mistakes.len() >= MAX_MISTAKES || policies.len() > MAX_POLICIES {
+            break;
+        }
         let record = match record {
             Ok(record) => record,
             Err(error) => {
@@ -216,4 +222,20 @@ fn word(text: &str) -> Value {
 
 fn millis(millis: u64) -> Value {
     Value::Text(format!("{millis}ms"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_without_end_is_read_no_further_than_it_is_of_use() {
+        let header = COLUMNS.join(",") + "\n";
+        let parse = |rows: String| parse(&"csv".into(), &(header.clone() + &rows));
+        let wrong = parse(",,,,,\n".repeat(170_000)).unwrap_err();
+        assert!((MAX_MISTAKES..MAX_MISTAKES + COLUMNS.len()).contains(&wrong.len()), "{}", wrong.len());
+        let many = parse((0..30_000).map(|row| format!("d{row},critical,1,1,1,\n")).collect()).unwrap();
+        let policies = many.as_table().and_then(|top| top["policies"].as_table()).unwrap();
+        assert_eq!(policies.len(), MAX_POLICIES + 1, "enough to say that they are too many");
+    }
 }

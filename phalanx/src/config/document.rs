@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use phalanx_core::engine::Unknown;
+use phalanx_core::key::MAX_NAME_BYTES;
 use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::{ConfigError, Mistake};
@@ -12,11 +13,11 @@ use super::read::Mistakes;
 use super::tree::{Node, Step, Table, Value};
 use crate::origin::{Origin, Origins};
 
-/// More than any service has, and few enough to be held and compared.
-const MAX_POLICIES: usize = 10_000;
+/// More than any service has, and few enough to be held and compared. Of levers there are no more than of policies.
+pub(crate) const MAX_POLICIES: usize = 10_000;
 
 /// Each is kept in memory; a program may ask for more, a file may not.
-const MAX_ROUTES: u32 = 1_000_000;
+pub(crate) const MAX_ROUTES: u32 = 1_000_000;
 
 /// The top level.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -72,11 +73,22 @@ pub(crate) fn read(mut tree: Node, before: Vec<Mistake>) -> Result<Config, Confi
 
 /// What is easier seen in the tree than in what is read from it.
 fn tidy(tree: &mut Node, mistakes: &mut Mistakes) {
-    let policies = tree.as_table_mut().and_then(|top| top.get_mut("policies")).and_then(Node::as_table_mut);
-    if let Some(policies) = policies.filter(|policies| policies.len() > MAX_POLICIES) {
-        let at = policies.values().next().map_or(Origin::BuiltIn, |first| first.at.clone());
-        policies.clear();
-        mistakes.note_at(at, vec![Step::key("policies")], &format!("must be at most {MAX_POLICIES}"));
+    for key in ["policies", "levers"] {
+        let named = tree.as_table_mut().and_then(|top| top.get_mut(key)).and_then(Node::as_table_mut);
+        let Some(named) = named else { continue };
+        if named.len() > MAX_POLICIES {
+            let at = named.values().next().map_or(Origin::BuiltIn, |first| first.at.clone());
+            named.clear();
+            mistakes.note_at(at, vec![Step::key(key)], &format!("must be at most {MAX_POLICIES}"));
+        }
+        named.retain(|name, node| {
+            let short = name.len() <= MAX_NAME_BYTES;
+            if !short && !mistakes.are_too_many() {
+                let reason = format!("a name must be at most {MAX_NAME_BYTES} bytes long");
+                mistakes.note_at(node.at.clone(), vec![Step::key(key), Step::key(name)], &reason);
+            }
+            short
+        });
     }
     for (mut way, policy) in policies_of(tree) {
         if let Some(name) = policy.remove("name") {

@@ -1,19 +1,24 @@
 //! Variables of the environment: `PHALANX__POLICIES__PAYMENTS__RETRY__MAX_ATTEMPTS=2`.
 //!
 //! Two underscores are a step down. Case does not matter, and in a policy's name every character that a variable cannot
-//! have is an underscore: `PAYMENT_GATEWAY` is also `payment-gateway`. A list is its words with commas between them.
-//! Everything that begins with `PHALANX__` is meant for us, so a name that leads nowhere is a mistake.
+//! have is an underscore: `PAYMENT_GATEWAY` is also `payment-gateway`, and so is the lever of it. The lever of every
+//! policy, `*`, is `PHALANX__LEVERS__ALL__…`, unless a file or a variable has a policy or a lever called `all`. A list is
+//! its words with commas between them. Everything that begins with `PHALANX__` is meant for us, so a name that leads nowhere is a mistake.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
+use phalanx_core::levers::EVERY_POLICY;
 use phalanx_core::policy::validate::Mistake;
 
 use super::tree::{MAX_DEPTH, Node, Shown, Step, Table, Value, unreadable};
 use crate::origin::Origin;
 
 const PREFIX: &str = "PHALANX__";
+
+/// What stands for [`EVERY_POLICY`], which no variable can be called.
+const ALL: &str = "all";
 
 /// The tree of all variables that are ours, with the names that the tree below it has.
 pub(crate) fn read(variables: Vec<(OsString, OsString)>, below: &Node, mistakes: &mut Vec<Mistake>) -> Node {
@@ -23,11 +28,13 @@ pub(crate) fn read(variables: Vec<(OsString, OsString)>, below: &Node, mistakes:
     };
     // Sorted, so that mistakes come in an order, and the shorter of two ways first.
     let variables: BTreeMap<String, OsString> = variables.into_iter().filter_map(ours).collect();
+    let begins_so = |name: &String| name.to_lowercase().starts_with("phalanx__policies__all__");
+    let all = if variables.keys().any(begins_so) { ALL } else { EVERY_POLICY };
     let mut tree = Node::table(Origin::BuiltIn);
     for (name, value) in variables {
         let at = Origin::Variable(Shown(&name).to_string().into());
         let placed = match value.into_string() {
-            Ok(value) => way_of(&name, below).and_then(|way| place(&mut tree, &way, value, &at)),
+            Ok(value) => way_of(&name, below, all).and_then(|way| place(&mut tree, &way, value, &at)),
             Err(_) => Err("is not UTF-8".to_owned()),
         };
         if let Err(reason) = placed {
@@ -37,7 +44,8 @@ pub(crate) fn read(variables: Vec<(OsString, OsString)>, below: &Node, mistakes:
     tree
 }
 
-fn way_of(variable: &str, below: &Node) -> Result<Vec<String>, String> {
+/// The way to what a variable means. `all` is what the lever of that name is, if nothing below has it.
+fn way_of(variable: &str, below: &Node, all: &str) -> Result<Vec<String>, String> {
     let mut way: Vec<_> = variable[PREFIX.len()..].split("__").map(str::to_lowercase).collect();
     if way.iter().any(String::is_empty) {
         return Err("two underscores are a step down, and a step has no name here".to_owned());
@@ -46,16 +54,22 @@ fn way_of(variable: &str, below: &Node) -> Result<Vec<String>, String> {
         return Err("is nested too deeply".to_owned());
     }
     // What people name themselves; everything else has names of ours.
-    if let [top, name, ..] = way.as_mut_slice()
-        && matches!(top.as_str(), "policies" | "levers")
-    {
-        let known = below.get(&Step::key(top)).and_then(Node::as_table).into_iter().flatten();
-        let mut meant = known.map(|(known, _)| known).filter(|known| folded(known) == *name);
+    let tables: &[_] = match way.first().map(String::as_str) {
+        Some("policies") => &["policies"],
+        // A lever has the name of its policy, which need not have one yet.
+        Some("levers") => &["policies", "levers"],
+        _ => &[],
+    };
+    if let ([_, name, ..], [_, ..]) = (way.as_mut_slice(), tables) {
+        let known = tables.iter().filter_map(|table| below.get(&Step::key(table))?.as_table()).flatten();
+        let meant: BTreeSet<_> = known.map(|(known, _)| known).filter(|known| folded(known) == *name).collect();
+        let mut meant = meant.into_iter();
         match (meant.next(), meant.next()) {
             (Some(one), Some(other)) => {
                 return Err(format!("could mean {} or {}", Shown(one), Shown(other)));
             }
             (Some(one), None) => name.clone_from(one),
+            (None, _) if tables.contains(&"levers") && name == ALL => all.clone_into(name),
             (None, _) => {}
         }
     }

@@ -61,6 +61,7 @@ impl Reader {
     }
 
     /// The environment of this process: `PHALANX__POLICIES__PAYMENTS__TIMEOUT=2s`. Over all files.
+    /// `PHALANX__LEVERS__ALL__RETRIES=false` is the lever of every policy, unless one is called `all`.
     pub fn env(mut self) -> Self {
         self.variables = Variables::Process;
         self

@@ -14,6 +14,8 @@ use schemars::transform::{Transform, transform_subschemas};
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
+use super::document::MAX_ROUTES;
+
 /// What a service does about its dependencies, by name.
 #[derive(JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -31,8 +33,8 @@ struct Document {
     /// What a name means that has no policy, if there is no `default` either. Default `error`.
     #[schemars(default)]
     unknown: Unknown,
-    /// How many (policy, route) pairs are kept at a time; at least 1. Default 10,000.
-    #[schemars(default = "ten_thousand", range(min = 1))]
+    /// How many (policy, route) pairs are kept at a time; at least 1, at most 1,000,000. Default 10,000.
+    #[schemars(default = "ten_thousand", range(min = 1, max = MAX_ROUTES))]
     max_routes: usize,
 }
 

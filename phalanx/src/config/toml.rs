@@ -1,4 +1,8 @@
-//! Files in TOML. The parser refuses duplicate keys and nesting without end by itself, and goes on after a mistake.
+//! Files in TOML. The parser refuses duplicate keys by itself, and goes on after a mistake.
+//!
+//! It also refuses to nest without end, but it counts brackets and the dots of one key apart: eighty of each inside one
+//! another make a tree so deep that dropping it takes more stack than a thread has. So depth is judged before there is a
+//! tree, by the words the parser's own lexer sees.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,6 +10,8 @@ use std::sync::Arc;
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use phalanx_core::policy::validate::Mistake;
+use toml_parser::Source;
+use toml_parser::lexer::TokenKind;
 
 use super::read::MAX_MISTAKES;
 use super::tree::{MAX_DEPTH, Node, Table, Value, unreadable};
@@ -14,6 +20,9 @@ use crate::origin::Origin;
 /// Reads a document.
 pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let lines = Lines::of(name, text);
+    if let Some(place) = too_deep(text) {
+        return Err(vec![unreadable(&lines.at(place..place), TOO_DEEP)]);
+    }
     let (document, errors) = DeTable::parse_recoverable(text);
     let mut mistakes: Vec<Mistake> = Vec::new();
     for error in errors {
@@ -35,6 +44,38 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         .map_err(|mistake| vec![mistake])
 }
 
+const TOO_DEEP: &str = "is nested too deeply";
+
+/// Where more than [`MAX_DEPTH`] brackets are open, or a key has more than so many dots. A bracket is closed only by its
+/// own kind, so what is malformed counts as deeper than it is, never as less deep.
+fn too_deep(text: &str) -> Option<usize> {
+    use TokenKind::{
+        Atom, BasicString, Dot, LeftCurlyBracket, LeftSquareBracket, LiteralString, MlBasicString, MlLiteralString,
+        RightCurlyBracket, RightSquareBracket, Whitespace,
+    };
+    let (mut open, mut dots) = (Vec::new(), 0);
+    for token in Source::new(text).lex() {
+        match token.kind() {
+            Dot => dots += 1,
+            // Of these a key is made, a bad one too, and it ends with anything else.
+            Atom | BasicString | LiteralString | MlBasicString | MlLiteralString | Whitespace => {}
+            other => {
+                dots = 0;
+                match other {
+                    LeftSquareBracket => open.push(RightSquareBracket),
+                    LeftCurlyBracket => open.push(RightCurlyBracket),
+                    _ if open.last() == Some(&other) => drop(open.pop()),
+                    _ => {}
+                }
+            }
+        }
+        if open.len() > MAX_DEPTH || dots > MAX_DEPTH {
+            return Some(token.span().start());
+        }
+    }
+    None
+}
+
 fn table(lines: &Lines, table: DeTable<'_>, depth: usize) -> Result<Table, Mistake> {
     let entry = |(key, value): (Spanned<_>, _)| {
         let at = lines.at(key.span());
@@ -47,7 +88,7 @@ fn node(lines: &Lines, value: Spanned<DeValue<'_>>, depth: usize) -> Result<Node
     let at = lines.at(value.span());
     let value = match value.into_inner() {
         DeValue::Table(_) | DeValue::Array(_) if depth >= MAX_DEPTH => {
-            return Err(unreadable(&at, "is nested too deeply"));
+            return Err(unreadable(&at, TOO_DEEP));
         }
         DeValue::Table(inner) => Value::Table(table(lines, inner, depth + 1)?),
         DeValue::Array(list) => {

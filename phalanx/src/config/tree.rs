@@ -161,9 +161,10 @@ pub(crate) struct Shown<'a>(pub(crate) &'a str);
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LONGEST: usize = 128;
-        let end = self.0.char_indices().nth(LONGEST).map_or(self.0.len(), |(end, _)| end);
-        write!(f, "{}", self.0[..end].escape_debug())?;
-        if end < self.0.len() { f.write_char('…') } else { Ok(()) }
+        // Escaped first, then cut: what is escaped is longer.
+        let mut escaped = self.0.escape_debug();
+        escaped.by_ref().take(LONGEST).try_for_each(|letter| f.write_char(letter))?;
+        if escaped.next().is_some() { f.write_char('…') } else { Ok(()) }
     }
 }
 

@@ -106,6 +106,16 @@ fn the_ranges_of_the_schema_are_those_of_the_specs() {
 }
 
 #[test]
+fn as_many_routes_can_be_written_as_are_read() {
+    let schema = phalanx::config::schema();
+    for (routes, allowed) in [(0, false), (1, true), (1_000_000, true), (1_000_001, false)] {
+        let taken = complaints(&schema, &json!({ "max_routes": routes })).is_empty();
+        let read = Config::from_toml(&format!("max_routes = {routes}")).is_ok();
+        assert_eq!((taken, read), (allowed, allowed), "{routes}");
+    }
+}
+
+#[test]
 fn durations_that_are_read_are_those_that_the_schema_takes() {
     let schema = phalanx::config::schema();
     let mut texts: Vec<String> = ["250ms", "1.5s", "1m 30s", "1m30s", "2 hours", "1day", "0", "10us", "5µs", "3 min"]

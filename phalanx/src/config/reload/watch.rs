@@ -2,7 +2,12 @@
 //!
 //! Editors and deployments seldom write into a file: they put another one in its place by a rename, and Kubernetes
 //! swaps a link on the way to it. A watch on the file itself would go on looking at the old one. So the *folders* are
-//! watched: of the file, and of every link on the way there. Where a folder is missing, the nearest one above it is.
+//! watched, every one on the way from the root to the file and to what links lead to: whatever is put in the place of a
+//! file, a link or a folder rings. Where a folder is missing, those above it are watched.
+//!
+//! Some of them are busy (the root, `/tmp`); they are watched without what is below them, and what happens there to other
+//! names than those on the way is dropped at once, so it costs a comparison and wakes nobody who reads. A folder above
+//! that we may not watch is left out; that of the file itself must be watched.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -26,6 +31,8 @@ const LOOKS: u32 = 8;
 struct Way {
     /// In which something on the way can be replaced.
     folders: BTreeSet<PathBuf>,
+    /// Those of the files themselves, or of what is missing on the way to them.
+    own: BTreeSet<PathBuf>,
     /// How everything on the way is called.
     names: BTreeSet<OsString>,
 }
@@ -45,22 +52,29 @@ impl Way {
             }
             let next = here.join(&step);
             self.names.insert(step);
-            if let Ok(target) = next.read_link() {
+            // The root itself is in no folder.
+            if here.has_root() {
                 self.folders.insert(here.clone());
+            }
+            if let Ok(target) = next.read_link() {
                 links += 1;
                 if links > LINKS {
-                    return;
+                    return self.ends_in(here);
                 }
                 let mut through = steps(&target);
                 through.append(&mut ahead);
                 ahead = through; // an absolute target begins with the root, which takes the place of `here`
             } else if ahead.is_empty() || !next.is_dir() {
-                self.folders.insert(here);
-                return;
+                return self.ends_in(here);
             } else {
                 here = next;
             }
         }
+    }
+
+    fn ends_in(&mut self, folder: PathBuf) {
+        self.folders.insert(folder.clone());
+        self.own.insert(folder);
     }
 }
 
@@ -97,7 +111,13 @@ impl Watch {
             self.files.iter().for_each(|file| way.along(file));
             *self.names.lock() = std::mem::take(&mut way.names);
             // Also those we know: one that was replaced by another of its name is not watched any more.
-            result = way.folders.iter().try_for_each(|it| self.watcher.watch(it, RecursiveMode::NonRecursive));
+            result = Ok(());
+            for folder in &way.folders {
+                let watched = self.watcher.watch(folder, RecursiveMode::NonRecursive);
+                if way.own.contains(folder) {
+                    result = result.and(watched);
+                }
+            }
             let settled = result.is_ok() && way.folders == self.folders;
             for gone in self.folders.difference(&way.folders) {
                 let _ = self.watcher.unwatch(gone); // it may be gone indeed
@@ -157,13 +177,21 @@ mod tests {
         let folders = |path: &str| {
             let mut way = Way::default();
             way.along(&root.join(path));
-            way.folders.into_iter().map(|it| it.strip_prefix(&root).unwrap().to_owned()).collect::<Vec<_>>()
+            assert!(root.ancestors().all(|above| way.folders.contains(above)), "from the root on: {way:?}");
+            assert!(way.own.is_subset(&way.folders), "{way:?}");
+            let below = |folders: BTreeSet<PathBuf>| {
+                let below =
+                    folders.into_iter().filter_map(|it| it.strip_prefix(&root).ok()?.to_str().map(str::to_owned));
+                below.collect::<Vec<_>>().join(" ")
+            };
+            (below(way.folders), below(way.own))
         };
-        assert_eq!(folders("mount/phalanx.toml"), ["elsewhere", "mount", "releases/7"].map(PathBuf::from));
-        assert_eq!(folders("./mount/../releases/7/x.toml"), [PathBuf::from("releases/7")]);
-        assert_eq!(folders("missing/below/x.toml"), [PathBuf::new()], "where it would appear");
+        let expected = |folders: &str, own: &str| (folders.to_owned(), own.to_owned());
+        assert_eq!(folders("mount/phalanx.toml"), expected(" elsewhere mount releases releases/7", "releases/7"));
+        assert_eq!(folders("./mount/../releases/7/x.toml"), expected(" releases releases/7", "releases/7"));
+        assert_eq!(folders("missing/below/x.toml"), expected("", ""), "where it would appear");
         symlink("round", root.join("mount/round")).unwrap();
-        assert_eq!(folders("mount/round"), [PathBuf::from("mount")], "and nobody goes round for ever");
+        assert_eq!(folders("mount/round"), expected(" mount", "mount"), "and nobody goes round for ever");
         std::fs::remove_dir_all(root).unwrap();
     }
 }
