@@ -15,11 +15,10 @@
 
 mod stripe;
 
-use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{self, Poll};
 use std::thread::available_parallelism;
@@ -31,6 +30,7 @@ use tokio::time::{Instant, timeout_at};
 use self::stripe::{AWAKE, Stripe};
 use crate::context::{self, Context};
 use crate::rejection::{Code, Rejection};
+use crate::thread_number::thread_number;
 
 /// When callers are told to come back, unless the gate is told otherwise: by then a balancer has looked elsewhere.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -277,21 +277,6 @@ impl Door {
     pub(crate) fn attach(&self, gate: &Gate) -> bool {
         self.0.get_or_init(|| gate.clone()) == gate
     }
-}
-
-/// A small number of this thread's own; threads that come later wrap around the stripes.
-#[inline]
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
 }
 
 #[cfg(all(test, not(phalanx_model)))]

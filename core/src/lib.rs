@@ -46,7 +46,10 @@ pub mod rng;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod store;
-mod sync;
+#[doc(hidden)] // shared with the stores
+pub mod sync;
 pub mod table;
+#[doc(hidden)] // shared with the stores
+pub mod thread_number;
 pub mod throttle;
 pub mod timeout;

@@ -1,14 +1,14 @@
 //! Atomics and the lock, as a program uses them or, under `--cfg phalanx_model`, as loom explores them (`make model`).
 
 #[cfg(not(phalanx_model))]
-pub(crate) use parking_lot::Mutex;
+pub use parking_lot::Mutex;
 #[cfg(not(phalanx_model))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(phalanx_model)]
-pub(crate) use self::model::Mutex;
+pub use self::model::Mutex;
 #[cfg(phalanx_model)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+pub use loom::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(phalanx_model)]
 mod model {
@@ -16,14 +16,16 @@ mod model {
 
     /// Loom's lock with the one method we use, without its poisoning.
     #[derive(Debug)]
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+    pub struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
+        /// A lock around a value.
+        pub fn new(value: T) -> Self {
             Self(loom::sync::Mutex::new(value))
         }
 
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        /// Waits for the lock.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
             match self.0.lock() {
                 Ok(guard) => guard,
                 Err(poisoned) => poisoned.into_inner(),

@@ -17,10 +17,10 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rate_limit::{Level, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{Ask, Grant};
+use phalanx_core::sync::{AtomicU64, Mutex, Ordering};
 use phalanx_core::table::{Entry, Worth};
 
 use crate::line::Line;
-use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Stands in the word while the shape changes.
 const FROZEN: u64 = u64::MAX;

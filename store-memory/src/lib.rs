@@ -17,7 +17,6 @@ mod front;
 mod line;
 mod locks;
 mod stripes;
-mod sync;
 
 use std::sync::Arc;
 use std::time::Duration;

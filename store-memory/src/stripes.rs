@@ -5,9 +5,10 @@
 //! another epoch or slice in it takes the old count out first. Nothing is lost and nothing is counted twice: a word is
 //! only ever replaced by compare-and-swap or taken by swap.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
+
+use phalanx_core::thread_number::thread_number;
 
 use crate::line::Line;
 
@@ -95,21 +96,6 @@ impl Stripes {
         });
         taken.filter_map(Batch::of)
     }
-}
-
-/// A small number of this thread's own; threads that come later wrap around the stripes.
-#[inline]
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
 }
 
 #[cfg(all(test, not(phalanx_model)))]

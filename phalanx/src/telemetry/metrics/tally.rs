@@ -3,9 +3,10 @@
 //! Counters only ever grow, so a reader that adds the stripes up while others count sees no more than has happened and
 //! no less than it saw before.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
+
+use phalanx_core::thread_number::thread_number;
 
 /// More stripes than this do not pay for their memory.
 const MOST: usize = 8;
@@ -36,21 +37,6 @@ impl<const N: usize> Tally<N> {
     pub(super) fn sums(&self) -> [u64; N] {
         std::array::from_fn(|counter| self.0.iter().map(|stripe| stripe.0[counter].load(Ordering::Relaxed)).sum())
     }
-}
-
-/// A small number of this thread's own; threads that come later wrap around the stripes.
-#[inline]
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
 }
 
 #[cfg(test)]
