@@ -60,6 +60,18 @@ fn who_follows_and_who_applies_never_wait_for_each_other() {
 }
 
 #[test]
+fn a_word_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
+    for _ in 0..300 {
+        let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
+        let policy = Policy::named("p").timeout(7 * SECOND);
+        together(|| drop(module.apply_config(file(2)).unwrap()), || module.retune(policy).unwrap());
+        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::Code));
+        let described = module.pipeline("p", ()).unwrap().describe();
+        assert_eq!(described.stages, [StageDescription::Timeout(7 * SECOND)]);
+    }
+}
+
+#[test]
 fn a_plan_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
     for _ in 0..300 {
         let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();

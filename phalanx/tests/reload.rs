@@ -253,25 +253,6 @@ async fn what_the_program_says_wins_at_every_reload() {
     assert_eq!(described.stages, [StageDescription::Timeout(2 * SECOND)]);
 }
 
-#[test]
-fn a_word_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
-    let file = |millis: u64| Config::from_toml(&format!("[policies.p]\ntimeout = \"{millis}ms\"\n")).unwrap();
-    for _ in 0..300 {
-        let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
-        let (newer, barrier) = (file(2), std::sync::Barrier::new(2));
-        std::thread::scope(|threads| {
-            threads.spawn(|| {
-                barrier.wait();
-                module.apply_config(newer).unwrap();
-            });
-            barrier.wait();
-            module.retune(Policy::named("p").timeout(7 * SECOND)).unwrap();
-        });
-        let described = module.pipeline("p", ()).unwrap().describe();
-        assert_eq!(described.stages, [StageDescription::Timeout(7 * SECOND)]);
-    }
-}
-
 #[tokio::test]
 async fn levers_in_a_file_are_pulled_and_released() {
     let folder = Folder::new();
