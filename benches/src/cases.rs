@@ -7,7 +7,7 @@ mod attribute;
 mod layer;
 mod pass_through;
 mod queue;
-mod refused_open;
+mod rejected_open;
 mod stack;
 mod stages_alone;
 
@@ -30,7 +30,7 @@ pub(crate) fn all(runtimes: &Runtimes) -> Result<Vec<Case>, Box<dyn Error>> {
     cases.extend(stack::cases(runtimes)?);
     cases.push(attribute::case()?);
     cases.push(layer::case()?);
-    cases.push(refused_open::case()?);
+    cases.push(rejected_open::case()?);
     cases.extend(stages_alone::cases()?);
     cases.extend(queue::cases()?);
     Ok(cases)
@@ -42,7 +42,7 @@ mod tests {
     use crate::contender::Runtimes;
 
     #[test]
-    fn every_contender_admits_or_refuses_as_its_case_expects() {
+    fn every_contender_admits_or_rejects_as_its_case_expects() {
         let runtimes = Runtimes::start().unwrap();
         let _timers = runtimes.enter_one_thread();
         for case in all(&runtimes).unwrap() {

@@ -22,7 +22,7 @@ const TASKS: u64 = 64;
 
 /// Something that can make one call, and the next one when that has ended.
 pub(crate) trait Caller: Send + 'static {
-    /// Makes one call; true if it was admitted and answered, false if it was refused.
+    /// Makes one call; true if it was admitted and answered, false if it was rejected.
     fn call(&mut self) -> impl Future<Output = bool> + Send;
 }
 
@@ -31,8 +31,8 @@ pub(crate) trait Caller: Send + 'static {
 pub(crate) enum Expectation {
     /// Every call is admitted and answered.
     Admitted,
-    /// Every call is refused before the operation is started.
-    Refused,
+    /// Every call is rejected before the operation is started.
+    Rejected,
 }
 
 /// Makes the given number of calls and says how many of them were admitted.
@@ -56,9 +56,9 @@ impl Contender {
         Self::new(name, move |calls| poll_to_the_end(admitted(&mut caller, calls)))
     }
 
-    /// The same contender for a case in which every call is to be refused.
-    pub(crate) fn refusing(self) -> Self {
-        Self { expectation: Expectation::Refused, ..self }
+    /// The same contender for a case in which every call is to be rejected.
+    pub(crate) fn rejecting(self) -> Self {
+        Self { expectation: Expectation::Rejected, ..self }
     }
 
     /// Makes `calls` calls, or says what went otherwise than the case means to measure.
@@ -66,7 +66,7 @@ impl Contender {
         let admitted = (self.batch)(calls);
         let expected = match self.expectation {
             Expectation::Admitted => calls,
-            Expectation::Refused => 0,
+            Expectation::Rejected => 0,
         };
         if admitted == expected {
             return Ok(());

@@ -6,7 +6,7 @@
 //!     ├─ exact.rs      an exact rate limit: ours, naive.rs, limitador.rs
 //!     └─ guarded.rs    breaker and digest, shared and in memory; the whole stack
 //!   commands.rs   what Redis is asked per 1,000 calls
-//!   trips.rs      a trip here, a refusal in another process
+//!   trips.rs      a trip here, a rejection in another process
 //!   hang.rs       what a stopped Redis costs a caller
 //!   server.rs     the Redis; figures.rs  how results are told
 //! ```

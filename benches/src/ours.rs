@@ -8,9 +8,10 @@ pub(crate) mod queue;
 use std::error::Error;
 use std::time::Duration;
 
+use phalanx::standalone::{Bulkhead, CircuitBreaker, RateLimiter};
 use phalanx::{
-    Backoff, BreakerSpec, Bulkhead, BulkheadSpec, CircuitBreaker, Class, Classify, HedgeSpec, Kind, Pipeline, Policy,
-    RateLimitSpec, RateLimiter, ResilienceModule, RetrySpec,
+    Backoff, BreakerSpec, BulkheadSpec, Class, Classify, HedgeSpec, Kind, Pipeline, Policy, RateLimitSpec,
+    ResilienceModule, RetrySpec,
 };
 
 pub(crate) use self::by_name::{by_attribute, by_hand};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Calls a second that no machine makes, so that a limiter counts and never refuses.
+/// Calls a second that no machine makes, so that a limiter counts and never rejects.
 pub(crate) const UNREACHABLE_RATE: u32 = 1_000_000_000;
 
 /// Attempts of a retry, the first one included.
@@ -23,7 +23,7 @@ pub(crate) const HEDGE_DELAY: Duration = Duration::from_millis(500);
 /// The timeout of one attempt.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long an open circuit stays open where it is to refuse: longer than any run.
+/// How long an open circuit stays open where it is to reject: longer than any run.
 pub(crate) const LONG_BREAK: Duration = Duration::from_secs(2 * 3600);
 
 /// The share of failures at which a closed circuit opens.

@@ -3,11 +3,11 @@
 //! ```text
 //!                     a trip condition holds
 //!        ┌────────┐ ───────────────────────────► ┌──────┐ ◄──────────────┐
-//!   ┌──► │ CLOSED │                              │ OPEN │                │ a trial call fails
+//!   ┌──► │ CLOSED │                              │ OPEN │                │ a probe fails
 //!   │    └────────┘                              └──────┘                │
 //!   │  (ramp, if any)                                │ the break is over │
 //!   │                                                ▼                   │
-//!   │   success_threshold trial calls succeed  ┌───────────┐             │
+//!   │   success_threshold probes succeed  ┌───────────┐             │
 //!   └───────────────────────────────────────── │ HALF-OPEN │ ────────────┘
 //!                                              └───────────┘
 //! ```
@@ -18,7 +18,7 @@
 //! * every change of phase starts a new **epoch**; a ticket of an earlier epoch changes nothing, so a late answer
 //!   neither closes, reopens nor prolongs anything;
 //! * in half-open at most `half_open_max_calls` calls hold a **lease**; a lease that was given back, or ran out,
-//!   frees its place, so a lost trial call cannot wedge the circuit;
+//!   frees its place, so a lost probe cannot wedge the circuit;
 //! * only bad news trips: successes are counted, they never open a circuit. (So stores may count them in batches.)
 //! * a clock that steps back (a server's can) prolongs a break by at most one more; see `anchor`.
 
@@ -29,12 +29,12 @@ mod words;
 
 use std::time::Duration;
 
-pub use self::spec::{BreakerSpec, Count, LatencyTrip, RampSpec};
-pub use self::words::{Admission, BreakerView, Forced, Phase, Sample, Seen, Ticket, Transition};
+pub use self::spec::{BreakerSpec, CountBy, LatencyTrip, RampSpec};
+pub use self::words::{Admission, BreakerView, Override, Phase, Sample, Seen, Ticket, Transition};
 use crate::clock::Time;
 use crate::estimate::ring::Ring;
 use crate::kind::Outcome;
-use crate::rejection::Code;
+use crate::rejection::RejectionCode;
 
 /// Trips in close succession that are told apart. A break has long reached its longest by then.
 const MAX_ESCALATION: u32 = 1_000;
@@ -51,7 +51,7 @@ pub struct Breaker {
     /// The latest moment at which something changed.
     at: Time,
     phase: Phase,
-    forced: Option<Forced>,
+    overridden: Option<Override>,
     epoch: u64,
     /// When the phase began.
     since: Time,
@@ -76,7 +76,7 @@ impl Breaker {
         Self {
             at: now,
             phase: Phase::Closed,
-            forced: None,
+            overridden: None,
             epoch: 1,
             since: now,
             until: now,
@@ -95,22 +95,22 @@ impl Breaker {
     pub fn admit(&mut self, now: Time, spec: &BreakerSpec) -> (Admission, Option<Transition>) {
         let now = self.anchor(now, spec);
         let ticket = Ticket { epoch: self.epoch, lease: None };
-        match self.forced {
-            Some(Forced::Open) => {
-                return (refused(Code::ForcedOpen), None);
+        match self.overridden {
+            Some(Override::Open) => {
+                return (rejected(RejectionCode::ForcedOpen), None);
             }
-            Some(Forced::Closed | Forced::Disabled) => return (Admission::Admitted(ticket), None),
-            Some(Forced::MetricsOnly) | None => {}
+            Some(Override::Closed | Override::Disabled) => return (Admission::Admitted(ticket), None),
+            Some(Override::MetricsOnly) | None => {}
         }
         let transition = self.end_break(now);
         let admission = match self.phase {
             Phase::Closed => self.pass(now, spec, ticket),
             Phase::HalfOpen => self.lease(now, spec),
-            Phase::Open => Admission::Refused { code: Code::CircuitOpen, until: self.until },
+            Phase::Open => Admission::Rejected { code: RejectionCode::CircuitOpen, until: self.until },
         };
         let admission = match admission {
             // Outcomes without a lease count in a closed circuit only, so this one reports and decides nothing.
-            Admission::Refused { .. } if self.forced == Some(Forced::MetricsOnly) => Admission::Admitted(ticket),
+            Admission::Rejected { .. } if self.overridden == Some(Override::MetricsOnly) => Admission::Admitted(ticket),
             decided => decided,
         };
         (admission, transition)
@@ -126,7 +126,7 @@ impl Breaker {
         luck: f64,
     ) -> Option<Transition> {
         let now = self.anchor(now, spec);
-        if self.forced == Some(Forced::Disabled) || ticket.epoch != self.epoch {
+        if self.overridden == Some(Override::Disabled) || ticket.epoch != self.epoch {
             return None;
         }
         match self.phase {
@@ -139,7 +139,7 @@ impl Breaker {
     /// Records successes of the present epoch that were counted elsewhere, in the slice they fell into.
     pub fn record_successes(&mut self, now: Time, spec: &BreakerSpec, epoch: u64, slice: u64, count: u64) {
         let now = self.anchor(now, spec);
-        let counted = self.phase == Phase::Closed && self.forced != Some(Forced::Disabled);
+        let counted = self.phase == Phase::Closed && self.overridden != Some(Override::Disabled);
         if count == 0 || epoch != self.epoch || !counted {
             return;
         }
@@ -162,7 +162,7 @@ impl Breaker {
         let now = self.anchor(now, spec);
         // For one window after it closed, the digest still holds what it saw before the trip.
         let stale = self.epoch > 1 && now.since(self.since) < spec.sampling_window;
-        let overruled = stale || matches!(self.forced, Some(Forced::Closed | Forced::Disabled));
+        let overruled = stale || matches!(self.overridden, Some(Override::Closed | Override::Disabled));
         if overruled || self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
             if self.slow_since.take().is_some() {
                 self.at = now;
@@ -177,8 +177,8 @@ impl Breaker {
     }
 
     /// Puts an operator's word above the phase, or takes it away.
-    pub fn force(&mut self, forced: Option<Forced>) {
-        self.forced = forced;
+    pub fn force(&mut self, overridden: Option<Override>) {
+        self.overridden = overridden;
     }
 
     /// Back to a closed circuit that has seen nothing. Tickets that are out no longer count; an operator's word stays.
@@ -208,7 +208,7 @@ impl Breaker {
         let (seen, left, now) = self.seen_from(now);
         BreakerView {
             phase: self.phase,
-            forced: self.forced,
+            overridden: self.overridden,
             epoch: self.epoch,
             calls: seen.calls,
             failures: seen.failures,
@@ -242,12 +242,12 @@ impl Breaker {
 
     /// Whether every call passes without asking: closed, no ramp under way, no operator's word.
     pub fn admits_all(&self) -> bool {
-        self.phase == Phase::Closed && self.forced.is_none() && self.ramp.is_over()
+        self.phase == Phase::Closed && self.overridden.is_none() && self.ramp.is_over()
     }
 
     /// The operator's word, if any.
-    pub const fn forced(&self) -> Option<Forced> {
-        self.forced
+    pub const fn overridden(&self) -> Option<Override> {
+        self.overridden
     }
 
     /// Whether it is as good as one that was never used: closed, nothing in its window, nothing learned.
@@ -269,7 +269,7 @@ impl Breaker {
         seen.slow += u64::from(slow);
         self.streak = if failed { self.streak.saturating_add(1) } else { 0 };
         let trips = (failed || slow) && self.must_trip(now, spec);
-        if trips && self.forced != Some(Forced::Closed) {
+        if trips && self.overridden != Some(Override::Closed) {
             return self.open(now, spec, luck);
         }
         None
@@ -306,7 +306,7 @@ impl Breaker {
     fn lease(&mut self, now: Time, spec: &BreakerSpec) -> Admission {
         let live = |lease: &Lease| lease.expires > now;
         if self.leases.iter().filter(|lease| live(lease)).count() >= spec.half_open_max_calls as usize {
-            return refused(Code::ProbeQuota);
+            return rejected(RejectionCode::ProbeQuota);
         }
         // Forgotten only when somebody takes their place: until then a late answer still counts.
         self.leases.retain(live);
@@ -323,7 +323,7 @@ impl Breaker {
         }
         self.at = now;
         let passes = self.ramp.admits(now, self.since, spec);
-        if passes { Admission::Admitted(ticket) } else { refused(Code::ProbeQuota) }
+        if passes { Admission::Admitted(ticket) } else { rejected(RejectionCode::ProbeQuota) }
     }
 
     fn end_break(&mut self, now: Time) -> Option<Transition> {
@@ -363,8 +363,8 @@ impl Breaker {
     }
 }
 
-const fn refused(code: Code) -> Admission {
-    Admission::Refused { code, until: Time::NEVER }
+const fn rejected(code: RejectionCode) -> Admission {
+    Admission::Rejected { code, until: Time::NEVER }
 }
 
 /// The break after `escalation` trips in close succession. Multiplied step by step, as the Lua port does, so that both

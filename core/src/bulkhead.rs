@@ -28,14 +28,14 @@ mod tests;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-pub use self::aimd::Lowered;
+pub use self::aimd::LimitChange;
 pub use self::limit::Completion;
 use self::limit::Limiter;
 pub use self::queue::{Arrival, Place};
 use self::queue::{Next, Queue, Wake};
 pub use self::spec::{AdaptiveSpec, BulkheadSpec, GradientSpec};
 use crate::clock::{Clock, Time};
-use crate::rejection::Code;
+use crate::rejection::RejectionCode;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
 const QUEUED: u64 = 1 << 63;
@@ -49,7 +49,7 @@ pub(crate) const MOST: u32 = u32::MAX >> 1;
 pub enum Entry {
     /// The slot is there.
     Entered,
-    /// A place in the queue; it is refused at that moment, and its holder has to see to it with a timer.
+    /// A place in the queue; it is rejected at that moment, and its holder has to see to it with a timer.
     Waiting(Place, Time),
 }
 
@@ -134,7 +134,7 @@ impl Bulkhead {
     /// # Errors
     /// `bulkhead_full`: the queue has no place either, for somebody like this.
     #[cold]
-    pub fn enter(&self, who: Arrival) -> Result<Entry, Code> {
+    pub fn enter(&self, who: Arrival) -> Result<Entry, RejectionCode> {
         let (entry, displaced) = {
             let mut queue = self.queue.lock();
             // Raised first: a slot given back from here on is given to the queue.
@@ -146,7 +146,7 @@ impl Bulkhead {
             }
             let Some((place, due, displaced)) = queue.push(who) else {
                 self.lower_flag_if_empty(&queue);
-                return Err(Code::BulkheadFull);
+                return Err(RejectionCode::BulkheadFull);
             };
             (Entry::Waiting(place, due), displaced)
         };
@@ -156,8 +156,8 @@ impl Bulkhead {
         Ok(entry)
     }
 
-    /// Whether a waiter has his slot, or was refused. His place is gone with the answer.
-    pub fn poll(&self, place: Place, waker: &Waker) -> Poll<Result<(), Code>> {
+    /// Whether a waiter has his slot, or was rejected. His place is gone with the answer.
+    pub fn poll(&self, place: Place, waker: &Waker) -> Poll<Result<(), RejectionCode>> {
         // Here and below, a waker is dropped outside the lock: with the last one goes a task, which may come back here.
         let (verdict, _waker) = self.queue.lock().poll(place, waker);
         verdict.map_or(Poll::Pending, Poll::Ready)
@@ -166,8 +166,8 @@ impl Bulkhead {
     /// A waiter's own timer rang: he has his slot after all, or goes for the reason that was due.
     ///
     /// # Errors
-    /// Why he is refused.
-    pub fn give_up(&self, place: Place) -> Result<(), Code> {
+    /// Why he is rejected.
+    pub fn give_up(&self, place: Place) -> Result<(), RejectionCode> {
         let (verdict, _waker) = {
             let mut queue = self.queue.lock();
             let left = queue.leave(place);
@@ -194,12 +194,12 @@ impl Bulkhead {
     }
 
     /// Lets one completion move the limit.
-    pub fn observe(&self, done: &Completion, clock: &Clock) -> Option<Lowered> {
+    pub fn observe(&self, done: &Completion, clock: &Clock) -> Option<LimitChange> {
         self.learn(clock, |limiter| limiter.observe(done))
     }
 
     /// Lets the latency's quantile move the limit; for a limit that is judged by one.
-    pub fn judge(&self, now: Time, quantile: Option<Duration>, clock: &Clock) -> Option<Lowered> {
+    pub fn judge(&self, now: Time, quantile: Option<Duration>, clock: &Clock) -> Option<LimitChange> {
         self.learn(clock, |limiter| limiter.judge(now, quantile))
     }
 
@@ -221,7 +221,7 @@ impl Bulkhead {
         BulkheadView { limit: limit(word) as u32, in_use: in_use(word) as u32, waiting }
     }
 
-    fn learn(&self, clock: &Clock, lesson: impl FnOnce(&mut Limiter) -> Option<Lowered>) -> Option<Lowered> {
+    fn learn(&self, clock: &Clock, lesson: impl FnOnce(&mut Limiter) -> Option<LimitChange>) -> Option<LimitChange> {
         let (told, grown) = {
             let mut limiter = self.limiter.lock();
             let told = lesson(&mut limiter);

@@ -10,7 +10,7 @@ use crate::classify::{Class, Classify, by_error};
 use crate::context::{Context, Criticality, scope};
 use crate::decision::{Decision, Verdict};
 use crate::error::Error;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::fallback::{Fallback, NoFallback, Served, Value, With, WithAsync, default_kinds};
 use crate::kind::{Kind, Kinds};
 use crate::pipeline::{Pipeline, Ride, Terms, carried, walk};
@@ -189,7 +189,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     /// Runs the operation.
     ///
     /// # Errors
-    /// The policy's refusal or the operation's own error, unless the fallback answered.
+    /// The policy's rejection or the operation's own error, unless the fallback answered.
     pub async fn run<T, E, F, Fut>(self, operation: F) -> Result<T, Error<E>>
     where
         C: Classifier<T, E>,
@@ -229,7 +229,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         (served.map(|served| served.value), decision)
     }
 
-    /// Runs each attempt as a task of its own: when the caller is answered (time-out) or goes away, the work goes on
+    /// Runs each attempt as a task of its own: when the caller is answered (timeout) or goes away, the work goes on
     /// in the background. The task's context and its span go with it; a panic in it is the caller's panic.
     ///
     /// # Errors
@@ -285,7 +285,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         let walked = walk(stages, &self.terms, &self.classifier, operation, end).await;
         let (result, kind, gave_up, mut decision, mut trace) = walked;
 
-        // 5 answer: the fallback's word is the last, whoever refused. It is part of the call, and so inside its span.
+        // 5 answer: the fallback's word is the last, whoever rejected. It is part of the call, and so inside its span.
         let served = {
             let mut replacing = pin!(self.replace(result, kind));
             poll_fn(|cx| {
@@ -298,7 +298,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
             decision.degraded = Some(degraded);
             trace.degrade();
             let _in_call = trace.enter_call();
-            pipeline.tell(What::FallbackServed { kind: kind.unwrap_or(Kind::Internal) });
+            pipeline.emit(EventKind::FallbackServed { kind: kind.unwrap_or(Kind::Internal) });
         }
         if let Some(record) = record {
             *record = decision;
@@ -354,5 +354,5 @@ fn failure<S: Store, T, E>(ride: &Ride<'_, S>, result: &Result<T, Error<E>>) -> 
 }
 
 fn missing(rejection: &Rejection) -> Decision {
-    Decision { verdict: Verdict::Refused, reason: Some(rejection.code()), ..Decision::default() }
+    Decision { verdict: Verdict::Rejected, reason: Some(rejection.code()), ..Decision::default() }
 }

@@ -123,9 +123,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_connection_is_infrastructure_a_missing_file_is_not() {
-        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        assert_eq!(refused.classify(), Kind::Infrastructure.into());
+    fn a_rejected_connection_is_infrastructure_a_missing_file_is_not() {
+        let rejected = io::Error::from(io::ErrorKind::ConnectionRefused);
+        assert_eq!(rejected.classify(), Kind::Infrastructure.into());
         let garbled = io::Error::from(io::ErrorKind::InvalidData); // as a TLS handshake that fails reports itself
         assert_eq!(garbled.classify(), Kind::Infrastructure.into());
         let missing = io::Error::from(io::ErrorKind::NotFound);

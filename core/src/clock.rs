@@ -6,7 +6,7 @@
 //! * **manual**: stands still until somebody moves it, also backwards, which no other clock here ever does.
 //!
 //! [`Clock::detect`], the default, follows tokio when it is asked inside a runtime whose time is paused and reads the
-//! system otherwise. Timers (time-outs, back-off, waiting for a permit) are always tokio's: a manual clock moves what
+//! system otherwise. Timers (timeouts, back-off, waiting for a permit) are always tokio's: a manual clock moves what
 //! is computed, never what is slept.
 
 #![allow(clippy::disallowed_methods)] // the one file that may read the real clocks

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::fallback::Degraded;
 use crate::policy::Stage;
-use crate::rejection::{Code, Source};
+use crate::rejection::{RejectionCode, Source};
 
 /// Whether the operation was let through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Verdict {
     #[default]
     Admitted,
     /// It never ran.
-    Refused,
+    Rejected,
 }
 
 /// What was decided about a call.
@@ -25,11 +25,11 @@ pub enum Verdict {
 pub struct Decision {
     /// Whether the operation was let through.
     pub verdict: Verdict,
-    /// The stage that refused or cut off, if one did.
+    /// The stage that rejected or cut off, if one did.
     pub stage: Option<Stage>,
     /// Its reason.
-    pub reason: Option<Code>,
-    /// Whose state it was decided on: the refusing stage's, else the furthest from the fleet's truth that was asked.
+    pub reason: Option<RejectionCode>,
+    /// Whose state it was decided on: the rejecting stage's, else the furthest from the fleet's truth that was asked.
     pub source: Source,
     /// Whole permits left in the rate limit's bucket, if there is one.
     pub remaining: Option<u64>,

@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::stripe::{AWAKE, Stripe};
 use crate::context::{self, Context};
-use crate::rejection::{Code, Rejection};
+use crate::rejection::{Rejection, RejectionCode};
 use crate::thread_number::thread_number;
 
 /// When callers are told to come back, unless the gate is told otherwise: by then a balancer has looked elsewhere.
@@ -79,7 +79,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// An open gate that tells those it refuses to come back after so long. Default one second.
+    /// An open gate that tells those it rejects to come back after so long. Default one second.
     pub fn new(retry_after: Duration) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let threads = available_parallelism().map_or(1, usize::from);
@@ -99,13 +99,13 @@ impl Gate {
     /// `draining`: the gate has stopped letting work in, or the work was cancelled by the end of a drain.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Rejection> {
         let current = Context::current();
-        let stay = self.admit(current).ok_or_else(|| self.refusal())?;
+        let stay = self.admit(current).ok_or_else(|| self.rejection())?;
         let held = Held { gate: self, stay };
         let inside = current.inside(self.id());
         let mut work = pin!(work);
         poll_fn(|cx| match context::bind(inside, || work.as_mut().poll(cx)) {
             Poll::Ready(done) => Poll::Ready(Ok(done)),
-            Poll::Pending if self.cancels(&held.stay, cx) => Poll::Ready(Err(self.refusal())),
+            Poll::Pending if self.cancels(&held.stay, cx) => Poll::Ready(Err(self.rejection())),
             Poll::Pending => Poll::Pending,
         })
         .await
@@ -189,8 +189,8 @@ impl Gate {
         stay.stripe = OUTSIDE;
     }
 
-    pub(crate) fn refusal(&self) -> Rejection {
-        Rejection::new(Code::Draining).retry_in(self.0.retry_after)
+    pub(crate) fn rejection(&self) -> Rejection {
+        Rejection::new(RejectionCode::Draining).retry_in(self.0.retry_after)
     }
 
     /// What marks a task as being inside.

@@ -9,19 +9,19 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-pub use self::change::{Applied, Noting, Plan};
+pub use self::change::{ConfigChange, Noting, PolicySet};
 use self::policies::Policies;
 use crate::call::Call;
 use crate::classify::Classify;
 use crate::drain::{Door, Gate};
 use crate::error::Error;
-use crate::event::{Observer, Observers, What};
+use crate::event::{EventKind, Observer, Observers};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
 use crate::pipeline::{Kept, Pipeline, Slot};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
-use crate::rejection::{Code, Rejection};
+use crate::rejection::{Rejection, RejectionCode};
 use crate::rng::Rng;
 use crate::store::Store;
 use crate::table::Table;
@@ -31,8 +31,8 @@ use crate::table::Table;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Unknown {
-    /// A mistake: wiring fails, calls are refused with `unknown_policy`.
+pub enum UnknownPolicy {
+    /// A mistake: wiring fails, calls are rejected with `unknown_policy`.
     #[default]
     Error,
     /// A policy without stages.
@@ -47,7 +47,7 @@ pub struct EngineSpec {
     /// For every name that has no policy of its own. Default none.
     pub default_policy: Option<Policy>,
     /// What a name without a policy means, if there is no default policy either.
-    pub unknown: Unknown,
+    pub unknown: UnknownPolicy,
     /// Levers that are pulled from the beginning, by policy; `*` for every one.
     pub levers: BTreeMap<String, LeverSpec>,
     /// How many (policy, route) pairs are kept at a time. Default 10,000.
@@ -75,7 +75,7 @@ impl Default for EngineSpec {
         Self {
             policies: Vec::new(),
             default_policy: None,
-            unknown: Unknown::Error,
+            unknown: UnknownPolicy::Error,
             levers: BTreeMap::new(),
             max_routes: 10_000,
             seed: None,
@@ -118,7 +118,7 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// Every mistake of every policy, each with its path.
     pub fn new(store: S, spec: EngineSpec) -> Result<Self, ConfigError> {
-        let plan = Plan { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
+        let plan = PolicySet { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
         let (policies, mut mistakes) = Policies::new(plan, spec.unknown);
         if spec.max_routes == 0 {
             mistakes.push(Mistake::new("max_routes", "must be at least 1"));
@@ -154,7 +154,7 @@ impl<S: Store> Engine<S> {
     /// Runs an operation under a policy on a route.
     ///
     /// # Errors
-    /// The policy's refusal, or the operation's own error.
+    /// The policy's rejection, or the operation's own error.
     pub async fn run<'a, T, E, F, Fut>(
         &self,
         policy: &str,
@@ -197,7 +197,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// What a name without a policy means, if there is no default policy either.
-    pub fn unknown(&self) -> Unknown {
+    pub fn unknown(&self) -> UnknownPolicy {
         self.0.policies.read().unknown()
     }
 
@@ -218,8 +218,8 @@ impl<S: Store> Engine<S> {
     }
 
     /// Tells the observers of something that concerns all of it.
-    pub fn tell(&self, what: What<'_>) {
-        self.0.observers.tell_all(what);
+    pub fn emit(&self, kind: EventKind<'_>) {
+        self.0.observers.emit_all(kind);
     }
 
     /// The store all of it stands on.
@@ -230,7 +230,7 @@ impl<S: Store> Engine<S> {
     #[cold]
     fn first_seen(&self, key: BorrowedKey<'_>) -> Result<Pipeline<S>, Rejection> {
         if key.route.is_some_and(|route| route.len() > MAX_ROUTE_BYTES) {
-            return Err(Rejection::new(Code::RouteTooLong));
+            return Err(Rejection::new(RejectionCode::RouteTooLong));
         }
         let shared = &self.0;
         // Held until the slot stands in the table: see `change`.
@@ -254,7 +254,7 @@ impl<S: Store> Engine<S> {
                     .or_insert_with(|| Arc::new(make(StateKey::overflow(&said.policy.name))))
                     .clone();
                 drop(policies); // an observer may want to change something itself
-                shared.observers.tell(&own, What::RoutesExhausted);
+                shared.observers.emit(&own, EventKind::RoutesExhausted);
                 shared_by_all
             }
         };

@@ -1,4 +1,4 @@
-//! What a caller gets instead of an answer: the policy's refusal, or the operation's own error untouched.
+//! What a caller gets instead of an answer: the policy's rejection, or the operation's own error untouched.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use crate::rejection::Rejection;
 /// The error of a guarded call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error<E> {
-    /// The policy said no, or took the answer away (time-out, deadline).
+    /// The policy said no, or took the answer away (timeout, deadline).
     Rejected(Rejection),
     /// The operation's own error; after retries, the last attempt's.
     Inner(E),
 }
 
 impl<E> Error<E> {
-    /// The refusal, if it is one.
+    /// The rejection, if it is one.
     pub const fn rejection(&self) -> Option<&Rejection> {
         match self {
             Self::Rejected(rejection) => Some(rejection),
@@ -55,7 +55,7 @@ impl<E> From<Rejection> for Error<E> {
     }
 }
 
-/// So that a policy around a guarded call understands it: a refusal inside keeps its kind and its retry-after.
+/// So that a policy around a guarded call understands it: a rejection inside keeps its kind and its retry-after.
 impl<E: Classify> Classify for Error<E> {
     fn classify(&self) -> Class {
         match self {

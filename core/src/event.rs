@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::breaker::{Forced, Transition};
-use crate::bulkhead::Lowered;
+use crate::breaker::{Override, Transition};
+use crate::bulkhead::LimitChange;
 use crate::decision::Decision;
 use crate::drain::Drained;
 use crate::key::StateKey;
@@ -28,14 +28,14 @@ pub struct Event<'a> {
     /// The policy and route it happened on; none for what concerns the store or the process as a whole.
     pub key: Option<&'a StateKey>,
     /// What happened.
-    pub what: What<'a>,
+    pub kind: EventKind<'a>,
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum What<'a> {
-    /// A call is over: answered, failed, refused or given up by its caller. Exactly one per call.
+pub enum EventKind<'a> {
+    /// A call is over: answered, failed, rejected or given up by its caller. Exactly one per call.
     Finished {
         /// What it says about the dependency; none if it never got there.
         outcome: Option<Outcome>,
@@ -77,7 +77,7 @@ pub enum What<'a> {
     /// A copy that would have been sent was not: the budget is used up.
     HedgeBudgetExhausted,
     /// An adaptive bulkhead lowered its limit, because calls are too slow.
-    LimitLowered(Lowered),
+    LimitLowered(LimitChange),
     /// A circuit changed its phase.
     Transition(Transition),
     /// A fallback answered in the dependency's place.
@@ -86,7 +86,7 @@ pub enum What<'a> {
         kind: Kind,
     },
     /// An operator put a word above a circuit's phase, or took it away.
-    Forced(Option<Forced>),
+    Override(Option<Override>),
     /// The policy was changed; calls that start from now on follow it.
     Retuned {
         /// Its version, from 1.
@@ -104,8 +104,8 @@ pub enum What<'a> {
         /// How many policies and levers are not what they were.
         changed: usize,
     },
-    /// A newer configuration was refused whole; the one before stays in force.
-    ConfigRefused {
+    /// A newer configuration was rejected whole; the one before stays in force.
+    ConfigRejected {
         /// Everything that is wrong with it.
         reason: &'a str,
     },
@@ -121,10 +121,10 @@ pub enum What<'a> {
         /// How long it was away.
         outage: Duration,
         /// How many calls were decided in its place.
-        decided_locally: u64,
+        degraded_decisions: u64,
     },
     /// The shared store was asked: one round trip, whatever it carried and for however many callers.
-    StoreAsked {
+    StoreRoundTrip {
         /// From sending it to the last of its replies, or to giving up.
         took: Duration,
         /// What went wrong, in the words of `StoreDegraded`; `call` if only one of the operations did.
@@ -224,26 +224,26 @@ impl Observers {
     }
 
     /// Tells all of something that happened on one policy and route.
-    pub fn tell(&self, key: &StateKey, what: What<'_>) {
-        self.tell_event(Some(key), what);
+    pub fn emit(&self, key: &StateKey, kind: EventKind<'_>) {
+        self.emit_event(Some(key), kind);
     }
 
     /// Tells all of something that concerns the whole store.
-    pub fn tell_all(&self, what: What<'_>) {
-        self.tell_event(None, what);
+    pub fn emit_all(&self, kind: EventKind<'_>) {
+        self.emit_event(None, kind);
     }
 
-    fn tell_event(&self, key: Option<&StateKey>, what: What<'_>) {
+    fn emit_event(&self, key: Option<&StateKey>, kind: EventKind<'_>) {
         if let Some(listeners) = &self.0 {
-            let event = Event { key, what };
-            listeners.iter().for_each(|listener| listener.tell(&event));
+            let event = Event { key, kind };
+            listeners.iter().for_each(|listener| listener.emit(&event));
         }
     }
 }
 
 impl Listener {
     #[inline]
-    fn tell(&self, event: &Event<'_>) {
+    fn emit(&self, event: &Event<'_>) {
         self.unless_broken(|observer| observer.on_event(event));
     }
 
@@ -289,7 +289,7 @@ mod tests {
         let observers = Observers::new(vec![Arc::new(broken), Arc::new(good)]);
         let key = StateKey::new("p", ());
         for _ in 0..10 {
-            observers.tell(&key, What::RetryBudgetExhausted);
+            observers.emit(&key, EventKind::RetryBudgetExhausted);
         }
         assert_eq!(panicked.load(Ordering::Relaxed), PANICS_FORGIVEN);
         assert_eq!(heard.load(Ordering::Relaxed), 10);
@@ -315,7 +315,7 @@ mod tests {
         let observers = Observers::new(vec![Arc::new(Broken(panicked.clone()))]);
         for route in ["a", "b", "c", "d", "e"] {
             let key = StateKey::new("p", route);
-            observers.on(&key).tell(&key, What::RetryBudgetExhausted);
+            observers.on(&key).emit(&key, EventKind::RetryBudgetExhausted);
         }
         assert_eq!(panicked.load(Ordering::Relaxed), PANICS_FORGIVEN);
     }
@@ -337,7 +337,7 @@ mod tests {
         let observers = Observers::new(vec![Arc::new(Named("all", heard.clone())), Arc::new(plain)]);
         for route in ["x", "y"] {
             let key = StateKey::new("p", route);
-            observers.on(&key).tell(&key, What::HedgeBudgetExhausted);
+            observers.on(&key).emit(&key, EventKind::HedgeBudgetExhausted);
         }
         assert_eq!(*heard.lock(), ["on x Some(\"p/x\")", "plain", "all Some(\"p/y\")", "plain"]);
     }

@@ -1,6 +1,6 @@
 //! What to answer when there is no answer: a value, a function of the error, or the last good value.
 //!
-//! A fallback answers last, whoever refused. It steps in for failures of the dependency and refusals of the policy; a
+//! A fallback answers last, whoever rejected. It steps in for failures of the dependency and rejections of the policy; a
 //! domain answer ("no such customer") is an answer, and is left alone unless the filter names its kind.
 //! An `Ok` that was read as a failure (a 503, say) is replaced too, by what needs no error to look at: a value, or the
 //! last good one. An answer that came from here says so: [`Served`].

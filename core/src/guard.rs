@@ -25,7 +25,7 @@ pub struct CallInfo<'a> {
 /// - A guard whose order is below a stage's number stands outside that stage.
 /// - An order from `Stage::Retry` on makes it a guard of attempts: it is asked and told once for each.
 /// - Every `admit` that said yes is followed by exactly one `settle`, in reverse order of admission: also after a
-///   refusal further in, a cancellation or a panic.
+///   rejection further in, a cancellation or a panic.
 /// - A panic in `settle` is the caller's; if the caller has gone, nobody's, and the others are settled all the same.
 pub trait Guard: Send + Sync + 'static {
     /// The name in descriptions.
@@ -37,7 +37,7 @@ pub trait Guard: Send + Sync + 'static {
     /// Lets the call pass, or says why not.
     ///
     /// # Errors
-    /// A refusal, best with the code `guard_refused`.
+    /// A rejection, best with the code `guard_rejected`.
     fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection>;
 
     /// Learns what became of it.

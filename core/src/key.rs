@@ -97,7 +97,7 @@ impl StateKey {
     }
 }
 
-/// A policy's name that lives as long as the process, so that a refusal can carry it without counting references. Names
+/// A policy's name that lives as long as the process, so that a rejection can carry it without counting references. Names
 /// may come from callers (a default policy serves any), so only so many, and none too long, are kept.
 pub(crate) fn intern(name: &str) -> Option<&'static str> {
     const MOST: usize = 4_096;

@@ -14,9 +14,9 @@ use std::str::FromStr;
 pub enum Kind {
     /// An optimistic lock was lost; the same work may succeed at once.
     Concurrency,
-    /// The dependency, or the way to it, is broken: connection refused, 5xx, attempt time-out.
+    /// The dependency, or the way to it, is broken: connection refused, 5xx, attempt timeout.
     Infrastructure,
-    /// Somebody refused for load: 429, a rate limit, a draining peer.
+    /// Somebody rejected for load: 429, a rate limit, a draining peer.
     Throttled,
     /// The caller's time is up.
     Timeout,
@@ -116,7 +116,7 @@ pub enum Outcome {
     Success,
     /// It did not do its job.
     Failure,
-    /// It says nothing either way: refused for load, lost a race.
+    /// It says nothing either way: rejected for load, lost a race.
     Neutral,
     /// The caller went away before there was an answer.
     Cancelled,

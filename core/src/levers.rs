@@ -4,6 +4,7 @@
 //! began, calls that start from now on follow it, and a lever that nobody pulls costs nothing. It holds for this process.
 //! To put a word above a circuit of the whole fleet, use [`Pipeline::force`](crate::pipeline::Pipeline::force).
 
+use crate::breaker::Override;
 use crate::bulkhead::BulkheadSpec;
 use crate::policy::Policy;
 use crate::policy::validate::Mistake;
@@ -20,9 +21,11 @@ const LONGEST_REASON: usize = 512;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct LeverSpec {
-    /// Refuse every call, or let none be refused by breaker or throttle. Default none.
+    /// `open` rejects every call with `forced_open`, whether or not the policy has a breaker; `closed` skips breaker and
+    /// throttle, which record nothing meanwhile. No other override is valid in a lever. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
-    pub force: Option<Force>,
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::LeverForce>"))]
+    pub force: Option<Override>,
     /// Whether copies of slow attempts are sent. Default true: as the policy says.
     pub hedging: bool,
     /// Whether failed attempts are tried again. Default true: as the policy says.
@@ -37,18 +40,6 @@ pub struct LeverSpec {
     pub reason: Option<String>,
 }
 
-/// What the circuit is forced to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Force {
-    /// Every call is refused with `forced_open`, whether or not the policy has a circuit.
-    Open,
-    /// Breaker and throttle are not asked, and learn nothing meanwhile.
-    Closed,
-}
-
 impl Default for LeverSpec {
     fn default() -> Self {
         Self { force: None, hedging: true, retries: true, max_concurrency: None, reason: None }
@@ -56,14 +47,14 @@ impl Default for LeverSpec {
 }
 
 impl LeverSpec {
-    /// Refuses every call.
+    /// Rejects every call.
     pub fn force_open() -> Self {
-        Self { force: Some(Force::Open), ..Self::default() }
+        Self { force: Some(Override::Open), ..Self::default() }
     }
 
-    /// Lets no call be refused by breaker or throttle.
+    /// Lets no call be rejected by breaker or throttle.
     pub fn force_closed() -> Self {
-        Self { force: Some(Force::Closed), ..Self::default() }
+        Self { force: Some(Override::Closed), ..Self::default() }
     }
 
     /// Sends no copies.
@@ -97,8 +88,10 @@ impl LeverSpec {
     /// What is pulled, by the names that logs and gauges use.
     pub fn pulled(&self) -> impl Iterator<Item = &'static str> {
         let force = self.force.map(|force| match force {
-            Force::Open => "force_open",
-            Force::Closed => "force_closed",
+            Override::Open => "force_open",
+            Override::Closed => "force_closed",
+            Override::Disabled => "force_disabled",
+            Override::MetricsOnly => "force_metrics_only",
         });
         let hedging = (!self.hedging).then_some("hedging_off");
         let retries = (!self.retries).then_some("retries_off");
@@ -109,11 +102,13 @@ impl LeverSpec {
     /// Everything that is wrong with it, as the lever of this policy.
     pub fn mistakes(&self, policy: &str) -> Vec<Mistake> {
         let mistake = |field: &str, reason: String| Mistake::new(format!("{}.{field}", path(policy)), reason);
+        let force = self.force.filter(|force| !matches!(force, Override::Open | Override::Closed));
+        let force = force.map(|force| mistake("force", format!("must be open or closed, not {}", force.name())));
         let none = self.max_concurrency == Some(0);
         let none = none.then(|| mistake("max_concurrency", "must be at least 1; force = \"open\" lets none in".into()));
         let long = self.reason.as_ref().is_some_and(|reason| reason.len() > LONGEST_REASON);
         let long = long.then(|| mistake("reason", format!("must be at most {LONGEST_REASON} bytes long")));
-        none.into_iter().chain(long).collect()
+        force.into_iter().chain(none).chain(long).collect()
     }
 
     /// This policy's lever together with the one of every policy: whatever either pulls is pulled, the lower limit
@@ -136,7 +131,7 @@ impl LeverSpec {
         if let Some(most) = self.max_concurrency {
             policy.bulkhead = Some(capped(policy.bulkhead, most));
         }
-        if self.force == Some(Force::Closed) {
+        if self.force == Some(Override::Closed) {
             (policy.breaker, policy.throttle) = (None, None);
         }
         policy
@@ -185,6 +180,19 @@ mod tests {
         assert_eq!(capped.mistakes(), []);
         let raised = LeverSpec::default().max_concurrency(50).applied_to(&policy);
         assert_eq!(raised.bulkhead, policy.bulkhead, "a lever opens nothing that the policy closes");
+    }
+
+    #[test]
+    fn a_lever_forces_a_circuit_open_or_closed_and_nothing_else() {
+        for (force, valid) in [
+            (Override::Open, true),
+            (Override::Closed, true),
+            (Override::Disabled, false),
+            (Override::MetricsOnly, false),
+        ] {
+            let mistakes = LeverSpec { force: Some(force), ..LeverSpec::default() }.mistakes("p");
+            assert_eq!(mistakes.is_empty(), valid, "{force:?}: {mistakes:?}");
+        }
     }
 
     #[test]

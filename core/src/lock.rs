@@ -3,7 +3,7 @@
 //! The exception among the stores: exclusivity fails closed, so every operation can fail, and a lock that cannot be
 //! asked about is a lock that is not held. A lock is lost when its time runs out, whoever notices; so whatever is
 //! written under it carries its *fence*, a number that is higher for every new holder, and whoever keeps what is written
-//! refuses a lower one than it has seen ([`Fences`]). (Kleppmann, "How to do distributed locking", 2016.)
+//! rejects a lower one than it has seen ([`Fences`]). (Kleppmann, "How to do distributed locking", 2016.)
 //!
 //! Beside the lock lies a *mark*, by version: that the work under it was done, and under which fence.
 
@@ -60,7 +60,7 @@ pub trait LockStore: Clone + Send + Sync + 'static {
     ///
     /// # Behaviour
     /// - a free lock is taken for its ttl
-    /// - a lock that is held is refused with the time left
+    /// - a lock that is held is rejected with the time left
     /// - its owner may take it again and keeps its fence
     /// - a lock that ran out is free
     /// - every new holder has a higher fence

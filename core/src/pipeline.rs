@@ -4,7 +4,7 @@
 //!   pipeline.run(operation)
 //!     1 gate      drain · levers · deadline
 //!     2 admit     rate limit → bulkhead (queue) → breaker | throttle
-//!                 each refusal gives back what the stages before it gave
+//!                 each rejection gives back what the stages before it gave
 //!     3 attempt   retry ⟲ hedge ⇉ timeout ⏱ the operation
 //!     4 settle    classify, then record one outcome with everybody who admitted
 //!     5 answer    event · fallback · Result
@@ -34,16 +34,16 @@ pub(crate) use self::slot::Slot;
 pub(crate) use self::stages::{Circuit, Kept, Stages};
 pub(crate) use self::trace::carried;
 pub(crate) use self::walk::walk;
-use crate::breaker::{BreakerView, Forced, Phase};
+use crate::breaker::{BreakerView, Override, Phase};
 use crate::bulkhead::BulkheadView;
 use crate::call::{ByError, Call, Classifier, end_plain};
 use crate::classify::Classify;
 use crate::context::Context;
 use crate::error::Error;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::key::StateKey;
 use crate::kind::Kind;
-use crate::rejection::{Code, Rejection, Source, UNKNOWN};
+use crate::rejection::{Rejection, RejectionCode, Source, UNKNOWN};
 use crate::store::Store;
 
 /// What one call asks for besides its operation.
@@ -83,7 +83,7 @@ impl<S: Store> Pipeline<S> {
     /// Runs an operation under the policy. Its error tells by itself what kind of failure it is.
     ///
     /// # Errors
-    /// The policy's refusal, or the operation's own error.
+    /// The policy's rejection, or the operation's own error.
     pub fn run<T, E, F, Fut>(&self, operation: F) -> impl Future<Output = Result<T, Error<E>>>
     where
         E: Classify,
@@ -98,8 +98,8 @@ impl<S: Store> Pipeline<S> {
     /// around services: as cheap as `run`, where [`call`](Self::call) with its terms is not quite.
     ///
     /// # Errors
-    /// The policy's refusal, or the operation's own error.
-    pub fn run_read_by<T, E, C, F, Fut>(
+    /// The policy's rejection, or the operation's own error.
+    pub fn run_classified<T, E, C, F, Fut>(
         &self,
         classifier: C,
         repeatable: bool,
@@ -135,7 +135,7 @@ impl<S: Store> Pipeline<S> {
         let stages = self.current();
         match &stages.retry {
             Some(retry) if retry.max_attempts > 1 && retry.retry_on.contains(Kind::Infrastructure) => {
-                Err(Rejection::by(stages.name, Code::BlanketRetry, UNKNOWN, Source::Local))
+                Err(Rejection::by(stages.name, RejectionCode::BlanketRetry, UNKNOWN, Source::Local))
             }
             _ => Ok(()),
         }
@@ -161,10 +161,10 @@ impl<S: Store> Pipeline<S> {
 
     /// Whole permits in the rate limit's bucket as far as this process knows: nobody is asked. None without a rate limit,
     /// or if nothing is known of the bucket yet.
-    pub fn known_permits(&self) -> Option<u64> {
+    pub fn cached_permits(&self) -> Option<u64> {
         let stages = self.slot.latest();
         let limit = stages.rate_limit.as_ref()?;
-        Some(stages.store.known_level(&limit.bucket, stages.clock.now())?.permits())
+        Some(stages.store.cached_level(&limit.bucket, stages.clock.now())?.permits())
     }
 
     /// Slots of the bulkhead: how many there are, how many are taken, how many wait for one; none without a bulkhead.
@@ -197,24 +197,24 @@ impl<S: Store> Pipeline<S> {
     /// The circuit's phase as far as this process knows, and the operator's word above it: nobody is asked. A lever here is
     /// above a word in the store. While one is forcing the circuit closed the breaker is not in use and its phase is told
     /// as closed. None without a breaker.
-    pub fn known_phase(&self) -> Option<(Phase, Option<Forced>)> {
+    pub fn cached_phase(&self) -> Option<(Phase, Option<Override>)> {
         let stages = self.slot.latest();
         let Circuit::Breaker { breaker, .. } = &stages.circuit else {
             // The policy has one and it is not here: only a lever takes it out.
-            return stages.policy.breaker.is_some().then_some((Phase::Closed, Some(Forced::Closed)));
+            return stages.policy.breaker.is_some().then_some((Phase::Closed, Some(Override::Closed)));
         };
-        let (phase, word) = stages.store.known_phase(breaker);
-        Some((phase, if stages.shut { Some(Forced::Open) } else { word }))
+        let (phase, word) = stages.store.cached_phase(breaker);
+        Some((phase, if stages.shut { Some(Override::Open) } else { word }))
     }
 
     /// Puts an operator's word above the circuit's phase, or takes it away. False if there is no breaker to obey it.
-    pub async fn force(&self, forced: Option<Forced>) -> bool {
+    pub async fn force(&self, overridden: Option<Override>) -> bool {
         let stages = self.slot.latest();
         let Circuit::Breaker { breaker, .. } = &stages.circuit else {
             return false;
         };
-        stages.store.force(breaker, forced).await;
-        stages.observers.tell(&stages.key, What::Forced(forced));
+        stages.store.force(breaker, overridden).await;
+        stages.observers.emit(&stages.key, EventKind::Override(overridden));
         true
     }
 
@@ -224,13 +224,13 @@ impl<S: Store> Pipeline<S> {
         if let Circuit::Breaker { breaker, .. } = &stages.circuit {
             let now = stages.clock.now();
             if let Some(change) = stages.store.reset(breaker, now).await {
-                stages.observers.tell(&stages.key, What::Transition(change));
+                stages.observers.emit(&stages.key, EventKind::Transition(change));
             }
         }
     }
 
-    pub(crate) fn tell(&self, what: What<'_>) {
-        self.stages.observers.tell(&self.stages.key, what);
+    pub(crate) fn emit(&self, kind: EventKind<'_>) {
+        self.stages.observers.emit(&self.stages.key, kind);
     }
 
     /// The stages to run a call on: the kept ones, unless the policy changed since.

@@ -70,7 +70,7 @@ pub enum OnDegraded {
     Local,
     /// Let every call through (fail open).
     Open,
-    /// Refuse every call with `store_unavailable` (fail closed).
+    /// Reject every call with `store_unavailable` (fail closed).
     Closed,
 }
 
@@ -352,7 +352,7 @@ impl Policy {
         self
     }
 
-    /// The longest a call can take, if anything bounds it: what a trial call's lease is made of.
+    /// The longest a call can take, if anything bounds it: what a probe's lease is made of.
     fn longest_call(&self) -> Option<Duration> {
         if let Some(total) = self.deadline.and_then(|deadline| deadline.total) {
             return Some(total);
@@ -360,7 +360,7 @@ impl Policy {
         let attempts = self.retry.map_or(1, |retry| retry.max_attempts);
         let waits =
             self.retry.map_or(Duration::ZERO, |retry| retry.backoff.max.saturating_mul(attempts.saturating_sub(1)));
-        // A copy has a time-out of its own, from when it is sent.
+        // A copy has a timeout of its own, from when it is sent.
         let longest_attempt = self.timeout?.saturating_add(self.hedge.map_or(Duration::ZERO, |it| it.longest_delay()));
         Some(longest_attempt.saturating_mul(attempts).saturating_add(waits))
     }

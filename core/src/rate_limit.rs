@@ -134,7 +134,7 @@ pub enum Take {
         wait: Duration,
     },
     /// It has not, and nothing was taken.
-    Refused {
+    Rejected {
         /// When they would be there; never, if the bucket cannot hold so many.
         until: Time,
     },
@@ -176,7 +176,7 @@ impl Bucket {
         self.refill(now, rate);
         let need = u64::from(cost).saturating_mul(rate.price);
         if need > rate.capacity {
-            return Take::Refused { until: Time::NEVER };
+            return Take::Rejected { until: Time::NEVER };
         }
         let level = self.level - need as i64;
         if level >= 0 || need == 0 {
@@ -188,7 +188,7 @@ impl Bucket {
             self.level = level;
             return Take::Granted { wait };
         }
-        Take::Refused { until: now.after(wait) }
+        Take::Rejected { until: now.after(wait) }
     }
 
     /// Gives permits back that were taken for `due` and not used. A reservation in the middle of the queue lapses instead:

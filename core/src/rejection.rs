@@ -1,6 +1,6 @@
 //! Why a policy said no: a code out of one table, when to come back, and who decided.
 //!
-//! [`Code`] is that table: name, kind and HTTP status of every refusal stand side by side here, the README prints the
+//! [`RejectionCode`] is that table: name, kind and HTTP status of every rejection stand side by side here, the README prints the
 //! same rows, and a test compares the two.
 
 use std::fmt;
@@ -11,13 +11,13 @@ use crate::clock::micros;
 use crate::key::intern;
 use crate::kind::Kind;
 
-/// The reason of a refusal.
+/// The reason of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 #[repr(u8)]
-pub enum Code {
+pub enum RejectionCode {
     /// The rate limit's bucket is empty.
     RateLimited,
     /// The adaptive throttle sheds in proportion to what the dependency stopped accepting.
@@ -26,11 +26,11 @@ pub enum Code {
     BulkheadFull,
     /// A waiter was shed because the queue is congested.
     BulkheadQueueShed,
-    /// A waiter reached its queue time-out.
+    /// A waiter reached its queue timeout.
     BulkheadQueueTimeout,
     /// The circuit is open.
     CircuitOpen,
-    /// The circuit is being tried out and every trial place is taken.
+    /// The circuit is being tried out and every probe place is taken.
     ProbeQuota,
     /// One attempt took too long.
     AttemptTimeout,
@@ -43,7 +43,7 @@ pub enum Code {
     /// The shared store is away and the policy says `on_degraded = "closed"`.
     StoreUnavailable,
     /// A custom guard said no.
-    GuardRefused,
+    GuardRejected,
     /// No policy has this name.
     UnknownPolicy,
     /// The route's name is longer than `MAX_ROUTE_BYTES`.
@@ -54,7 +54,7 @@ pub enum Code {
     BodyUnreadable,
 }
 
-impl Code {
+impl RejectionCode {
     /// All codes, in the order of the README's table.
     pub const ALL: [Self; 17] = [
         Self::RateLimited,
@@ -69,7 +69,7 @@ impl Code {
         Self::Draining,
         Self::ForcedOpen,
         Self::StoreUnavailable,
-        Self::GuardRefused,
+        Self::GuardRejected,
         Self::UnknownPolicy,
         Self::RouteTooLong,
         Self::BlanketRetry,
@@ -93,7 +93,7 @@ impl Code {
             Self::StoreUnavailable => {
                 ("store_unavailable", Infrastructure, 503, "the shared store is away and the policy fails closed")
             }
-            Self::GuardRefused => ("guard_refused", Infrastructure, 503, "a custom guard refused"),
+            Self::GuardRejected => ("guard_rejected", Infrastructure, 503, "a custom guard rejected"),
             Self::UnknownPolicy => ("unknown_policy", Configuration, 500, "no policy has this name"),
             Self::RouteTooLong => ("route_too_long", Configuration, 500, "the route's name is too long"),
             Self::BlanketRetry => {
@@ -124,7 +124,7 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
+impl fmt::Display for RejectionCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -145,7 +145,7 @@ pub enum Source {
     /// The local twin, because the shared store is away.
     Degraded,
     /// An operator's word.
-    Forced,
+    Override,
     /// Computed and reported, not enforced.
     Shadow,
 }
@@ -158,7 +158,7 @@ impl Source {
             Self::Leased => "leased",
             Self::Local => "local",
             Self::Degraded => "degraded",
-            Self::Forced => "forced",
+            Self::Override => "forced",
             Self::Shadow => "shadow",
         }
     }
@@ -179,13 +179,13 @@ pub struct Rejection {
     policy: Option<&'static str>,
     /// Microseconds until it makes sense to come back.
     wait: u64,
-    code: Code,
+    code: RejectionCode,
     source: Source,
 }
 
 impl Rejection {
-    /// A refusal with this reason, decided by this process.
-    pub const fn new(code: Code) -> Self {
+    /// A rejection with this reason, decided by this process.
+    pub const fn new(code: RejectionCode) -> Self {
         Self { policy: None, wait: UNKNOWN, code, source: Source::Local }
     }
 
@@ -198,13 +198,13 @@ impl Rejection {
 
     /// All of it at once, by a pipeline.
     #[inline]
-    pub(crate) const fn by(policy: &'static str, code: Code, wait: u64, source: Source) -> Self {
+    pub(crate) const fn by(policy: &'static str, code: RejectionCode, wait: u64, source: Source) -> Self {
         Self { policy: Some(policy), wait, code, source }
     }
 
     /// There is no such policy.
     pub(crate) fn unknown(policy: &str) -> Self {
-        Self { policy: intern(policy), ..Self::new(Code::UnknownPolicy) }
+        Self { policy: intern(policy), ..Self::new(RejectionCode::UnknownPolicy) }
     }
 
     pub(crate) const fn wait(&self) -> u64 {
@@ -219,7 +219,7 @@ impl Rejection {
     }
 
     /// The reason.
-    pub const fn code(&self) -> Code {
+    pub const fn code(&self) -> RejectionCode {
         self.code
     }
 
@@ -236,7 +236,7 @@ impl Rejection {
         self.source
     }
 
-    /// The policy that refused, or that there is none of.
+    /// The policy that rejected, or that there is none of.
     pub const fn policy(&self) -> Option<&'static str> {
         self.policy
     }
@@ -263,7 +263,7 @@ impl fmt::Debug for Rejection {
     }
 }
 
-/// For a policy around the one that refused. Only a refusal for load says when to try again: sitting out an open circuit
+/// For a policy around the one that rejected. Only a rejection for load says when to try again: sitting out an open circuit
 /// in a retry would turn failing fast into a queue.
 impl Classify for Rejection {
     fn classify(&self) -> Class {
@@ -294,22 +294,22 @@ mod tests {
 
     #[test]
     fn every_code_has_a_name_of_its_own() {
-        let names: HashSet<_> = Code::ALL.iter().map(|code| code.name()).collect();
-        assert_eq!(names.len(), Code::ALL.len());
+        let names: HashSet<_> = RejectionCode::ALL.iter().map(|code| code.name()).collect();
+        assert_eq!(names.len(), RejectionCode::ALL.len());
     }
 
     #[test]
-    fn refusals_for_load_are_throttled_the_deadline_is_a_timeout() {
-        for code in [Code::RateLimited, Code::AdaptiveThrottle, Code::Draining] {
+    fn rejections_for_load_are_throttled_the_deadline_is_a_timeout() {
+        for code in [RejectionCode::RateLimited, RejectionCode::AdaptiveThrottle, RejectionCode::Draining] {
             assert_eq!(code.kind(), Kind::Throttled, "{code}");
         }
-        assert_eq!(Code::DeadlineExceeded.kind(), Kind::Timeout);
-        assert_eq!(Code::CircuitOpen.kind(), Kind::Infrastructure);
+        assert_eq!(RejectionCode::DeadlineExceeded.kind(), Kind::Timeout);
+        assert_eq!(RejectionCode::CircuitOpen.kind(), Kind::Infrastructure);
     }
 
     #[test]
     fn a_rejection_reads_as_a_sentence() {
-        let no = Rejection::by("payments", Code::CircuitOpen, 1_500_000, Source::Local);
+        let no = Rejection::by("payments", RejectionCode::CircuitOpen, 1_500_000, Source::Local);
         assert_eq!(no.to_string(), "payments: the circuit is open (circuit_open), retry after 1.5s");
     }
 }

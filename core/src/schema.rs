@@ -31,7 +31,7 @@ impl JsonSchema for DurationText {
     }
 }
 
-/// Numbers within a range, written out where they stand.
+/// Values within a range, inlined where they are used.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident = $schema:tt;)+) => {$(
         $(#[$doc])*
@@ -54,6 +54,8 @@ macro_rules! numbers {
 }
 
 numbers! {
+    /// The overrides that a lever can set.
+    LeverForce = { "type": "string", "enum": ["open", "closed"] };
     /// At least one.
     Count = { "type": "integer", "minimum": 1, "maximum": 1_000_000 };
     /// Calls that others are only compared with.

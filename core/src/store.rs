@@ -9,7 +9,7 @@
 //!    `Arc` of it, which the pipeline keeps: no table is searched on the way of a call. Asking again with another spec
 //!    retunes the living state.
 //! 5. **Moments are [`Store::clock`]'s.** `now` is the caller's reading of it, taken once and shared by all stages of a
-//!    call; the `until` of a refusal is on it too. A store whose truth lives elsewhere decides on the server's clock,
+//!    call; the `until` of a rejection is on it too. A store whose truth lives elsewhere decides on the server's clock,
 //!    uses `now` for its local bookkeeping only and translates what it answers.
 //!
 //! Each line of a `# Behaviour` list below is a case of the conformance suite, named after it.
@@ -18,7 +18,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::breaker::{Admission, BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
+use crate::breaker::{Admission, BreakerSpec, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use crate::clock::{Clock, Time};
 use crate::key::StateKey;
 pub use crate::rate_limit::Level;
@@ -34,7 +34,7 @@ pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + Clone {
 
 /// What a call wants from a rate limit.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub struct AcquireRequest {
     /// How many permits.
     pub cost: u32,
     /// How long it would wait for them.
@@ -44,7 +44,7 @@ pub struct Ask {
 /// What it got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Granted or refused.
+    /// Granted or rejected.
     pub take: Take,
     /// What is left in the bucket.
     pub left: Level,
@@ -68,19 +68,19 @@ pub trait RateLimitStore: Send + Sync + 'static {
 
     /// Takes permits if that can be decided in this process: none means that [`RateLimitStore::acquire`] must be asked,
     /// and that nothing was taken.
-    fn acquire_now(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> Option<Grant>;
+    fn acquire_now(&self, bucket: &Self::Bucket, now: Time, ask: AcquireRequest) -> Option<Grant>;
 
     /// Takes permits, now or reserved for later.
     ///
     /// # Behaviour
     /// - permits come back at the declared rate
-    /// - an empty bucket refuses and says when to come back
-    /// - a refusal takes nothing
+    /// - an empty bucket rejects and says when to come back
+    /// - a rejection takes nothing
     /// - a cost takes that many permits
-    /// - a cost above the burst is refused for good
+    /// - a cost above the burst is rejected for good
     /// - waiters are served in the order they came
-    /// - a wait longer than allowed is refused
-    fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: Ask) -> impl Future<Output = Grant> + Send;
+    /// - a wait longer than allowed is rejected
+    fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: AcquireRequest) -> impl Future<Output = Grant> + Send;
 
     /// Gives back permits that were taken for the moment `due` and not used, to whoever gave them: `source` is the
     /// grant's.
@@ -101,13 +101,13 @@ pub trait RateLimitStore: Send + Sync + 'static {
     ///
     /// # Behaviour
     /// - what is known of a bucket is what the last call left
-    fn known_level(&self, bucket: &Self::Bucket, now: Time) -> Option<Level>;
+    fn cached_level(&self, bucket: &Self::Bucket, now: Time) -> Option<Level>;
 }
 
 /// A circuit's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Admitted or refused.
+pub struct AdmitReply {
+    /// Admitted or rejected.
     pub admission: Admission,
     /// Whose circuit.
     pub source: Source,
@@ -130,16 +130,20 @@ pub trait BreakerStore: Send + Sync + 'static {
 
     /// The circuit's answer if it can be given in this process and changes nothing: none means that
     /// [`BreakerStore::admit`] must be asked. Closed and open circuits, as nearly all are, answer here.
-    fn admit_now(&self, breaker: &Self::Breaker, now: Time) -> Option<Answer>;
+    fn admit_now(&self, breaker: &Self::Breaker, now: Time) -> Option<AdmitReply>;
 
     /// Asks for a call to pass. The change of phase that asking brought about, if any, comes beside the answer.
     ///
     /// # Behaviour
-    /// - an open circuit refuses and says when the break is over
+    /// - an open circuit rejects and says when the break is over
     /// - after the break the allowed number of probes passes
     /// - a lost probe frees its place when its lease is over
     /// - a ramp admits a growing share
-    fn admit(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = (Answer, Option<Transition>)> + Send;
+    fn admit(
+        &self,
+        breaker: &Self::Breaker,
+        now: Time,
+    ) -> impl Future<Output = (AdmitReply, Option<Transition>)> + Send;
 
     /// Records what became of an admitted call. Never waits, so a store whose truth lives elsewhere may return nothing
     /// and bring the change of phase about a little later.
@@ -171,11 +175,11 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// Puts an operator's word above the phase, or takes it away.
     ///
     /// # Behaviour
-    /// - forced open refuses everything
+    /// - forced open rejects everything
     /// - forced closed admits everything and never trips
     /// - disabled counts nothing
     /// - metrics only admits everything and still changes phase
-    fn force(&self, breaker: &Self::Breaker, forced: Option<Forced>) -> impl Future<Output = ()> + Send;
+    fn force(&self, breaker: &Self::Breaker, overridden: Option<Override>) -> impl Future<Output = ()> + Send;
 
     /// Back to a closed circuit that has seen nothing. An operator's word stays.
     ///
@@ -194,7 +198,7 @@ pub trait BreakerStore: Send + Sync + 'static {
     ///
     /// # Behaviour
     /// - what is known of a circuit is its phase and the word above it
-    fn known_phase(&self, breaker: &Self::Breaker) -> (Phase, Option<Forced>);
+    fn cached_phase(&self, breaker: &Self::Breaker) -> (Phase, Option<Override>);
 }
 
 /// Latency digests.

@@ -5,7 +5,7 @@
 //! the number is negative; as it degrades, shedding grows in proportion. What is shed counts as a request and not as
 //! an accept, so traffic settles near k × what is accepted, and the rest keeps probing: recovery needs no ceremony.
 //!
-//! An accept is an answer: also a domain "no", but neither a failure nor a refusal for load. What says nothing about
+//! An accept is an answer: also a domain "no", but neither a failure nor a rejection for load. What says nothing about
 //! the dependency (cancelled by the caller, a lost race) is taken out of the count again.
 
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl ThrottleSpec {
 pub enum Appetite {
     /// It answered.
     Accepted,
-    /// It failed or refused for load.
+    /// It failed or rejected for load.
     Declined,
     /// Nothing.
     Unknown,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use phalanx_core::breaker::{Admission, Ticket, Transition};
 use phalanx_core::clock::Time;
 use phalanx_core::rate_limit::Take;
-use phalanx_core::rejection::Code;
-use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, RateLimitStore};
+use phalanx_core::rejection::RejectionCode;
+use phalanx_core::store::{AcquireRequest, AdmitReply, BreakerStore, Grant, RateLimitStore};
 
 /// What became of a call that wanted permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,24 +25,24 @@ impl Took {
     pub const fn of(take: Take, now: Time) -> Self {
         match take {
             Take::Granted { wait } => Self::After(wait),
-            Take::Refused { until } => Self::Nothing(until.until_from(now)),
+            Take::Rejected { until } => Self::Nothing(until.until_from(now)),
         }
     }
 }
 
 /// Why a circuit let a call not pass, and in how long the break is over, if that is known.
-pub type Refusal = (Code, Option<Duration>);
+pub type Rejection = (RejectionCode, Option<Duration>);
 
 /// What a circuit's answer given at `now` means.
-pub const fn passed(admission: Admission, now: Time) -> Result<Ticket, Refusal> {
+pub const fn passed(admission: Admission, now: Time) -> Result<Ticket, Rejection> {
     match admission {
         Admission::Admitted(ticket) => Ok(ticket),
-        Admission::Refused { code, until } => Err((code, until.until_from(now))),
+        Admission::Rejected { code, until } => Err((code, until.until_from(now))),
     }
 }
 
 /// The grant, whenever it comes.
-pub async fn acquired<S: RateLimitStore>(store: &S, bucket: &S::Bucket, now: Time, ask: Ask) -> Grant {
+pub async fn acquired<S: RateLimitStore>(store: &S, bucket: &S::Bucket, now: Time, ask: AcquireRequest) -> Grant {
     match store.acquire_now(bucket, now, ask) {
         Some(grant) => grant,
         None => store.acquire(bucket, now, ask).await,
@@ -50,7 +50,7 @@ pub async fn acquired<S: RateLimitStore>(store: &S, bucket: &S::Bucket, now: Tim
 }
 
 /// The circuit's answer, whenever it comes, and the change of phase that asking brought about.
-pub async fn answered<S: BreakerStore>(store: &S, circuit: &S::Breaker, now: Time) -> (Answer, Option<Transition>) {
+pub async fn answered<S: BreakerStore>(store: &S, circuit: &S::Breaker, now: Time) -> (AdmitReply, Option<Transition>) {
     match store.admit_now(circuit, now) {
         Some(answer) => (answer, None),
         None => store.admit(circuit, now).await,

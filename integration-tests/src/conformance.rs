@@ -77,19 +77,19 @@ macro_rules! for_every_case {
                     another_spec_keeps_the_permits_that_fit;
                 acquire:
                     permits_come_back_at_the_declared_rate,
-                    an_empty_bucket_refuses_and_says_when_to_come_back,
-                    a_refusal_takes_nothing,
+                    an_empty_bucket_rejects_and_says_when_to_come_back,
+                    a_rejection_takes_nothing,
                     a_cost_takes_that_many_permits,
-                    a_cost_above_the_burst_is_refused_for_good,
+                    a_cost_above_the_burst_is_rejected_for_good,
                     waiters_are_served_in_the_order_they_came,
-                    a_wait_longer_than_allowed_is_refused;
+                    a_wait_longer_than_allowed_is_rejected;
                 refund:
                     a_refund_is_there_for_the_next_call,
                     a_refund_never_overfills,
                     a_reservation_with_others_behind_it_lapses;
                 peek:
                     a_look_takes_nothing;
-                known_level:
+                cached_level:
                     what_is_known_of_a_bucket_is_what_the_last_call_left;
             }
             breaker of BreakerStore {
@@ -100,7 +100,7 @@ macro_rules! for_every_case {
                     another_threshold_reaches_a_living_circuit,
                     another_window_forgets_what_was_counted;
                 admit:
-                    an_open_circuit_refuses_and_says_when_the_break_is_over,
+                    an_open_circuit_rejects_and_says_when_the_break_is_over,
                     after_the_break_the_allowed_number_of_probes_passes,
                     a_lost_probe_frees_its_place_when_its_lease_is_over,
                     a_ramp_admits_a_growing_share;
@@ -120,7 +120,7 @@ macro_rules! for_every_case {
                 observe_quantile:
                     a_quantile_over_its_threshold_for_long_enough_trips;
                 force:
-                    forced_open_refuses_everything,
+                    forced_open_rejects_everything,
                     forced_closed_admits_everything_and_never_trips,
                     disabled_counts_nothing,
                     metrics_only_admits_everything_and_still_changes_phase;
@@ -128,7 +128,7 @@ macro_rules! for_every_case {
                     a_reset_circuit_is_closed_and_old_tickets_are_void;
                 inspect:
                     a_look_shows_what_was_counted;
-                known_phase:
+                cached_phase:
                     what_is_known_of_a_circuit_is_its_phase_and_the_word_above_it;
             }
             digest of LatencyDigestStore {
@@ -151,7 +151,7 @@ macro_rules! for_every_case {
             lock of LockStore {
                 acquire:
                     a_free_lock_is_taken_for_its_ttl,
-                    a_lock_that_is_held_is_refused_with_the_time_left,
+                    a_lock_that_is_held_is_rejected_with_the_time_left,
                     its_owner_may_take_it_again_and_keeps_its_fence,
                     a_lock_that_ran_out_is_free,
                     every_new_holder_has_a_higher_fence,

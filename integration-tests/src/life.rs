@@ -118,7 +118,7 @@ fn module(fleet: &Fleet) -> ResilienceModule {
     builder.build().expect("a module in order")
 }
 
-/// A pass-through but for its time-out: what is drained is what counts here.
+/// A pass-through but for its timeout: what is drained is what counts here.
 fn policy() -> Policy {
     Policy::named("work").timeout(Duration::from_secs(60))
 }

@@ -1,7 +1,7 @@
 //! A Redis in miniature that runs the very scripts of `phalanx-lua`, in this process and on a clock that a test moves.
 //!
 //! Lua 5.1 as Redis has it, over a keyspace that knows the commands the scripts use and nothing else. It converts
-//! arguments and replies as Redis does, refuses globals as Redis does, and is quick enough for property tests:
+//! arguments and replies as Redis does, rejects globals as Redis does, and is quick enough for property tests:
 //! hundreds of thousands of scripts a second in a release build. A real server stays the judge.
 
 mod keyspace;

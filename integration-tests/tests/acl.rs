@@ -9,7 +9,8 @@ mod operations;
 
 use std::collections::BTreeSet;
 
-use phalanx::{RedisOptions, RedisSource, Source, StateKey};
+use phalanx::Source;
+use phalanx::store::{RedisConnection, RedisOptions, StateKey};
 use phalanx_integration_tests::server::ask::ask;
 use phalanx_integration_tests::server::{Cluster, MASTER_NAME, Options, Restricted, Sentinel, Spawned};
 use phalanx_store_redis::RedisStore;
@@ -33,13 +34,13 @@ fn commands(line: &str) -> BTreeSet<String> {
     line.split_whitespace().filter_map(|word| word.strip_prefix('+')).map(str::to_owned).collect()
 }
 
-fn store(source: impl Into<RedisSource>) -> RedisStore {
+fn store(source: impl Into<RedisConnection>) -> RedisStore {
     let options = RedisOptions { store_budget: kit::BUDGET, ..RedisOptions::default() };
     RedisStore::over(source).options(options).build().unwrap()
 }
 
 /// Everything a replica does, from its first call until it leaves. Who decided each time.
-async fn live(source: impl Into<RedisSource>, server: &Spawned) -> Vec<Source> {
+async fn live(source: impl Into<RedisConnection>, server: &Spawned) -> Vec<Source> {
     server.cli(&["FLUSHALL"]).await;
     server.cli(&["SCRIPT", "FLUSH"]).await;
     server.cli(&["SET", "ph1:{default:m}", "somebody else's"]).await; // heals by being deleted

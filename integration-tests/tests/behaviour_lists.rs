@@ -33,7 +33,7 @@ fn name_after<'a>(line: &'a str, word: &str) -> Option<&'a str> {
 }
 
 /// The promises of a source text, in its order. A list ends where its method begins; anything in it that is no line of
-/// its own would be a promise nobody checks, so it is refused.
+/// its own would be a promise nobody checks, so it is rejected.
 fn promises(source: &str) -> Vec<Promise> {
     let (mut store, mut list, mut found) = (String::new(), None::<Vec<String>>, Vec::new());
     for line in source.lines().map(str::trim) {
@@ -131,6 +131,6 @@ fn a_list_is_read_with_its_trait_and_its_method() {
 
 #[test]
 #[should_panic(expected = "not a line of a behaviour list")]
-fn a_line_that_runs_on_is_refused() {
+fn a_line_that_runs_on_is_rejected() {
     promises("/// # Behaviour\n/// - a promise so long\n///   that it needs two lines\nfn open(&self);");
 }

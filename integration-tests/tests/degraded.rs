@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::engine::{Engine, EngineSpec};
 use phalanx_core::error::Error;
@@ -17,16 +17,16 @@ use phalanx_core::kind::Kind;
 use phalanx_core::pipeline::Pipeline;
 use phalanx_core::policy::{OnDegraded, Policy};
 use phalanx_core::rate_limit::{Level, RateLimitSpec};
-use phalanx_core::rejection::{Code, Source};
-use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::{AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
 use phalanx_core::table::Worth;
 use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
 
 #[derive(Clone)]
 struct Twin(MemoryStore);
 
-fn marked(answer: Answer) -> Answer {
-    Answer { source: Source::Degraded, ..answer }
+fn marked(answer: AdmitReply) -> AdmitReply {
+    AdmitReply { source: Source::Degraded, ..answer }
 }
 
 impl Store for Twin {
@@ -42,11 +42,11 @@ impl RateLimitStore for Twin {
         self.0.bucket(key, spec)
     }
 
-    fn acquire_now(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Option<Grant> {
+    fn acquire_now(&self, bucket: &BucketCell, now: Time, ask: AcquireRequest) -> Option<Grant> {
         Some(Grant { source: Source::Degraded, ..self.0.acquire_now(bucket, now, ask)? })
     }
 
-    async fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Grant {
+    async fn acquire(&self, bucket: &BucketCell, now: Time, ask: AcquireRequest) -> Grant {
         self.0.acquire(bucket, now, ask).await
     }
 
@@ -58,8 +58,8 @@ impl RateLimitStore for Twin {
         self.0.peek(bucket, now).await
     }
 
-    fn known_level(&self, bucket: &BucketCell, now: Time) -> Option<Level> {
-        self.0.known_level(bucket, now)
+    fn cached_level(&self, bucket: &BucketCell, now: Time) -> Option<Level> {
+        self.0.cached_level(bucket, now)
     }
 }
 
@@ -70,11 +70,11 @@ impl BreakerStore for Twin {
         self.0.breaker(key, spec)
     }
 
-    fn admit_now(&self, breaker: &BreakerCell, now: Time) -> Option<Answer> {
+    fn admit_now(&self, breaker: &BreakerCell, now: Time) -> Option<AdmitReply> {
         self.0.admit_now(breaker, now).map(marked)
     }
 
-    async fn admit(&self, breaker: &BreakerCell, now: Time) -> (Answer, Option<Transition>) {
+    async fn admit(&self, breaker: &BreakerCell, now: Time) -> (AdmitReply, Option<Transition>) {
         let (answer, change) = self.0.admit(breaker, now).await;
         (marked(answer), change)
     }
@@ -91,8 +91,8 @@ impl BreakerStore for Twin {
         self.0.observe_quantile(breaker, now, value)
     }
 
-    async fn force(&self, breaker: &BreakerCell, forced: Option<Forced>) {
-        self.0.force(breaker, forced).await;
+    async fn force(&self, breaker: &BreakerCell, overridden: Option<Override>) {
+        self.0.force(breaker, overridden).await;
     }
 
     async fn reset(&self, breaker: &BreakerCell, now: Time) -> Option<Transition> {
@@ -103,8 +103,8 @@ impl BreakerStore for Twin {
         self.0.inspect(breaker, now).await
     }
 
-    fn known_phase(&self, breaker: &BreakerCell) -> (Phase, Option<Forced>) {
-        self.0.known_phase(breaker)
+    fn cached_phase(&self, breaker: &BreakerCell) -> (Phase, Option<Override>) {
+        self.0.cached_phase(breaker)
     }
 }
 
@@ -139,7 +139,7 @@ fn guarded() -> Policy {
 }
 
 /// The codes of so many failing calls; none where the operation ran. All of them are told to be the twin's word.
-async fn codes(pipeline: &Pipeline<Twin>, calls: usize) -> Vec<Option<Code>> {
+async fn codes(pipeline: &Pipeline<Twin>, calls: usize) -> Vec<Option<RejectionCode>> {
     let mut codes = Vec::new();
     for _ in 0..calls {
         let (answer, record) = pipeline.call().run_recorded(|| async { Err::<(), _>(Kind::Infrastructure) }).await;
@@ -152,9 +152,9 @@ async fn codes(pipeline: &Pipeline<Twin>, calls: usize) -> Vec<Option<Code>> {
 #[tokio::test]
 async fn local_decides_on_the_twins_word() {
     let limit = pipeline(limited(), OnDegraded::Local);
-    assert_eq!(codes(&limit, 3).await, [None, None, Some(Code::RateLimited)]);
+    assert_eq!(codes(&limit, 3).await, [None, None, Some(RejectionCode::RateLimited)]);
     let circuit = pipeline(guarded(), OnDegraded::Local);
-    assert_eq!(codes(&circuit, 2).await, [None, Some(Code::CircuitOpen)]);
+    assert_eq!(codes(&circuit, 2).await, [None, Some(RejectionCode::CircuitOpen)]);
 }
 
 #[tokio::test]
@@ -166,11 +166,11 @@ async fn open_lets_every_call_through() {
 }
 
 #[tokio::test]
-async fn closed_refuses_every_call_and_takes_nothing() {
+async fn closed_rejects_every_call_and_takes_nothing() {
     let limit = pipeline(limited(), OnDegraded::Closed);
-    assert_eq!(codes(&limit, 5).await, [Some(Code::StoreUnavailable); 5]);
+    assert_eq!(codes(&limit, 5).await, [Some(RejectionCode::StoreUnavailable); 5]);
     assert_eq!(limit.available_permits().await, Some(2));
     let circuit = pipeline(guarded(), OnDegraded::Closed);
-    assert_eq!(codes(&circuit, 5).await, [Some(Code::StoreUnavailable); 5]);
+    assert_eq!(codes(&circuit, 5).await, [Some(RejectionCode::StoreUnavailable); 5]);
     assert_eq!(circuit.circuit().await.map(|view| (view.calls, view.probes)), Some((0, 0)));
 }

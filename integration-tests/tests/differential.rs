@@ -9,7 +9,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, Forced, Sample};
+use phalanx_core::breaker::{BreakerSpec, Override, Sample};
 use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_integration_tests::bed::{LuaBed, MemoryBed, RedisBed};
@@ -111,7 +111,7 @@ fn circuit_steps() -> impl Strategy<Value = Vec<breaker::Step>> {
     ];
     let latency = prop_oneof![4 => Just(SECOND / 1_000), 1 => Just(SECOND), 1 => Just(2 * SECOND)];
     let sample = (outcome, latency).prop_map(|(outcome, latency)| Sample { outcome, latency });
-    let words = [Forced::Open, Forced::Closed, Forced::Disabled, Forced::MetricsOnly].map(Some);
+    let words = [Override::Open, Override::Closed, Override::Disabled, Override::MetricsOnly].map(Some);
     // Mostly the word is taken away again, or histories would stand still.
     let word = prop_oneof![3 => Just(None), 2 => select(words.to_vec())];
     let value = option::weighted(0.9, select(vec![SECOND / 2, SECOND, 2 * SECOND, 2 * SECOND]));
@@ -119,7 +119,7 @@ fn circuit_steps() -> impl Strategy<Value = Vec<breaker::Step>> {
         40 => by().prop_map(|by| Step::Admit { by }),
         40 => (by(), any::<usize>(), sample).prop_map(|(by, which, sample)| Step::Record { by, which, sample }),
         4 => (by(), value).prop_map(|(by, value)| Step::Quantile { by, value }),
-        2 => (by(), word).prop_map(|(by, forced)| Step::Force { by, forced }),
+        2 => (by(), word).prop_map(|(by, overridden)| Step::Force { by, overridden }),
         1 => by().prop_map(|by| Step::Reset { by }),
         // Seldom: a look makes stores that count apart add up, and would hide what they owe.
         3 => by().prop_map(|by| Step::Inspect { by }),

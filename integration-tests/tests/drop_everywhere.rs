@@ -4,7 +4,7 @@
 //! call ends by itself, under a clock that the test moves between polls. Whatever the moment, afterwards
 //!
 //! * a call that never started has its permits back, and one that started paid exactly once;
-//! * no trial call holds a place in the circuit, and the next one gets it;
+//! * no probe holds a place in the circuit, and the next one gets it;
 //! * every guard that let the call pass was told its end exactly once, the innermost first;
 //! * the gate it came in by, if there is one, counts it no more;
 //! * observers were told of exactly one end, and circuit and guards of the same one.
@@ -18,7 +18,11 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
-use phalanx::base::rng::Rng;
+use phalanx::describe::{Outcome, Phase};
+use phalanx::lifecycle::Gate;
+use phalanx::policy::{DeadlineSpec, Jitter, Stage};
+use phalanx::store::MemoryStore;
+use phalanx::store::Rng;
 use phalanx::*;
 use support::stacks::*;
 use support::*;
@@ -72,8 +76,8 @@ impl Case {
         if self.guards != GuardPlan::None {
             policy = PLACES.into_iter().fold(policy, |policy, place| policy.guard(ledger.guard(place)));
         }
-        if let GuardPlan::RefusingFrom(attempt) = self.guards {
-            policy = policy.guard(RefusingFrom(attempt));
+        if let GuardPlan::RejectingFrom(attempt) = self.guards {
+            policy = policy.guard(RejectingFrom(attempt));
         }
         policy
     }
@@ -159,11 +163,11 @@ impl Case {
             Some(Ok(_)) => assert_eq!(outcome, Some(Outcome::Success)),
             Some(Err(Error::Inner(_))) => assert_eq!(outcome, Some(Outcome::Failure)),
             Some(Err(Error::Rejected(_))) if !begun => assert_eq!(outcome, None),
-            Some(Err(Error::Rejected(refusal))) if refusal.code() == Code::AttemptTimeout => {
+            Some(Err(Error::Rejected(rejection))) if rejection.code() == RejectionCode::AttemptTimeout => {
                 assert_eq!(outcome, Some(Outcome::Failure));
             }
-            Some(Err(Error::Rejected(refusal))) => {
-                assert_eq!(refusal.code(), Code::DeadlineExceeded);
+            Some(Err(Error::Rejected(rejection))) => {
+                assert_eq!(rejection.code(), RejectionCode::DeadlineExceeded);
                 assert!(matches!(outcome, Some(Outcome::Failure | Outcome::Neutral)), "{outcome:?}");
             }
         }
@@ -186,7 +190,7 @@ impl Case {
     async fn check_circuit(self, pipeline: &Pipeline, counted: &[Outcome]) {
         let Some(view) = pipeline.circuit().await else { return };
         let failures = counted.iter().filter(|outcome| **outcome == Outcome::Failure).count() as u64;
-        assert_eq!(view.probes, 0, "a trial call still holds its place");
+        assert_eq!(view.probes, 0, "a probe still holds its place");
         match self.circuit {
             Circuit::Calls | Circuit::Attempts => {
                 assert_eq!((view.phase, view.calls, view.failures), (Phase::Closed, counted.len() as u64, failures));
@@ -214,15 +218,15 @@ impl Case {
             return; // it is a matter of chance
         }
         let answer = pipeline.run(ok).await;
-        let refusal = answer.as_ref().err().and_then(Error::rejection).map(Rejection::code);
+        let rejection = answer.as_ref().err().and_then(Error::rejection).map(Rejection::code);
         let expected = match self.phase_after(counted) {
-            _ if self.limit == Limit::Spent => Some(Code::RateLimited),
-            Phase::Open => Some(Code::CircuitOpen),
-            _ if self.guards == GuardPlan::RefusingFrom(1) => Some(Code::GuardRefused),
+            _ if self.limit == Limit::Spent => Some(RejectionCode::RateLimited),
+            Phase::Open => Some(RejectionCode::CircuitOpen),
+            _ if self.guards == GuardPlan::RejectingFrom(1) => Some(RejectionCode::GuardRejected),
             _ => None,
         };
-        assert_eq!(refusal, expected, "the next call");
-        if let (None, Some(view)) = (refusal, pipeline.circuit().await) {
+        assert_eq!(rejection, expected, "the next call");
+        if let (None, Some(view)) = (rejection, pipeline.circuit().await) {
             assert_eq!(view.phase, Phase::Closed);
         }
         let told = ledger.read();
@@ -316,7 +320,7 @@ async fn a_trial_attempt_gives_its_place_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_an_open_circuit_refuses_gives_everything_back() {
+async fn a_call_that_an_open_circuit_rejects_gives_everything_back() {
     let outcomes = HashSet::from([None, Some(Outcome::Cancelled)]);
     assert_eq!(check_all(Circuit::Open).await, outcomes, "cancelled while it waited for its permit");
 }

@@ -7,7 +7,7 @@
 //! * every slot is free and nobody waits: neither the call nor a copy of it has one, also not one that was handed to it
 //!   and of which it never heard;
 //! * no run of the operation is left, neither the attempt's nor a copy's;
-//! * no trial call holds a place in the circuit, and each run that ended was counted once;
+//! * no probe holds a place in the circuit, and each run that ended was counted once;
 //! * guards and observers were told exactly one end, and permits were paid once.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
@@ -21,7 +21,10 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use phalanx::base::rng::Rng;
+use phalanx::describe::{Outcome, Phase};
+use phalanx::policy::{BudgetSpec, DeadlineSpec, Jitter};
+use phalanx::store::MemoryStore;
+use phalanx::store::Rng;
 use phalanx::*;
 use support::races::*;
 use support::stacks::*;
@@ -48,8 +51,8 @@ struct Case {
     late: bool,
 }
 
-/// How it went: ended by itself, why it was refused, and the copies' part in it.
-type Seen = (bool, Option<Code>, u32, bool);
+/// How it went: ended by itself, why it was rejected, and the copies' part in it.
+type Seen = (bool, Option<RejectionCode>, u32, bool);
 
 impl Case {
     fn policy(self, ledger: &Ledger) -> Policy {
@@ -161,7 +164,7 @@ impl Case {
             None => assert_eq!(outcome, Some(Outcome::Cancelled)),
             Some(Ok(_)) => assert_eq!(outcome, Some(Outcome::Success)),
             Some(Err(Error::Rejected(_))) if !begun => assert_eq!(outcome, None),
-            Some(Err(Error::Rejected(refusal))) if refusal.code() == Code::DeadlineExceeded => {
+            Some(Err(Error::Rejected(rejection))) if rejection.code() == RejectionCode::DeadlineExceeded => {
                 assert!(matches!(outcome, Some(Outcome::Failure | Outcome::Neutral)), "{outcome:?}");
             }
             Some(Err(_)) => assert_eq!(outcome, Some(Outcome::Failure)),
@@ -170,7 +173,7 @@ impl Case {
 
     async fn check_circuit(self, pipeline: &Pipeline, outcome: Option<Outcome>, runs: &Runs, timeouts: usize) {
         let Some(view) = pipeline.circuit().await else { return };
-        assert_eq!(view.probes, 0, "a trial call still holds its place");
+        assert_eq!(view.probes, 0, "a probe still holds its place");
         let failed = outcome == Some(Outcome::Failure);
         let counted = (view.calls - view.failures, view.failures);
         match self.circuit {
@@ -239,10 +242,10 @@ async fn check_all(circuit: Circuit) {
     let tried_out = circuit.is_probed(); // with one call at a time, so without copies
     for end in [
         (None, false, false),
-        (Some(Code::BulkheadQueueShed), false, false),
-        (Some(Code::BulkheadQueueTimeout), false, false),
-        (Some(Code::DeadlineExceeded), false, false),
-        (Some(Code::AttemptTimeout), !tried_out, false),
+        (Some(RejectionCode::BulkheadQueueShed), false, false),
+        (Some(RejectionCode::BulkheadQueueTimeout), false, false),
+        (Some(RejectionCode::DeadlineExceeded), false, false),
+        (Some(RejectionCode::AttemptTimeout), !tried_out, false),
         (None, !tried_out, false),
         (None, !tried_out, !tried_out),
     ] {

@@ -19,8 +19,8 @@ mod kit;
 mod latency;
 #[path = "faults/membership.rs"]
 mod membership;
-#[path = "faults/refusals.rs"]
-mod refusals;
+#[path = "faults/rejections.rs"]
+mod rejections;
 #[path = "faults/runtimes.rs"]
 mod runtimes;
 #[path = "faults/slowness.rs"]

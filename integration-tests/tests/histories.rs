@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use phalanx::describe::Outcome;
+use phalanx::policy::BudgetSpec;
 use phalanx::*;
 use proptest::collection::vec;
 use proptest::option;
@@ -184,7 +186,7 @@ struct Visit {
     /// When each run of the operation began.
     runs: Vec<Instant>,
     /// None if he went away.
-    refusal: Option<Option<Code>>,
+    rejection: Option<Option<RejectionCode>>,
 }
 
 impl Caller {
@@ -215,9 +217,9 @@ impl Caller {
         }
         let stays = self.goes.map_or(HOUR, Duration::from_millis);
         let answer = timeout(stays, call.run(operation)).await;
-        let refusal = answer.ok().map(|answer| answer.err().and_then(|error| error.rejection().map(Rejection::code)));
+        let rejection = answer.ok().map(|answer| answer.err().and_then(|error| error.rejection().map(Rejection::code)));
         let runs = runs.into_inner().unwrap();
-        Visit { caller: self, came, left: Instant::now(), runs, refusal }
+        Visit { caller: self, came, left: Instant::now(), runs, rejection }
     }
 }
 
@@ -228,9 +230,9 @@ struct Heard(Arc<Mutex<(Vec<Ended>, u32)>>);
 impl Observer for Heard {
     fn on_event(&self, event: &Event<'_>) {
         let mut heard = self.0.lock().unwrap();
-        match event.what {
-            What::Finished { outcome, decision, .. } => heard.0.push((outcome, *decision)),
-            What::Hedge { .. } => heard.1 += 1,
+        match event.kind {
+            EventKind::Finished { outcome, decision, .. } => heard.0.push((outcome, *decision)),
+            EventKind::Hedge { .. } => heard.1 += 1,
             _ => {}
         }
     }
@@ -302,7 +304,7 @@ impl Visit {
             assert!(*first <= self.came + millis(timeout) + MS, "served although its time was over: {self:?}");
         }
         // Without a target only the more critical push anybody out of the queue, and they do so when they come.
-        if self.refusal == Some(Some(Code::BulkheadQueueShed)) && setup.target.is_none() {
+        if self.rejection == Some(Some(RejectionCode::BulkheadQueueShed)) && setup.target.is_none() {
             let pushes = |other: &Self| other.came == self.left && other.caller.criticality > self.caller.criticality;
             assert!(setup.prioritized && all.iter().any(pushes), "pushed out by nobody: {self:?}");
         }
@@ -328,7 +330,7 @@ fn check_ends(setup: &Setup, ends: &[Ended], hedges: u32, visits: &[Visit]) {
 
 async fn check_circuit(setup: &Setup, pipeline: &Pipeline, ends: &[Ended]) {
     let view = pipeline.circuit().await.unwrap();
-    assert_eq!(view.probes, 0, "a trial call still holds its place");
+    assert_eq!(view.probes, 0, "a probe still holds its place");
     if setup.circuit == Circuit::CountsCalls {
         let count = |outcome| ends.iter().filter(|(end, _)| *end == Some(outcome)).count() as u64;
         let (good, bad) = (count(Outcome::Success), count(Outcome::Failure));

@@ -1,7 +1,7 @@
 //! The shipped Lua scripts, run in this process on a moved clock, against the bare machines of core.
 //!
 //! Random operations and random walks of the clock (forward, a little back, far back, leaps) must give equal answers to
-//! the microsecond; any bytes under a key must heal; what is refused or only read must write nothing.
+//! the microsecond; any bytes under a key must heal; what is rejected or only read must write nothing.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
 

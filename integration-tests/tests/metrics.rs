@@ -74,7 +74,7 @@ async fn round_trips_outages_and_the_living_are_shown() {
     let outages = || replica.shows("phalanx_store_outages_total", &[]).unwrap_or_default();
     let before = outages();
 
-    proxy.refuse().await;
+    proxy.reject().await;
     proxy.drop_all().await;
     replica.until("phalanx_store_degraded", &[], |degraded| degraded == 1.0).await;
     replica.until("phalanx_store_outages_total", &[], |outages| outages >= before + 1.0).await;

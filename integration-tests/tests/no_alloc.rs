@@ -1,4 +1,4 @@
-//! A call allocates nothing: not when it is admitted, not when it has to wait, not when it is refused.
+//! A call allocates nothing: not when it is admitted, not when it has to wait, not when it is rejected.
 //!
 //! Counted by an allocator that counts, on the thread that makes the calls, after a warm-up that pays for what is paid
 //! once (thread-locals, a thread's first timers, the runtime's own lists). A call that is ready at once is polled by
@@ -17,10 +17,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use phalanx::base::clock::Clock;
-use phalanx::base::estimate::p2_window::P2Window;
-use phalanx::base::rng::Rng;
-use phalanx::base::store::LatencyDigestStore;
+use phalanx::Clock;
+use phalanx::estimate::p2_window::P2Window;
+use phalanx::lifecycle::Gate;
+use phalanx::policy::BudgetSpec;
+use phalanx::store::LatencyDigestStore;
+use phalanx::store::Rng;
+use phalanx::store::StateKey;
 use phalanx::telemetry::Metrics;
 use phalanx::telemetry::prometheus::Page;
 use phalanx::*;
@@ -42,7 +45,7 @@ fn breaker() -> BreakerSpec {
     BreakerSpec::failure_ratio(0.5).min_throughput(1_000_000).window(10 * SECOND)
 }
 
-/// The stack of the bar, but for what runs at a time: rate limit, breaker, retry, time-out.
+/// The stack of the bar, but for what runs at a time: rate limit, breaker, retry, timeout.
 fn stack() -> Policy {
     Policy::named("p")
         .rate_limit(PLENTY)
@@ -56,7 +59,7 @@ fn stack5(bulkhead: BulkheadSpec) -> Policy {
     stack().bulkhead(bulkhead)
 }
 
-/// The six stages of the bar: a copy is sent after half the time-out.
+/// The six stages of the bar: a copy is sent after half the timeout.
 fn stack6(hedge: HedgeSpec) -> Policy {
     stack5(BulkheadSpec::fixed(8)).hedge(hedge.budget(BudgetSpec::ratio(1.0).min_per_second(100))).idempotent()
 }
@@ -137,7 +140,7 @@ fn an_admitted_call_that_is_ready_at_once_allocates_nothing() {
 }
 
 #[test]
-fn a_metered_call_allocates_nothing_answered_failed_or_refused() {
+fn a_metered_call_allocates_nothing_answered_failed_or_rejected() {
     let page = Page::new().unwrap();
     let metered = |policy: Policy| {
         let builder = ResilienceModule::in_memory().seed(7).policy(policy).metered_by(Metrics::of(page.meter()));
@@ -149,8 +152,8 @@ fn a_metered_call_allocates_nothing_answered_failed_or_refused() {
     let bound = allocations_of(&runtime, async || kept.call().within(SECOND).run(|| pending_once(Ok(1))).await);
     let retried = allocations_of(&runtime, async || kept.run(|| pending_once(Err(BROKEN))).await);
     assert_eq!((bound, retried), (0, 0));
-    let refusing = metered(Policy::named("p").rate_limit(RateLimitSpec::per_second(1)));
-    assert_eq!(allocations(|| drop(black_box(at_once(refusing.run(ok))))), 0);
+    let rejecting = metered(Policy::named("p").rate_limit(RateLimitSpec::per_second(1)));
+    assert_eq!(allocations(|| drop(black_box(at_once(rejecting.run(ok))))), 0);
 }
 
 #[test]
@@ -205,7 +208,7 @@ fn a_call_that_is_tried_again_allocates_nothing() {
         assert_eq!(allocations_of(&runtime, call), 0, "{answer:?}");
     }
     let cut_off = async || assert!(kept.run(hang).await.is_err());
-    assert_eq!(allocations_of(&runtime, cut_off), 0, "time-outs");
+    assert_eq!(allocations_of(&runtime, cut_off), 0, "timeouts");
 }
 
 #[test]
@@ -219,16 +222,16 @@ fn a_call_that_waits_for_its_permit_allocates_nothing() {
 }
 
 #[test]
-fn a_call_that_is_refused_allocates_nothing() {
+fn a_call_that_is_rejected_allocates_nothing() {
     let store = MemoryStore::seeded(Clock::manual(), 16, Rng::seeded(7));
     let (tripping, limit) = (BreakerSpec::consecutive_failures(1), RateLimitSpec::new(1, HOUR).burst(10));
     trip(&store, &tripping);
     let policy = stack().breaker(tripping).rate_limit(limit.clone());
     let kept = ResilienceModule::in_store(store.clone()).policy(policy).build().unwrap().pipeline("p", ()).unwrap();
-    let refused = || at_once(kept.run(ok)).unwrap_err().rejection().unwrap().code();
-    assert_eq!(allocations(|| assert_eq!(refused(), Code::CircuitOpen)), 0);
+    let rejected = || at_once(kept.run(ok)).unwrap_err().rejection().unwrap().code();
+    assert_eq!(allocations(|| assert_eq!(rejected(), RejectionCode::CircuitOpen)), 0);
     drain(&store, &limit, 10);
-    assert_eq!(allocations(|| assert_eq!(refused(), Code::RateLimited)), 0);
+    assert_eq!(allocations(|| assert_eq!(rejected(), RejectionCode::RateLimited)), 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Code of others that panics: operations, classifiers, fallbacks, observers, guards.
 //!
-//! Whoever panics and whenever, no permit, no trial call's place and no guard stays taken, observers hear of one end,
+//! Whoever panics and whenever, no permit, no probe's place and no guard stays taken, observers hear of one end,
 //! and the next call works. The panic of an observer stays with it; all others reach the caller.
 //!
 //! Nothing here prints: `resume_unwind` panics without the hook.
@@ -16,7 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use phalanx::base::rng::Rng;
+use phalanx::describe::{Outcome, Phase};
+use phalanx::policy::Stage;
+use phalanx::store::MemoryStore;
+use phalanx::store::Rng;
 use phalanx::*;
 use support::fragile::*;
 use support::*;
@@ -195,7 +198,7 @@ async fn an_observer_that_panics_changes_no_answer_and_hides_no_panic() {
     assert_eq!(caught(pipeline.run(ok)).await, Ok(Ok(1)));
     let told = ledger.read();
     assert_eq!((told.finished.len(), told.held.len()), (23, 0));
-    assert_eq!(pipeline.available_permits().await, Some(BURST - 3), "refusals by the circuit gave theirs back");
+    assert_eq!(pipeline.available_permits().await, Some(BURST - 3), "rejections by the circuit gave theirs back");
 }
 
 #[tokio::test(start_paused = true)]

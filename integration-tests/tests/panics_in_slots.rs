@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
+use phalanx::describe::Outcome;
+use phalanx::guard::{CallInfo, Guard};
+use phalanx::policy::BudgetSpec;
 use phalanx::*;
 use support::fragile::*;
 use support::*;
@@ -182,7 +185,7 @@ async fn an_observer_that_panics_when_told_of_a_copy_stops_no_copy() {
     let (ledger, told) = (Ledger::default(), Arc::new(AtomicU32::new(0)));
     let count = told.clone();
     let fragile = move |event: &Event<'_>| {
-        if matches!(event.what, What::Hedge { .. }) {
+        if matches!(event.kind, EventKind::Hedge { .. }) {
             count.fetch_add(1, Ordering::Relaxed);
             boom()
         }

@@ -8,7 +8,8 @@ mod kit;
 use std::time::Duration;
 
 use deadpool_redis::{Pool, Runtime};
-use phalanx::{Pipeline, RedisSource, ResilienceModule, Source};
+use phalanx::store::RedisConnection;
+use phalanx::{Pipeline, ResilienceModule, Source};
 use phalanx_integration_tests::server::Spawned;
 use phalanx_integration_tests::server::ask::field;
 use redis::Client;
@@ -25,7 +26,7 @@ fn pool(server: &Spawned, size: usize) -> Pool {
     builder.max_size(size).runtime(Runtime::Tokio1).build().unwrap()
 }
 
-fn replica(source: impl Into<RedisSource>, sync: Duration) -> (ResilienceModule, Pipeline, Log) {
+fn replica(source: impl Into<RedisConnection>, sync: Duration) -> (ResilienceModule, Pipeline, Log) {
     let log = Log::default();
     let module = kit::replica(source, &log).sync_interval(sync).build().unwrap();
     let pipeline = module.pipeline("stack", "route").unwrap();
@@ -107,7 +108,7 @@ async fn a_hung_server_costs_a_pools_callers_no_more_than_the_budget() {
     assert_eq!((log.outages().len(), log.recoveries()), (1, 1), "{:?}", log.read());
 }
 
-/// Trips routes on one replica; how long until the other refuses, the shortest first.
+/// Trips routes on one replica; how long until the other rejects, the shortest first.
 async fn trips(one: &ResilienceModule, other: &ResilienceModule) -> Vec<Duration> {
     let mut took = Vec::new();
     for route in 0..9 {
@@ -116,7 +117,7 @@ async fn trips(one: &ResilienceModule, other: &ResilienceModule) -> Vec<Duration
         kit::until_fleet(&here).await;
         kit::until_fleet(&there).await;
         kit::fail(&here).await;
-        took.push(kit::until_refused(&there).await);
+        took.push(kit::until_rejected(&there).await);
     }
     took.sort_unstable();
     took
@@ -136,7 +137,7 @@ async fn without_push_a_trip_is_found_within_the_sync_interval() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_client_to_listen_a_trip_is_pushed() {
     let server = Spawned::start().await;
-    let source = || RedisSource::from(pool(&server, 2)).with_push(Client::open(server.url()).unwrap());
+    let source = || RedisConnection::from(pool(&server, 2)).with_push(Client::open(server.url()).unwrap());
     let ((one, ..), (other, far, _)) = (replica(source(), NEVER), replica(source(), NEVER));
     kit::until_fleet(&far).await;
     server.until(&["PUBSUB", "NUMSUB", "ph1:default:c"], |said| said.ends_with('1')).await;

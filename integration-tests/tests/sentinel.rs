@@ -8,19 +8,20 @@ mod kit;
 use std::time::Duration;
 
 use deadpool_redis::sentinel::SentinelServerType as PoolServerType;
-use phalanx::{Pipeline, RedisSource, ResilienceModule, Source, StoreMode};
+use phalanx::store::{RedisConnection, StoreMode};
+use phalanx::{Pipeline, ResilienceModule, Source};
 use phalanx_integration_tests::server::{MASTER_NAME, Sentinel, Spawned};
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use tokio::time::{Instant, sleep};
 
 use crate::kit::{Log, SECOND, SLACK};
 
-fn client(formation: &Sentinel) -> RedisSource {
+fn client(formation: &Sentinel) -> RedisConnection {
     let urls = formation.sentinel_urls();
     SentinelClient::build(urls, MASTER_NAME, None, SentinelServerType::Master).unwrap().into()
 }
 
-fn pool(formation: &Sentinel) -> RedisSource {
+fn pool(formation: &Sentinel) -> RedisConnection {
     pool_of(formation).into()
 }
 
@@ -30,7 +31,7 @@ fn pool_of(formation: &Sentinel) -> deadpool_redis::sentinel::Pool {
     config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap()
 }
 
-async fn replica(source: RedisSource) -> (ResilienceModule, Pipeline, Log) {
+async fn replica(source: RedisConnection) -> (ResilienceModule, Pipeline, Log) {
     let log = Log::default();
     let module = kit::replica(source, &log).build().unwrap();
     let pipeline = module.pipeline("stack", "route").unwrap();
@@ -66,7 +67,7 @@ async fn hand_over(formation: &Sentinel) -> (&Spawned, u16) {
 }
 
 /// A planned change of masters, and then the death of the new one.
-async fn changes_masters(formation: &Sentinel, source: RedisSource) {
+async fn changes_masters(formation: &Sentinel, source: RedisConnection) {
     let (module, pipeline, log) = replica(source).await;
     let (old, second) = hand_over(formation).await;
     let began = Instant::now();

@@ -9,8 +9,8 @@ use phalanx_core::breaker::{Admission, BreakerSpec, Phase, Sample, Ticket};
 use phalanx_core::key::StateKey;
 use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::{RateLimitSpec, Take};
-use phalanx_core::rejection::{Code, Source};
-use phalanx_core::store::{Ask, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::{AcquireRequest, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
 use phalanx_integration_tests::answer::answered;
 use phalanx_integration_tests::server::Redis;
 use phalanx_store_redis::{Circuit, RedisOptions, RedisStore};
@@ -38,17 +38,17 @@ impl Fleet {
 
 async fn acquire(store: &RedisStore, spec: &RateLimitSpec, cost: u32) -> Grant {
     let bucket = store.bucket(&StateKey::new("p", "r"), spec);
-    let grant = store.acquire(&bucket, store.clock().now(), Ask { cost, max_wait: Duration::ZERO }).await;
+    let grant = store.acquire(&bucket, store.clock().now(), AcquireRequest { cost, max_wait: Duration::ZERO }).await;
     assert_eq!(grant.source, Source::Fleet);
     grant
 }
 
-async fn admit(store: &RedisStore, circuit: &Circuit) -> Result<Ticket, Code> {
+async fn admit(store: &RedisStore, circuit: &Circuit) -> Result<Ticket, RejectionCode> {
     let (answer, _) = answered(store, circuit, store.clock().now()).await;
     assert_eq!(answer.source, Source::Fleet);
     match answer.admission {
         Admission::Admitted(ticket) => Ok(ticket),
-        Admission::Refused { code, .. } => Err(code),
+        Admission::Rejected { code, .. } => Err(code),
     }
 }
 
@@ -72,7 +72,7 @@ async fn permits_come_back_as_the_servers_time_passes() {
     let spec = RateLimitSpec::new(1, 100 * MS).burst(2);
     assert_eq!(acquire(&one, &spec, 2).await.take, Take::Granted { wait: Duration::ZERO });
     let now = two.clock().now();
-    let Take::Refused { until } = acquire(&two, &spec, 1).await.take else { panic!("there were only two") };
+    let Take::Rejected { until } = acquire(&two, &spec, 1).await.take else { panic!("there were only two") };
     let wait = until.since(now);
     assert!(wait > 20 * MS && wait <= 200 * MS, "{wait:?}");
     sleep(wait).await;
@@ -80,18 +80,18 @@ async fn permits_come_back_as_the_servers_time_passes() {
 }
 
 #[tokio::test]
-async fn a_trip_refuses_elsewhere_and_a_break_ends_by_the_servers_clock() {
+async fn a_trip_rejects_elsewhere_and_a_break_ends_by_the_servers_clock() {
     let spec = BreakerSpec::consecutive_failures(1).break_for(150 * MS);
     let [(one, a), (two, b)] = circuit_of_two("trip", &spec).await;
     let (ticket, _) = (admit(&one, &a).await.unwrap(), admit(&two, &b).await.unwrap());
     record(&one, &a, ticket, Outcome::Failure);
     one.settle().await;
     two.settle().await;
-    assert_eq!(admit(&two, &b).await, Err(Code::CircuitOpen));
+    assert_eq!(admit(&two, &b).await, Err(RejectionCode::CircuitOpen));
     sleep(170 * MS).await;
     let probe = admit(&two, &b).await.unwrap();
     assert!(probe.lease.is_some());
-    assert_eq!(admit(&one, &a).await, Err(Code::ProbeQuota), "the only trial call is the other replica's");
+    assert_eq!(admit(&one, &a).await, Err(RejectionCode::ProbeQuota), "the only probe is the other replica's");
     record(&two, &b, probe, Outcome::Success);
     two.settle().await;
     assert_eq!(one.inspect(&a, one.clock().now()).await.phase, Phase::Closed);
@@ -107,7 +107,7 @@ async fn a_lease_that_nobody_settles_runs_out_by_the_servers_clock() {
     one.settle().await;
     sleep(30 * MS).await;
     assert!(admit(&one, &a).await.unwrap().lease.is_some());
-    assert_eq!(admit(&two, &b).await, Err(Code::ProbeQuota));
+    assert_eq!(admit(&two, &b).await, Err(RejectionCode::ProbeQuota));
     sleep(130 * MS).await;
     assert!(admit(&two, &b).await.unwrap().lease.is_some());
 }

@@ -35,7 +35,7 @@ async fn answers(connection: &mut MultiplexedConnection) -> bool {
     timeout(10 * SECOND, ping(connection)).await.is_ok_and(|answer| answer.is_ok())
 }
 
-/// Whether a ping is neither answered nor refused.
+/// Whether a ping is neither answered nor rejected.
 async fn is_silent(connection: &mut MultiplexedConnection) -> bool {
     timeout(A_WHILE, ping(connection)).await.is_err()
 }
@@ -83,7 +83,7 @@ mod spawned {
     }
 
     #[tokio::test]
-    async fn a_killed_server_refuses_and_comes_back_empty_on_the_same_port() {
+    async fn a_killed_server_rejects_and_comes_back_empty_on_the_same_port() {
         let redis = Spawned::start().await;
         redis.cli(&["SET", "key", "value"]).await;
         let (port, process) = (redis.port(), redis.process_id());
@@ -250,11 +250,11 @@ mod proxy {
     }
 
     #[tokio::test]
-    async fn a_refusing_proxy_refuses_new_connections_and_keeps_old_ones() {
+    async fn a_rejecting_proxy_rejects_new_connections_and_keeps_old_ones() {
         let (_redis, proxy, mut old) = bench().await;
-        proxy.refuse().await;
-        let refused = Client::open(proxy.url()).unwrap();
-        assert!(try_connect(&refused).await.unwrap_err().is_connection_refusal());
+        proxy.reject().await;
+        let rejected = Client::open(proxy.url()).unwrap();
+        assert!(try_connect(&rejected).await.unwrap_err().is_connection_refusal());
         assert!(answers(&mut old).await);
         proxy.pass().await;
         assert!(answers(&mut connect(&proxy.url()).await).await);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use phalanx::{BreakerSpec, Event, Phase, Pipeline, Policy, RateLimitSpec, ResilienceModule, What};
+use phalanx::describe::Phase;
+use phalanx::{BreakerSpec, Event, EventKind, Pipeline, Policy, RateLimitSpec, ResilienceModule};
 use phalanx_integration_tests::server::{Proxy, Redis};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -34,7 +35,7 @@ impl Replica {
             .seed(7) // the same for all: they must be told apart all the same
             .policy(policy)
             .on_event(move |event: &Event<'_>| {
-                if let What::Transition(change) = event.what {
+                if let EventKind::Transition(change) = event.kind {
                     *tell.lock().entry((change.epoch, change.to.name())).or_default() += 1;
                 }
             })

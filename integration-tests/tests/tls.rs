@@ -8,7 +8,8 @@ mod kit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::{RedisSource, Source, StoreMode};
+use phalanx::Source;
+use phalanx::store::{RedisConnection, StoreMode};
 use phalanx_integration_tests::server::{Options, Spawned, Tls};
 use phalanx_store_redis::RedisStore;
 use redis::Client;
@@ -30,7 +31,7 @@ async fn with_the_right_authority_all_is_as_without_tls() {
     }
     redis.server().until(&["PUBSUB", "NUMSUB", "ph1:default:c"], |said| said.ends_with('2')).await;
     kit::fail(&here).await;
-    let took = kit::until_refused(&there).await;
+    let took = kit::until_rejected(&there).await;
     assert!(took < SLACK, "{took:?}, and nobody asks but once a minute");
 }
 
@@ -97,9 +98,9 @@ async fn no_password_is_shown() {
     let client = || Client::open(server.url()).unwrap();
     assert!(server.url().contains("hunter2"));
     let pool = || deadpool_redis::Config::from_url(server.url()).create_pool(None).unwrap();
-    let push = RedisSource::from(client()).with_push(client());
+    let push = RedisConnection::from(client()).with_push(client());
     let cluster = || redis::cluster::ClusterClient::new(vec![server.url()]).unwrap();
-    let sources = [client().into(), RedisSource::from(pool()), cluster().into(), push];
+    let sources = [client().into(), RedisConnection::from(pool()), cluster().into(), push];
     for source in sources {
         let log = Log::default();
         let mut shown = format!("{source:?}");

@@ -12,7 +12,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use phalanx::base::rng::Rng;
+use phalanx::describe::{Outcome, Phase};
+use phalanx::store::MemoryStore;
+use phalanx::store::Rng;
 use phalanx::*;
 use support::*;
 
@@ -49,13 +51,13 @@ fn together<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// Makes calls; how many were admitted and how many were refused for this reason. Any other end is a mistake.
-fn make(pipeline: &Pipeline, calls: u64, reason: Code) -> (u64, u64) {
+/// Makes calls; how many were admitted and how many were rejected for this reason. Any other end is a mistake.
+fn make(pipeline: &Pipeline, calls: u64, reason: RejectionCode) -> (u64, u64) {
     let mut ends = (0, 0);
     for _ in 0..calls {
-        let refusal = at_once(pipeline.run(ok)).err().map(|error| error.rejection().unwrap().code());
-        assert!(refusal.is_none_or(|code| code == reason), "{refusal:?}");
-        ends = if refusal.is_none() { (ends.0 + 1, ends.1) } else { (ends.0, ends.1 + 1) };
+        let rejection = at_once(pipeline.run(ok)).err().map(|error| error.rejection().unwrap().code());
+        assert!(rejection.is_none_or(|code| code == reason), "{rejection:?}");
+        ends = if rejection.is_none() { (ends.0 + 1, ends.1) } else { (ends.0, ends.1 + 1) };
     }
     ends
 }
@@ -74,13 +76,13 @@ fn while_the_clock_stands_exactly_the_burst_is_admitted() {
     let (clock, burst, total) = (Clock::manual(), 7_777, THREADS as u64 * CALLS);
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(100).burst(burst)).breaker(counting());
     let shared = pipeline(&clock, policy, None);
-    let ends = sum(together(|_| make(&shared, CALLS, Code::RateLimited)));
+    let ends = sum(together(|_| make(&shared, CALLS, RejectionCode::RateLimited)));
     assert_eq!(ends, (burst, total - burst));
     assert_eq!(at_once(shared.available_permits()), Some(0));
     assert_eq!(at_once(shared.circuit()).unwrap().calls, burst);
 
     clock.advance(3 * SECOND);
-    let ends = sum(together(|_| make(&shared, CALLS, Code::RateLimited)));
+    let ends = sum(together(|_| make(&shared, CALLS, RejectionCode::RateLimited)));
     assert_eq!(ends, (300, total - 300), "three seconds' permits, no more");
 }
 
@@ -95,7 +97,7 @@ fn while_the_clock_moves_burst_plus_rate_times_time_is_admitted() {
             if thread == 0 {
                 clock.advance(MS);
             }
-            ends = sum(vec![ends, make(&shared, 100, Code::RateLimited)]);
+            ends = sum(vec![ends, make(&shared, 100, RejectionCode::RateLimited)]);
         }
         ends
     }));
@@ -103,7 +105,7 @@ fn while_the_clock_moves_burst_plus_rate_times_time_is_admitted() {
     let time = CALLS / 100;
     assert!(ends.0 <= burst + time, "{ends:?}");
     assert_eq!(ends.0 + ends.1, THREADS as u64 * CALLS);
-    let rest = sum(together(|_| make(&shared, CALLS, Code::RateLimited))).0;
+    let rest = sum(together(|_| make(&shared, CALLS, RejectionCode::RateLimited))).0;
     assert!(ends.0 + rest <= burst + time, "{ends:?} and {rest}");
     assert_eq!(at_once(shared.available_permits()), Some(0));
 }
@@ -117,8 +119,8 @@ fn permits_of_calls_that_were_dropped_are_there_for_others() {
     trip(&store, &breaker);
     let policy = Policy::named("p").rate_limit(limit).breaker(breaker);
     let shared = ResilienceModule::in_store(store).policy(policy).build().unwrap().pipeline("p", ()).unwrap();
-    // Four calls at a time never find 64 permits gone: every refusal by the circuit gave its permit back.
-    assert_eq!(sum(together(|_| make(&shared, CALLS, Code::CircuitOpen))), (0, THREADS as u64 * CALLS));
+    // Four calls at a time never find 64 permits gone: every rejection by the circuit gave its permit back.
+    assert_eq!(sum(together(|_| make(&shared, CALLS, RejectionCode::CircuitOpen))), (0, THREADS as u64 * CALLS));
     assert_eq!(at_once(shared.available_permits()), Some(burst));
 }
 
@@ -220,7 +222,7 @@ fn a_circuit_that_many_threads_see_fail_opens_once() {
         let opened = Arc::new(AtomicU64::new(0));
         let count = opened.clone();
         let watch = move |event: &Event<'_>| {
-            count.fetch_add(u64::from(matches!(event.what, What::Transition(_))), Ordering::Relaxed);
+            count.fetch_add(u64::from(matches!(event.kind, EventKind::Transition(_))), Ordering::Relaxed);
         };
         let policy = Policy::named("p").breaker(BreakerSpec::consecutive_failures(10));
         let module = ResilienceModule::in_memory().clock(clock).observer(watch).observer(ledger.clone());
@@ -232,7 +234,7 @@ fn a_circuit_that_many_threads_see_fail_opens_once() {
         let reached: usize = reached.into_iter().sum();
         assert_eq!(opened.load(Ordering::Relaxed), 1);
         assert!((10..10 + THREADS).contains(&reached), "{reached}: ten, and who was on the way already");
-        let refused = ledger.read().finished.iter().filter(|outcome| outcome.is_none()).count();
-        assert_eq!(reached + refused, THREADS * 100);
+        let rejected = ledger.read().finished.iter().filter(|outcome| outcome.is_none()).count();
+        assert_eq!(reached + rejected, THREADS * 100);
     }
 }

@@ -16,7 +16,9 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use phalanx::base::rng::Rng;
+use phalanx::describe::Outcome;
+use phalanx::policy::BudgetSpec;
+use phalanx::store::Rng;
 use phalanx::*;
 use support::*;
 use tokio::runtime::{Builder, Runtime};
@@ -193,7 +195,7 @@ fn a_crowd_of_all_kinds_leaves_every_slot_behind() {
     let hedges = Arc::new(AtomicU64::new(0));
     let (count, ledger) = (hedges.clone(), Ledger::default());
     let watch = move |event: &Event<'_>| {
-        count.fetch_add(u64::from(matches!(event.what, What::Hedge { .. })), Ordering::Relaxed);
+        count.fetch_add(u64::from(matches!(event.kind, EventKind::Hedge { .. })), Ordering::Relaxed);
     };
     let module = ResilienceModule::in_memory().seed(7).observer(watch).observer(ledger.clone());
     let module = module.policy(everything(3)).build().unwrap();

@@ -30,14 +30,14 @@ mod singleton;
 mod step;
 mod ticker;
 
-pub use self::lock::{DistributedLock, Held, LockError, LockSpec, Lost};
+pub use self::lock::{DistributedLock, LockError, LockGuard, LockLost, LockSpec};
 pub use self::module::{Leaving, Module};
-pub use self::plan::{StepFailure, Trouble};
+pub use self::plan::{StepErrorKind, StepFailure};
 pub use self::profile::DeploymentProfile;
 pub use self::readiness::{Readiness, Status};
 #[cfg(feature = "axum")]
 pub use self::routes::probe_routes;
 pub use self::runtime::{Runtime, RuntimeBuilder, Shutdown, StartError};
 pub use self::singleton::{SingletonSpec, singleton};
-pub use self::step::{Failure, Scene, Step, Stopping};
+pub use self::step::{Failure, Step, StepContext, StopSignal};
 pub use self::ticker::Ticker;

@@ -75,18 +75,18 @@ impl std::error::Error for LockError {}
 
 /// The lock's time ran out before it could be renewed: somebody else may hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LockLost {
     /// The fence that is stale now.
     pub fence: u64,
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for LockLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the lock was lost (fence {})", self.fence)
     }
 }
 
-impl std::error::Error for Lost {}
+impl std::error::Error for LockLost {}
 
 /// A lock that can be taken. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl<S: LockStore> DistributedLock<S> {
     ///
     /// # Errors
     /// It is not, or the store cannot say.
-    pub async fn try_acquire(&self) -> Result<Held<S>, LockError> {
+    pub async fn try_acquire(&self) -> Result<LockGuard<S>, LockError> {
         self.ask(&self.owner()).await
     }
 
@@ -122,7 +122,7 @@ impl<S: LockStore> DistributedLock<S> {
     ///
     /// # Errors
     /// Somebody else held it, or the store could not be asked, until the time was over.
-    pub async fn acquire(&self, wait: Duration) -> Result<Held<S>, LockError> {
+    pub async fn acquire(&self, wait: Duration) -> Result<LockGuard<S>, LockError> {
         // One name for all the asking: what was granted and not heard of is granted again.
         let owner = self.owner();
         let mut waiting = self.waiting(wait);
@@ -142,11 +142,11 @@ impl<S: LockStore> DistributedLock<S> {
         Waiting { bell: self.store.watch(&self.spec.name), until, poll: self.spec.poll, rng: &self.rng }
     }
 
-    pub(crate) async fn ask(&self, owner: &str) -> Result<Held<S>, LockError> {
+    pub(crate) async fn ask(&self, owner: &str) -> Result<LockGuard<S>, LockError> {
         let asked = self.clock.now();
         let LockSpec { name, ttl, .. } = &self.spec;
         match self.store.acquire(name, owner, *ttl).await {
-            Ok(Acquired::Held { fence }) => Ok(Held::new(self.clone(), owner.to_owned(), fence, asked)),
+            Ok(Acquired::Held { fence }) => Ok(LockGuard::new(self.clone(), owner.to_owned(), fence, asked)),
             Ok(Acquired::Taken { fence, .. }) => Err(LockError::Taken { fence }),
             Err(error) => Err(LockError::Unavailable(error)),
         }
@@ -184,9 +184,9 @@ impl Waiting<'_> {
     }
 }
 
-/// A lock that is held. Dropping it gives it back behind your back; [`Held::release`] waits for that.
+/// A lock that is held. Dropping it gives it back behind your back; [`LockGuard::release`] waits for that.
 #[must_use = "a lock that is dropped is given back"]
-pub struct Held<S: LockStore> {
+pub struct LockGuard<S: LockStore> {
     lock: DistributedLock<S>,
     owner: String,
     proof: Proof,
@@ -194,7 +194,7 @@ pub struct Held<S: LockStore> {
     given_back: bool,
 }
 
-impl<S: LockStore> Held<S> {
+impl<S: LockStore> LockGuard<S> {
     fn new(lock: DistributedLock<S>, owner: String, fence: u64, asked: Time) -> Self {
         let until = Arc::new(watch::Sender::new(lock.believed(asked)));
         let proof = Proof { fence, clock: lock.clock.clone(), until };
@@ -216,12 +216,12 @@ impl<S: LockStore> Held<S> {
     ///
     /// # Errors
     /// It is lost.
-    pub fn check(&self) -> Result<u64, Lost> {
+    pub fn check(&self) -> Result<u64, LockLost> {
         self.proof.check()
     }
 
     /// Returns when it is lost.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LockLost {
         self.proof.lost().await
     }
 
@@ -267,7 +267,7 @@ impl<S: LockStore> Held<S> {
     }
 }
 
-impl<S: LockStore> Drop for Held<S> {
+impl<S: LockStore> Drop for LockGuard<S> {
     fn drop(&mut self) {
         self.renewing.abort();
         // Behind everybody's back, and only if there is somebody to do it; else its time runs out.
@@ -279,7 +279,7 @@ impl<S: LockStore> Drop for Held<S> {
     }
 }
 
-impl<S: LockStore> fmt::Debug for Held<S> {
+impl<S: LockStore> fmt::Debug for LockGuard<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Held").field("lock", &self.lock.spec.name).field("proof", &self.proof).finish_non_exhaustive()
     }
@@ -295,16 +295,16 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    pub(crate) fn check(&self) -> Result<u64, Lost> {
+    pub(crate) fn check(&self) -> Result<u64, LockLost> {
         let until = *self.until.borrow();
         if self.clock.now() < until {
             return Ok(self.fence);
         }
         self.give_up();
-        Err(Lost { fence: self.fence })
+        Err(LockLost { fence: self.fence })
     }
 
-    pub(crate) async fn lost(&self) -> Lost {
+    pub(crate) async fn lost(&self) -> LockLost {
         let mut until = self.until.subscribe();
         loop {
             let believed = *until.borrow_and_update();

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use phalanx_core::drain::Gate;
 use phalanx_core::engine::Engine;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_core::store::Store;
 
 /// Handing back what belongs to the fleet.
@@ -17,7 +17,7 @@ pub trait Module: Send + Sync + 'static {
     fn attach(&self, gate: &Gate) -> bool;
 
     /// Tells its observers.
-    fn tell(&self, what: What<'_>);
+    fn emit(&self, kind: EventKind<'_>);
 
     /// Hands back leases and probes and leaves the membership, waiting for the store no longer than its budget.
     fn leave(&self) -> Leaving<'_> {
@@ -41,7 +41,7 @@ impl<S: Store> Module for Engine<S> {
         Self::attach(self, gate)
     }
 
-    fn tell(&self, what: What<'_>) {
-        Self::tell(self, what);
+    fn emit(&self, kind: EventKind<'_>) {
+        Self::emit(self, kind);
     }
 }

@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::step::{Failure, Scene, Step};
+use crate::step::{Failure, Step, StepContext};
 
 /// What became of a step that did not do what it should.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum StepErrorKind {
     /// It returned an error; its words.
     Failed(String),
     /// It panicked.
@@ -25,7 +25,7 @@ pub enum Trouble {
     Abandoned(Duration),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for StepErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(reason) => f.write_str(reason),
@@ -41,7 +41,7 @@ pub struct StepFailure {
     /// Which.
     pub step: String,
     /// What went wrong.
-    pub trouble: Trouble,
+    pub trouble: StepErrorKind,
 }
 
 impl fmt::Display for StepFailure {
@@ -71,7 +71,7 @@ impl Plan {
     }
 
     /// Starts wave after wave, up to the first that has trouble.
-    pub(crate) async fn start(&self, scene: &Scene) -> Result<(), Vec<StepFailure>> {
+    pub(crate) async fn start(&self, scene: &StepContext) -> Result<(), Vec<StepFailure>> {
         for (number, wave) in self.waves.iter().enumerate() {
             let starts = wave.iter().map(|step| async move {
                 let limit = self.limit(step).saturating_add(step.patience);
@@ -90,7 +90,7 @@ impl Plan {
     }
 
     /// Stops what has started, the last wave first. Doing it again finds nothing to do.
-    pub(crate) async fn stop(&self, scene: &Scene) -> Vec<StepFailure> {
+    pub(crate) async fn stop(&self, scene: &StepContext) -> Vec<StepFailure> {
         let mut failures = Vec::new();
         for number in (0..self.waves.len()).rev() {
             let wave = self.started.lock().get_mut(number).map(std::mem::take).unwrap_or_default();
@@ -104,7 +104,7 @@ impl Plan {
         step.timeout.unwrap_or(self.step_timeout)
     }
 
-    async fn run(&self, step: &Arc<Step>, act: Act, limit: Duration, scene: &Scene) -> Result<(), StepFailure> {
+    async fn run(&self, step: &Arc<Step>, act: Act, limit: Duration, scene: &StepContext) -> Result<(), StepFailure> {
         let (work, scene) = (step.clone(), scene.clone());
         let mut task = tokio::spawn(async move {
             match act {
@@ -116,9 +116,9 @@ impl Plan {
         let _abandoned = AbortOnDrop(task.abort_handle());
         let trouble = match timeout(limit, &mut task).await {
             Ok(Ok(Ok(()))) => return Ok(()),
-            Ok(Ok(Err(failure))) => Trouble::Failed(told(&failure)),
-            Ok(Err(_)) => Trouble::Panicked,
-            Err(_) => Trouble::Abandoned(limit),
+            Ok(Ok(Err(failure))) => StepErrorKind::Failed(told(&failure)),
+            Ok(Err(_)) => StepErrorKind::Panicked,
+            Err(_) => StepErrorKind::Abandoned(limit),
         };
         Err(StepFailure { step: step.name.clone(), trouble })
     }

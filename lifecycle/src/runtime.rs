@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use phalanx_core::drain::Gate;
-use phalanx_core::event::{Observers, What};
+use phalanx_core::event::{EventKind, Observers};
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep};
 
@@ -20,7 +20,7 @@ pub use self::report::{Shutdown, StartError};
 use crate::module::Module;
 use crate::plan::{Plan, StepFailure};
 use crate::readiness::{Readiness, Status};
-use crate::step::Scene;
+use crate::step::StepContext;
 
 /// The runtime. Cheap to clone; clones are the same runtime.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Drains and stops: readiness says so, new calls are refused, calls in flight get `drain_timeout`, what is left is
+    /// Drains and stops: readiness says so, new calls are rejected, calls in flight get `drain_timeout`, what is left is
     /// cancelled, the fleet is left, and the steps are stopped in reverse. Doing it again waits for the same end.
     pub async fn shutdown(&self) -> Shutdown {
         self.0.ended.get_or_init(|| self.end()).await.clone()
@@ -145,9 +145,9 @@ impl Runtime {
             sleep(self.0.notice).await;
         }
         self.0.gate.begin();
-        self.tell(What::Draining { in_flight: self.0.gate.in_flight() });
+        self.emit(EventKind::Draining { in_flight: self.0.gate.in_flight() });
         let drained = self.0.gate.drain(self.0.drain_timeout).await;
-        self.tell(What::Drained(drained));
+        self.emit(EventKind::Drained(drained));
         let failures = self.leave_and_stop().await;
         Shutdown { drained, failures, forced: false, elapsed: start.elapsed() }
     }
@@ -168,19 +168,19 @@ impl Runtime {
     /// Tells of every failure.
     fn told(&self, failures: Vec<StepFailure>) -> Vec<StepFailure> {
         for StepFailure { step, trouble } in &failures {
-            self.tell(What::StepFailed { step, reason: &trouble.to_string() });
+            self.emit(EventKind::StepFailed { step, reason: &trouble.to_string() });
         }
         failures
     }
 
     /// Tells those who observe the runtime, and those who observe its modules.
-    pub(crate) fn tell(&self, what: What<'_>) {
-        self.0.observers.tell_all(what);
-        self.0.modules.iter().for_each(|module| module.tell(what));
+    pub(crate) fn emit(&self, kind: EventKind<'_>) {
+        self.0.observers.emit_all(kind);
+        self.0.modules.iter().for_each(|module| module.emit(kind));
     }
 
-    fn scene(&self) -> Scene {
-        Scene { runtime: self.clone(), proof: None }
+    fn scene(&self) -> StepContext {
+        StepContext { runtime: self.clone(), proof: None }
     }
 
     fn phase(&self) -> Phase {

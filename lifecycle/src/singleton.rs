@@ -17,18 +17,18 @@
 //! cannot be asked fails the start after the wait: the step is never run without the lock.
 //!
 //! A lock does not make work happen exactly once: a holder that loses it is told, but what it has done stays. Steps stay
-//! idempotent, or write under the fence ([`Scene::fence`](crate::Scene::fence)).
+//! idempotent, or write under the fence ([`StepContext::fence`](crate::StepContext::fence)).
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_core::lock::{LONGEST, LockStore};
 
-use crate::lock::{DistributedLock, Held, LockError, LockSpec};
-use crate::step::{Failure, Guarded, Scene, Step};
+use crate::lock::{DistributedLock, LockError, LockGuard, LockSpec};
+use crate::step::{Failure, Guarded, Step, StepContext};
 
 /// How a singleton step is run.
 #[derive(Clone, Debug)]
@@ -175,7 +175,7 @@ struct Once<S> {
 }
 
 impl<S: LockStore> Once<S> {
-    async fn start(&self, scene: Scene) -> Result<(), Failure> {
+    async fn start(&self, scene: StepContext) -> Result<(), Failure> {
         // One name for all the asking: what was granted and not heard of is granted again.
         let owner = self.lock.owner();
         let mut waiting = self.lock.waiting(self.spec.wait);
@@ -192,7 +192,7 @@ impl<S: LockStore> Once<S> {
     }
 
     /// Asks whether it is done, and for the lock if it is not; none if it is done.
-    async fn turn(&self, owner: &str, seen: &mut Option<u64>) -> Result<Option<Held<S>>, LockError> {
+    async fn turn(&self, owner: &str, seen: &mut Option<u64>) -> Result<Option<LockGuard<S>>, LockError> {
         if self.is_done(*seen).await? {
             return Ok(None);
         }
@@ -223,13 +223,13 @@ impl<S: LockStore> Once<S> {
         })
     }
 
-    async fn run(&self, held: Held<S>, scene: Scene) -> Result<(), Failure> {
+    async fn run(&self, held: LockGuard<S>, scene: StepContext) -> Result<(), Failure> {
         let runtime = scene.runtime.clone();
-        let scene = Scene { proof: Some(held.proof()), ..scene };
+        let scene = StepContext { proof: Some(held.proof()), ..scene };
         tokio::select! {
             biased; // a lock that is lost is lost, though the step is done
             lost = held.lost() => {
-                runtime.tell(What::LockLost { lock: &self.lock.spec.name, fence: lost.fence });
+                runtime.emit(EventKind::LockLost { lock: &self.lock.spec.name, fence: lost.fence });
                 return Err(lost.into());
             }
             started = self.step.start(scene) => started?,
@@ -241,7 +241,7 @@ impl<S: LockStore> Once<S> {
             Err(error) => format!("done, but that could not be marked: {error}"),
         };
         // It is done, and somebody else may do it again: no reason not to start.
-        runtime.tell(What::StepFailed { step: &self.step.name, reason: &reason });
+        runtime.emit(EventKind::StepFailed { step: &self.step.name, reason: &reason });
         Ok(())
     }
 }

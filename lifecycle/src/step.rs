@@ -11,14 +11,14 @@ use phalanx_core::drain::Gate;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::lock::{Lost, Proof};
+use crate::lock::{LockLost, Proof};
 use crate::runtime::Runtime;
 
 /// Why a step failed.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) type Work = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
-type Make = Box<dyn Fn(Scene) -> Work + Send + Sync>;
+type Make = Box<dyn Fn(StepContext) -> Work + Send + Sync>;
 
 /// One thing to start and to stop. Steps are put in waves by [`RuntimeBuilder`](crate::RuntimeBuilder).
 #[must_use = "a step does nothing until a runtime starts it"]
@@ -60,7 +60,7 @@ impl Step {
     /// A step that is a task: started in the background, told to stop, and waited for. Servers and consumers.
     pub fn background<F, Fut, E>(name: impl Into<String>, work: F) -> Self
     where
-        F: FnOnce(Scene, Stopping) -> Fut + Send + 'static,
+        F: FnOnce(StepContext, StopSignal) -> Fut + Send + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure> + 'static,
     {
@@ -69,7 +69,7 @@ impl Step {
         let start = move |scene| {
             if let Some(work) = work.lock().take() {
                 let (stop, stopping) = watch::channel(false);
-                let work = work(scene, Stopping(stopping));
+                let work = work(scene, StopSignal(stopping));
                 let handle = tokio::spawn(async move { work.await.map_err(Into::into) });
                 *begun.lock() = Some(Background { stop, handle });
             }
@@ -100,7 +100,7 @@ impl Step {
     /// What starts it, given the scene: the runtime, and the fence of a singleton step.
     pub fn start_in<F, Fut, E>(mut self, start: F) -> Self
     where
-        F: Fn(Scene) -> Fut + Send + Sync + 'static,
+        F: Fn(StepContext) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -120,7 +120,7 @@ impl Step {
 
     pub(crate) fn stop_in<F, Fut, E>(mut self, stop: F) -> Self
     where
-        F: Fn(Scene) -> Fut + Send + Sync + 'static,
+        F: Fn(StepContext) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<Failure>,
     {
@@ -152,14 +152,14 @@ impl Step {
         &self.name
     }
 
-    pub(crate) async fn start(&self, scene: Scene) -> Result<(), Failure> {
+    pub(crate) async fn start(&self, scene: StepContext) -> Result<(), Failure> {
         match &self.start {
             Some(start) => start(scene).await,
             None => Ok(()),
         }
     }
 
-    pub(crate) async fn stop(&self, scene: Scene) -> Result<(), Failure> {
+    pub(crate) async fn stop(&self, scene: StepContext) -> Result<(), Failure> {
         match &self.stop {
             Some(stop) => stop(scene).await,
             None => Ok(()),
@@ -169,7 +169,7 @@ impl Step {
 
 fn boxed<F, Fut, E>(make: F) -> Make
 where
-    F: Fn(Scene) -> Fut + Send + Sync + 'static,
+    F: Fn(StepContext) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), E>> + Send + 'static,
     E: Into<Failure>,
 {
@@ -187,12 +187,12 @@ impl fmt::Debug for Step {
 
 /// Where a step is started.
 #[derive(Clone)]
-pub struct Scene {
+pub struct StepContext {
     pub(crate) runtime: Runtime,
     pub(crate) proof: Option<Proof>,
 }
 
-impl Scene {
+impl StepContext {
     /// The runtime that starts it.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
@@ -207,12 +207,12 @@ impl Scene {
     ///
     /// # Errors
     /// The lock has been lost: somebody else may be running the step by now.
-    pub fn fence(&self) -> Result<Option<u64>, Lost> {
+    pub fn fence(&self) -> Result<Option<u64>, LockLost> {
         self.proof.as_ref().map(Proof::check).transpose()
     }
 }
 
-impl fmt::Debug for Scene {
+impl fmt::Debug for StepContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scene").field("runtime", &self.runtime).field("proof", &self.proof).finish()
     }
@@ -220,9 +220,9 @@ impl fmt::Debug for Scene {
 
 /// Tells a background task to stop.
 #[derive(Clone, Debug)]
-pub struct Stopping(watch::Receiver<bool>);
+pub struct StopSignal(watch::Receiver<bool>);
 
-impl Stopping {
+impl StopSignal {
     /// Returns when it is time to stop.
     pub async fn wait(mut self) {
         let _ = self.0.wait_for(|stop| *stop).await; // nobody left to say so says so too

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use phalanx_core::drain::Gate;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_core::retry::backoff::{Backoff, Jitter};
 use phalanx_core::rng::Rng;
 use tokio::time::sleep;
@@ -69,7 +69,7 @@ impl Ticker {
         self.run_telling(gate, &|_| {}).await;
     }
 
-    async fn run_telling(&self, gate: &Gate, tell: &(dyn Fn(What<'_>) + Send + Sync)) {
+    async fn run_telling(&self, gate: &Gate, tell: &(dyn Fn(EventKind<'_>) + Send + Sync)) {
         let (mut failed, mut before) = (0, Duration::ZERO);
         sleep(self.rng.between(Duration::ZERO, self.interval)).await;
         loop {
@@ -87,7 +87,7 @@ impl Ticker {
                 }
                 Some(reason) => {
                     failed += 1;
-                    tell(What::StepFailed { step: &self.name, reason: &reason });
+                    tell(EventKind::StepFailed { step: &self.name, reason: &reason });
                     before = self.backoff.delay(failed, before, &self.rng);
                     before
                 }
@@ -101,7 +101,7 @@ impl Ticker {
         let ticker = Arc::new(self);
         let name = ticker.name.clone();
         Step::background(name, move |scene, stopping| async move {
-            let tell = |what: What<'_>| scene.runtime.tell(what);
+            let tell = |what: EventKind<'_>| scene.runtime.emit(what);
             tokio::select! {
                 () = ticker.run_telling(scene.gate(), &tell) => {}
                 () = stopping.wait() => {}

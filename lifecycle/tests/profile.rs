@@ -8,7 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use phalanx_core::drain::Gate;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_core::lock::{Acquired, LockStore, Unavailable, Watch};
 use phalanx_lifecycle::{DeploymentProfile, Module, Runtime, RuntimeBuilder, SingletonSpec, Step, Ticker, singleton};
 use phalanx_store_memory::MemoryLocks;
@@ -60,7 +60,7 @@ impl Module for OfFleet {
         true
     }
 
-    fn tell(&self, _: What<'_>) {}
+    fn emit(&self, _: EventKind<'_>) {}
 
     fn environment(&self) -> Option<&str> {
         Some(self.0)

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use phalanx_core::event::What;
-use phalanx_lifecycle::{Runtime, Status, Step, Trouble};
+use phalanx_core::event::EventKind;
+use phalanx_lifecycle::{Runtime, Status, Step, StepErrorKind};
 use support::{Diary, MS, SECOND, failing};
 use tokio::time::{Instant, sleep};
 
@@ -58,7 +58,7 @@ async fn a_step_that_wedges_is_abandoned_and_reported_whether_starting_or_stoppi
     let start = Instant::now();
     let error = Runtime::builder().step(wedged).build().unwrap().start().await.unwrap_err();
     assert_eq!(start.elapsed(), 10 * SECOND, "the default");
-    assert_eq!(error.failures[0].trouble, Trouble::Abandoned(10 * SECOND));
+    assert_eq!(error.failures[0].trouble, StepErrorKind::Abandoned(10 * SECOND));
 
     let diary = Diary::default();
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -72,7 +72,7 @@ async fn a_step_that_wedges_is_abandoned_and_reported_whether_starting_or_stoppi
         .wave([wedged, panics])
         .step_timeout(SECOND)
         .on_event(move |event| {
-            if let What::StepFailed { step, reason } = event.what {
+            if let EventKind::StepFailed { step, reason } = event.kind {
                 hear.lock().unwrap().push(format!("{step}: {reason}"));
             }
         })
@@ -82,7 +82,7 @@ async fn a_step_that_wedges_is_abandoned_and_reported_whether_starting_or_stoppi
     let ended = runtime.shutdown().await;
     assert_eq!(ended.elapsed, 2 * SECOND + MS, "and those below it are stopped all the same");
     let troubles: Vec<_> = ended.failures.into_iter().map(|failure| failure.trouble).collect();
-    assert_eq!(troubles, [Trouble::Abandoned(2 * SECOND), Trouble::Panicked]);
+    assert_eq!(troubles, [StepErrorKind::Abandoned(2 * SECOND), StepErrorKind::Panicked]);
     assert_eq!(*told.lock().unwrap(), ["wedged: not done after 2s, abandoned", "panics: it panicked"]);
     assert_eq!(diary.read().last().unwrap(), "-first");
 }
@@ -150,7 +150,7 @@ async fn the_window_ends_the_wait_and_shutting_down_again_tells_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn notice_is_given_before_calls_are_refused() {
+async fn notice_is_given_before_calls_are_rejected() {
     let runtime = Runtime::builder().notice(5 * SECOND).build().unwrap();
     runtime.start().await.unwrap();
     let shutdown = tokio::spawn({

@@ -129,7 +129,7 @@ async fn a_step_writes_under_its_fence_and_each_run_has_a_higher_one() {
             async move {
                 let fence = scene.fence().map_err(io::Error::other)?.unwrap();
                 fences.check(fence).map_err(io::Error::other)?;
-                fences.check(fence - 1).map_err(io::Error::other).expect_err("an older one is refused");
+                fences.check(fence - 1).map_err(io::Error::other).expect_err("an older one is rejected");
                 Ok::<(), io::Error>(())
             }
         });

@@ -14,7 +14,7 @@
 --          then mode, a, b: 0 all pass; 1 none passes (a: 1 circuit_open, 2 probe_quota, 3 forced_open);
 --          2 those with the leases a to a + b - 1 pass; 3 a ramp decides (a: its step, b: how many asked before)
 -- keeps: the circuit as text (include/breaker_state.lua), for twice its longest time and five minutes, 30 days while
---        an operator's word stands; a refusal writes nothing, unless the state was repaired,
+--        an operator's word stands; a rejection writes nothing, unless the state was repaired,
 --        adopted, or the clock stepped back by more than a second
 local ALL, NONE, LEASES, RAMP = 0, 1, 2, 3
 

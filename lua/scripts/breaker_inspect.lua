@@ -9,7 +9,7 @@
 --       [5] luck, 0 to 1, which places a jittered break
 -- returns: now, phase, epoch, left, forced, ramping, escalation, flags (1 repaired, 2 stored by another spec, 4 adopted
 --          from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow),
---          then calls, failures and slow ones in the window, failures in a row, trial calls under way
+--          then calls, failures and slow ones in the window, failures in a row, probes under way
 -- keeps: nothing; writes nothing and tells nobody
 local s = load(read_spec())
 local calls, failures, slow = sum(s)

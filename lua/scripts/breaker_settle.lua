@@ -1,4 +1,4 @@
--- breaker_settle: tells the circuit what became of trial calls.
+-- breaker_settle: tells the circuit what became of probes.
 -- KEYS: [1] the circuit
 -- ARGV: [1] spec: failure_ratio consecutive_failures slow_call_ratio latency_duration sampling_window min_throughput
 --           break_duration break_multiplier max_break_duration break_jitter half_open_max_calls success_threshold
@@ -7,7 +7,7 @@
 --       [3] channel on which others are told
 --       [4] id of the circuit, for them
 --       [5] luck, 0 to 1, which places a jittered break
---       [6] number of trial calls
+--       [6] number of probes
 --       [7..] of each: epoch, lease, kind. Kind: 0 success, 1 slow success, 2 failure, 3 slow failure, 6 says nothing
 -- returns: now, phase, epoch, left, forced, ramping, escalation, flags (1 repaired, 2 stored by another spec, 4 adopted
 --          from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow)

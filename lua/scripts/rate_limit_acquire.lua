@@ -6,7 +6,7 @@
 --       [4] number of groups
 --       [5..] of each group: callers, permits each of them wants, microseconds each may wait for them
 -- returns: now, level before the first grant, flags (1 repaired, 2 stored by another rate), then k of each group
--- keeps: '1 level at gain price capacity', for twice the time to full and a second; a refusal writes nothing,
+-- keeps: '1 level at gain price capacity', for twice the time to full and a second; a rejection writes nothing,
 --        unless the state was repaired or the clock stepped back by more than a second
 local gain, price, capacity = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local rate = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]

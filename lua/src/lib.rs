@@ -4,7 +4,7 @@
 //! returns and what it keeps (a test holds the headers to it). What operations share stands in `scripts/include/` and
 //! is put before them here, at compile time. The promises of all of them:
 //!
-//! * one key a script (two, in one hash tag, where the header says so), every write with a TTL, reads and refusals
+//! * one key a script (two, in one hash tag, where the header says so), every write with a TTL, reads and rejections
 //!   write nothing;
 //! * whole microseconds of the server's clock, asked once; every number exact in a double;
 //! * what is stored is not trusted: anything that we cannot have written counts as lost, and is overwritten.
@@ -62,7 +62,7 @@ scripts! {
     BREAKER_ADMIT = "breaker_admit", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
     /// Tells a circuit what became of calls, and how it stands.
     BREAKER_SYNC = "breaker_sync", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Tells a circuit what became of trial calls.
+    /// Tells a circuit what became of probes.
     BREAKER_SETTLE = "breaker_settle", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
     /// Puts an operator's word above a circuit's phase, or takes it away.
     BREAKER_FORCE = "breaker_force", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];

@@ -18,7 +18,7 @@ pub(crate) fn receiver(signature: &Signature) -> Option<&Receiver> {
     }
 }
 
-/// Refuses what an attempt could leave changed for the next one.
+/// Rejects what an attempt could leave changed for the next one.
 pub(crate) fn check(signature: &Signature, options: &Options) -> Result<()> {
     for input in &signature.inputs {
         match input {

@@ -44,7 +44,7 @@ pub(crate) fn attach(signature: &mut Signature, body: &mut Block, options: &Opti
     let route = arguments::route(signature, options);
     let clones = arguments::clones(signature, options)?;
     let operation = operation(name.span(), &answer, &clones, body);
-    let operation = quote!(#krate::__repeatable(#operation));
+    let operation = quote!(#krate::internal::repeatable(#operation));
     let span = module.span();
     let module = quote_spanned!(span=> #krate::Resilient::resilience(&#module));
     let classify = options.classify.as_ref().map(|classify| quote!(.classify(#classify)));
@@ -68,7 +68,7 @@ pub(crate) fn attach(signature: &mut Signature, body: &mut Block, options: &Opti
     };
     *body = match answer {
         Answer::Guarded { .. } => parse_quote!({ #call }),
-        Answer::Own(_) => parse_quote!({ #krate::__carry(#call) }),
+        Answer::Own(_) => parse_quote!({ #krate::internal::carry(#call) }),
     };
     Ok(())
 }
@@ -96,7 +96,7 @@ fn operation(span: Span, answer: &Answer, clones: &TokenStream, body: &Block) ->
 
 /// What the function returns.
 enum Answer {
-    /// `Result<T, E>`, and so does the body: a refusal becomes an `E`.
+    /// `Result<T, E>`, and so does the body: a rejection becomes an `E`.
     Own(Type),
     /// `Result<T, Error<E>>`; the body returns `Result<T, E>`.
     Guarded { body: Type },
@@ -107,7 +107,7 @@ impl Answer {
         let not_a_result = |at: &dyn ToTokens| {
             Err(Error::new_spanned(
                 at,
-                format!("`{}` has to return a `Result`, so that a policy can refuse", signature.ident),
+                format!("`{}` has to return a `Result`, so that a policy can reject", signature.ident),
             ))
         };
         let ReturnType::Type(_, ty) = &signature.output else {

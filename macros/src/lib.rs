@@ -66,11 +66,11 @@ use crate::options::Options;
 ///
 /// # What the function returns
 ///
-/// A policy may refuse, so the return type has to have a place for it. There are two ways to write it:
+/// A policy may reject, so the return type has to have a place for it. There are two ways to write it:
 ///
-/// - `Result<T, phalanx::Error<E>>`, in so many words: refusals stand beside the errors of the body. The body is written as if
+/// - `Result<T, phalanx::Error<E>>`, in so many words: rejections stand beside the errors of the body. The body is written as if
 ///   there were no policy: it returns `Result<T, E>`, and its `?` converts into `E`.
-/// - `Result<T, E>` with an `E: From<Rejection>` of your own: a refusal becomes an `E`. The body returns what the signature says.
+/// - `Result<T, E>` with an `E: From<Rejection>` of your own: a rejection becomes an `E`. The body returns what the signature says.
 ///   An alias such as `type Answer<T> = Result<T, MyError>` will do.
 ///
 /// Either way the body's error says what kind of failure it is by `Classify`, or `classify = …` does.
@@ -79,7 +79,7 @@ use crate::options::Options;
 ///
 /// A retry runs the whole body again, so an attempt may not use up or change what the next one needs. Arguments are
 /// borrowed: whatever only reads them, or copies them, just works. A body that consumes an argument does not compile until the
-/// attribute says `clone(argument)`. `&mut self`, `&mut` arguments and `mut` arguments without a copy are refused with the
+/// attribute says `clone(argument)`. `&mut self`, `&mut` arguments and `mut` arguments without a copy are rejected with the
 /// reason. As the body borrows them while it waits, arguments have to be `Sync` where the future is to be `Send`.
 ///
 /// # A whole port
@@ -93,7 +93,7 @@ use crate::options::Options;
 /// there. Naming a `policy` there means this one method, so it may be one that retries.
 ///
 /// A failure of the infrastructure leaves open whether the call had its effect. A policy that retries such failures is therefore
-/// refused around a whole port, with the code `blanket_retry` and before anything is run: name the methods that may
+/// rejected around a whole port, with the code `blanket_retry` and before anything is run: name the methods that may
 /// be repeated (`methods(…)`, or a method's own `policy`), or say `allow_blanket_retry`. `ResilienceModule::port_pipeline`
 /// asks the same at start-up.
 ///

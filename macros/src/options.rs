@@ -49,7 +49,7 @@ impl Options {
         }
     }
 
-    /// Refuses what only makes sense around a whole block.
+    /// Rejects what only makes sense around a whole block.
     pub(crate) fn check_for_function(&self) -> Result<()> {
         let lists = [&self.methods, &self.except].into_iter().flatten().map(|list| &list.option);
         match lists.chain(&self.allow_blanket_retry).next() {

@@ -1,4 +1,4 @@
-//! `#[resilient]` on functions and methods: what runs again, what a refusal becomes, whose state it is.
+//! `#[resilient]` on functions and methods: what runs again, what a rejection becomes, whose state it is.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::{Class, Code, Error, Kind, ResilienceModule, Route, resilient};
+use phalanx::{Class, Error, Kind, RejectionCode, ResilienceModule, Route, resilient};
 use support::*;
 use tokio::time::Instant;
 
@@ -31,7 +31,7 @@ async fn after_the_last_attempt_the_error_is_the_bodys_own() {
 }
 
 impl Adapter {
-    /// The error says refusals itself; `?` converts as in any other function.
+    /// The error says rejections itself; `?` converts as in any other function.
     #[resilient(policy = "circuit")]
     async fn own_error(&self) -> Result<usize, Failure> {
         let answer = self.upstream.ask("own").await?;
@@ -158,28 +158,28 @@ fn lost_is_worth_another_try(result: &Result<usize, String>) -> Class {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_said_by_the_functions_own_error() {
+async fn a_rejection_is_said_by_the_functions_own_error() {
     let adapter = Adapter::failing(1);
     assert_eq!(adapter.own_error().await, Err(BROKEN));
-    assert_eq!(adapter.own_error().await.unwrap_err().code(), Some(Code::CircuitOpen));
+    assert_eq!(adapter.own_error().await.unwrap_err().code(), Some(RejectionCode::CircuitOpen));
     assert_eq!(adapter.upstream.asked().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_stands_beside_the_bodys_error_where_the_signature_says_so() {
+async fn a_rejection_stands_beside_the_bodys_error_where_the_signature_says_so() {
     let adapter = Adapter::failing(1);
     assert_eq!(adapter.wrapped().await, Err(Error::Inner(Kind::Infrastructure)));
-    let refusal = adapter.wrapped().await.unwrap_err();
-    assert_eq!(refusal.rejection().map(|it| it.code()), Some(Code::CircuitOpen));
+    let rejection = adapter.wrapped().await.unwrap_err();
+    assert_eq!(rejection.rejection().map(|it| it.code()), Some(RejectionCode::CircuitOpen));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_out_is_a_refusal_and_so_is_a_policy_that_does_not_exist() {
+async fn a_timeout_is_a_rejection_and_so_is_a_policy_that_does_not_exist() {
     let adapter = Adapter::failing(0);
     let start = Instant::now();
-    assert_eq!(adapter.hangs().await.unwrap_err().code(), Some(Code::AttemptTimeout));
+    assert_eq!(adapter.hangs().await.unwrap_err().code(), Some(RejectionCode::AttemptTimeout));
     assert_eq!(start.elapsed(), Duration::from_secs(1));
-    assert_eq!(adapter.misspelt().await.unwrap_err().code(), Some(Code::UnknownPolicy));
+    assert_eq!(adapter.misspelt().await.unwrap_err().code(), Some(RejectionCode::UnknownPolicy));
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,7 +195,7 @@ async fn routes_from_an_argument_are_kept_apart() {
     for again in
         [adapter.by_reference("b").await, adapter.by_value("a".to_owned()).await, adapter.by_option(None).await]
     {
-        assert_eq!(again.unwrap_err().code(), Some(Code::RateLimited));
+        assert_eq!(again.unwrap_err().code(), Some(RejectionCode::RateLimited));
     }
     let routes = [None, Some("a"), Some("b"), Some("c"), Some("d"), Some("eu"), Some("fixed")];
     assert_eq!(adapter.routes("once"), routes.map(|route| route.map(str::to_owned)));

@@ -1,4 +1,4 @@
-//! `#[resilient]` on a whole impl block: which methods it takes in, what they can say themselves, and what it refuses.
+//! `#[resilient]` on a whole impl block: which methods it takes in, what they can say themselves, and what it rejects.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
-use phalanx::{Code, Kind, Resilient, resilient};
+use phalanx::{Kind, RejectionCode, Resilient, resilient};
 use support::*;
 
 /// A port with whatever a port can have.
@@ -51,7 +51,7 @@ impl Port for Adapter {
 async fn every_async_method_has_the_policy_and_may_say_more() {
     let adapter = Adapter::failing(0);
     assert_eq!(adapter.read("a").await, Ok(1));
-    assert_eq!(adapter.read("b").await.unwrap_err().code(), Some(Code::RateLimited));
+    assert_eq!(adapter.read("b").await.unwrap_err().code(), Some(RejectionCode::RateLimited));
     assert_eq!(adapter.write("c".to_owned()).await, Ok(2));
     assert_eq!(adapter.routes("once"), [Some("eu".to_owned()), Some("writes".to_owned())]);
 }
@@ -120,7 +120,7 @@ async fn only_the_named_methods_have_the_policy_and_one_of_their_own_wins() {
     assert_eq!(adapter.c().await, Err(BROKEN));
     asked(5);
     assert_eq!(adapter.d().await, Err(BROKEN));
-    assert_eq!(adapter.d().await.unwrap_err().code(), Some(Code::CircuitOpen));
+    assert_eq!(adapter.d().await.unwrap_err().code(), Some(RejectionCode::CircuitOpen));
     asked(6);
 }
 
@@ -145,7 +145,7 @@ impl Excepted {
 async fn an_excepted_method_and_one_without_self_are_left_alone() {
     let adapter = Excepted::new(1).await;
     assert_eq!(adapter.a().await, Err(BROKEN));
-    assert_eq!(adapter.a().await.unwrap_err().code(), Some(Code::CircuitOpen));
+    assert_eq!(adapter.a().await.unwrap_err().code(), Some(RejectionCode::CircuitOpen));
     assert_eq!(adapter.c().await, 2);
 }
 
@@ -171,14 +171,14 @@ impl Allowed {
 #[tokio::test(start_paused = true)]
 async fn a_whole_port_is_not_retried_by_the_way() {
     let adapter = Blanket(Adapter::failing(2));
-    let Err(Failure::Refused(refusal)) = adapter.charge().await else { panic!("not refused") };
+    let Err(Failure::Rejected(rejection)) = adapter.charge().await else { panic!("not rejected") };
     assert_eq!(
-        (refusal.code(), refusal.kind(), refusal.policy()),
-        (Code::BlanketRetry, Kind::Configuration, Some("retry"))
+        (rejection.code(), rejection.kind(), rejection.policy()),
+        (RejectionCode::BlanketRetry, Kind::Configuration, Some("retry"))
     );
     assert!(adapter.0.upstream.asked().is_empty());
     // At wiring, the same question can be asked at once.
-    assert_eq!(adapter.0.module.port_pipeline("retry", ()).unwrap_err(), refusal);
+    assert_eq!(adapter.0.module.port_pipeline("retry", ()).unwrap_err(), rejection);
     assert!(adapter.0.module.port_pipeline("circuit", ()).is_ok());
 }
 
@@ -189,12 +189,12 @@ async fn a_whole_port_is_retried_when_its_binding_says_so_and_a_method_when_it_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_is_changed_to_retry_later_is_refused_from_then_on() {
+async fn a_policy_that_is_changed_to_retry_later_is_rejected_from_then_on() {
     let adapter = Excepted(Adapter::failing(0));
     assert_eq!(adapter.a().await, Ok(1));
     let retry = phalanx::RetrySpec::attempts(2).on([Kind::Infrastructure]);
     adapter.0.module.retune(phalanx::Policy::named("circuit").retry(retry)).unwrap();
-    assert_eq!(adapter.a().await.unwrap_err().code(), Some(Code::BlanketRetry));
+    assert_eq!(adapter.a().await.unwrap_err().code(), Some(RejectionCode::BlanketRetry));
 }
 
 #[async_trait::async_trait]

@@ -32,13 +32,13 @@ struct Receipt(String);
 enum PaymentError {
     /// The provider did not answer.
     Unreachable,
-    /// A policy refused to ask it.
-    Refused(Rejection),
+    /// A policy rejected to ask it.
+    Rejected(Rejection),
 }
 
 impl From<Rejection> for PaymentError {
     fn from(rejection: Rejection) -> Self {
-        Self::Refused(rejection)
+        Self::Rejected(rejection)
     }
 }
 
@@ -46,7 +46,7 @@ impl Classify for PaymentError {
     fn classify(&self) -> Class {
         match self {
             Self::Unreachable => Kind::Infrastructure.into(),
-            Self::Refused(rejection) => rejection.classify(),
+            Self::Rejected(rejection) => rejection.classify(),
         }
     }
 }
@@ -55,7 +55,7 @@ impl fmt::Display for PaymentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable => f.write_str("the provider is unreachable"),
-            Self::Refused(rejection) => rejection.fmt(f),
+            Self::Rejected(rejection) => rejection.fmt(f),
         }
     }
 }

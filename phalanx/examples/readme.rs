@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use phalanx::lifecycle::{DeploymentProfile, Runtime, Scene, SingletonSpec, Step, Stopping, Ticker, singleton};
+use phalanx::lifecycle::{DeploymentProfile, Runtime, SingletonSpec, Step, StepContext, StopSignal, Ticker, singleton};
 use phalanx::{
     Backoff, BreakerSpec, BulkheadSpec, Class, Classify, Context, Criticality, HedgeSpec, Kind, Policy, RateLimitSpec,
     ResilienceModule, RetrySpec, scope,
@@ -79,7 +79,7 @@ async fn relay() -> io::Result<()> {
     Ok(())
 }
 
-async fn serve(_: Scene, stopping: Stopping) -> io::Result<()> {
+async fn serve(_: StepContext, stopping: StopSignal) -> io::Result<()> {
     stopping.wait().await;
     Ok(())
 }

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
-use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
+use phalanx_core::store::{
+    AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
+};
 use phalanx_core::table::Worth;
 use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
 #[cfg(feature = "redis")]
@@ -27,9 +29,9 @@ pub struct Backend {
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scopes {
-    pub(crate) rate_limits: crate::Scope,
-    pub(crate) breakers: crate::Scope,
-    pub(crate) digests: crate::Scope,
+    pub(crate) rate_limits: crate::store::StateScope,
+    pub(crate) breakers: crate::store::StateScope,
+    pub(crate) digests: crate::store::StateScope,
 }
 
 macro_rules! either {
@@ -80,8 +82,11 @@ impl Backend {
     }
 
     #[cfg(feature = "redis")]
-    fn shared_for(&self, scope: impl Fn(&Scopes) -> crate::Scope) -> Option<&RedisStore> {
-        self.redis.as_ref().filter(|(_, scopes)| scope(scopes) == crate::Scope::Fleet).map(|(store, _)| store)
+    fn shared_for(&self, scope: impl Fn(&Scopes) -> crate::store::StateScope) -> Option<&RedisStore> {
+        self.redis
+            .as_ref()
+            .filter(|(_, scopes)| scope(scopes) == crate::store::StateScope::Fleet)
+            .map(|(store, _)| store)
     }
 }
 
@@ -114,11 +119,11 @@ impl RateLimitStore for Backend {
     }
 
     #[inline]
-    fn acquire_now(&self, bucket: &AnyBucket, now: Time, ask: Ask) -> Option<Grant> {
+    fn acquire_now(&self, bucket: &AnyBucket, now: Time, ask: AcquireRequest) -> Option<Grant> {
         dispatch!(bucket: AnyBucket, local => self.memory.acquire_now(bucket, now, ask), shared => bucket.acquire_now(now, ask))
     }
 
-    async fn acquire(&self, bucket: &AnyBucket, now: Time, ask: Ask) -> Grant {
+    async fn acquire(&self, bucket: &AnyBucket, now: Time, ask: AcquireRequest) -> Grant {
         dispatch!(bucket: AnyBucket, local => self.memory.acquire(bucket, now, ask).await, shared => bucket.acquire(now, ask).await)
     }
 
@@ -131,8 +136,8 @@ impl RateLimitStore for Backend {
         dispatch!(bucket: AnyBucket, local => self.memory.peek(bucket, now).await, shared => bucket.peek(now).await)
     }
 
-    fn known_level(&self, bucket: &AnyBucket, now: Time) -> Option<Level> {
-        dispatch!(bucket: AnyBucket, local => self.memory.known_level(bucket, now), shared => bucket.glance(now))
+    fn cached_level(&self, bucket: &AnyBucket, now: Time) -> Option<Level> {
+        dispatch!(bucket: AnyBucket, local => self.memory.cached_level(bucket, now), shared => bucket.glance(now))
     }
 }
 
@@ -148,11 +153,11 @@ impl BreakerStore for Backend {
     }
 
     #[inline]
-    fn admit_now(&self, breaker: &AnyBreaker, now: Time) -> Option<Answer> {
+    fn admit_now(&self, breaker: &AnyBreaker, now: Time) -> Option<AdmitReply> {
         dispatch!(breaker: AnyBreaker, local => self.memory.admit_now(breaker, now), shared => breaker.admit_now(now))
     }
 
-    async fn admit(&self, breaker: &AnyBreaker, now: Time) -> (Answer, Option<Transition>) {
+    async fn admit(&self, breaker: &AnyBreaker, now: Time) -> (AdmitReply, Option<Transition>) {
         dispatch!(breaker: AnyBreaker, local => self.memory.admit(breaker, now).await, shared => breaker.admit(now).await)
     }
 
@@ -169,8 +174,8 @@ impl BreakerStore for Backend {
         dispatch!(breaker: AnyBreaker, local => self.memory.worth(breaker), shared => phalanx_core::table::Entry::worth(&**breaker))
     }
 
-    async fn force(&self, breaker: &AnyBreaker, forced: Option<Forced>) {
-        dispatch!(breaker: AnyBreaker, local => self.memory.force(breaker, forced).await, shared => breaker.force(forced).await);
+    async fn force(&self, breaker: &AnyBreaker, overridden: Option<Override>) {
+        dispatch!(breaker: AnyBreaker, local => self.memory.force(breaker, overridden).await, shared => breaker.force(overridden).await);
     }
 
     async fn reset(&self, breaker: &AnyBreaker, now: Time) -> Option<Transition> {
@@ -181,8 +186,8 @@ impl BreakerStore for Backend {
         dispatch!(breaker: AnyBreaker, local => self.memory.inspect(breaker, now).await, shared => breaker.inspect(now).await)
     }
 
-    fn known_phase(&self, breaker: &AnyBreaker) -> (Phase, Option<Forced>) {
-        dispatch!(breaker: AnyBreaker, local => self.memory.known_phase(breaker), shared => breaker.glance())
+    fn cached_phase(&self, breaker: &AnyBreaker) -> (Phase, Option<Override>) {
+        dispatch!(breaker: AnyBreaker, local => self.memory.cached_phase(breaker), shared => breaker.glance())
     }
 }
 

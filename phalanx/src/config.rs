@@ -16,10 +16,10 @@
 //! # [policies.payments.breaker]
 //! # failure_ratio = 0.5
 //! # "#)?;
-//! let config = Config::reader()
+//! let config = Config::loader()
 //!     .file(&path) // phalanx.toml, say
 //!     .vars([("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "2s")]) // .env() in a service
-//!     .read()?; // every mistake at once, each with its place
+//!     .load()?; // every mistake at once, each with its place
 //! let module = ResilienceModule::in_memory().config(config).build()?;
 //!
 //! let described = module.describe(); // what is in force, and who said so
@@ -94,21 +94,21 @@
 //! makes a small file large (anchors, aliases, tags). A message says where and what is expected, and never repeats a
 //! value. Nothing of a file with a mistake is applied.
 
-mod beside;
 #[cfg(feature = "csv")]
 mod budget;
+mod de;
 mod document;
 mod env;
-mod fault;
 #[cfg(feature = "json")]
 mod json;
-mod nearest;
-mod read;
-mod reader;
+mod loader;
+mod merge;
 #[cfg(feature = "reload")]
 mod reload;
 #[cfg(feature = "schema")]
 mod schema;
+mod serde_error;
+mod suggest;
 #[cfg(feature = "toml")]
 mod toml;
 mod tree;
@@ -117,15 +117,15 @@ mod yaml;
 
 use std::collections::BTreeMap;
 
-use phalanx_core::engine::Unknown;
+use phalanx_core::engine::UnknownPolicy;
 use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
 
-use self::reader::Format;
-pub use self::reader::Reader;
+use self::loader::Format;
+pub use self::loader::Loader;
 #[cfg(feature = "reload")]
-pub use self::reload::Following;
+pub use self::reload::ConfigWatcher;
 #[cfg(feature = "schema")]
 pub use self::schema::schema;
 use crate::origin::{Origin, Origins};
@@ -136,15 +136,15 @@ pub struct Config {
     policies: Vec<Policy>,
     default: Option<Policy>,
     levers: BTreeMap<String, LeverSpec>,
-    unknown: Option<Unknown>,
+    unknown: Option<UnknownPolicy>,
     max_routes: Option<u32>,
     origins: Origins,
 }
 
 impl Config {
     /// Where to read from: files, a budget, the environment.
-    pub fn reader() -> Reader {
-        Reader::default()
+    pub fn loader() -> Loader {
+        Loader::default()
     }
 
     /// Reads a text in TOML.
@@ -209,7 +209,7 @@ impl Config {
     }
 
     /// What a name without a policy means, if it says.
-    pub const fn unknown(&self) -> Option<Unknown> {
+    pub const fn unknown(&self) -> Option<UnknownPolicy> {
         self.unknown
     }
 

@@ -3,11 +3,16 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use phalanx_core::engine::Unknown;
+use phalanx_core::engine::UnknownPolicy;
 use phalanx_core::policy::Policy;
 
+pub use phalanx_core::breaker::{BreakerView, Phase, Seen, Transition};
+pub use phalanx_core::bulkhead::{BulkheadView, LimitChange};
+pub use phalanx_core::kind::Outcome;
+pub use phalanx_core::pipeline::{Description, StageDescription};
+
 use crate::ResilienceModule;
-use crate::origin::Origin;
+pub use crate::origin::Origin;
 
 /// What a module does, and on whose word. Prints as the file that would say the same, with a comment on every line.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,8 +88,8 @@ impl ResilienceModule {
         let used: BTreeSet<_> = engine.pipelines().iter().map(|pipeline| pipeline.key().policy().to_owned()).collect();
         let named = |name: &String| policies.binary_search_by(|policy| policy.name.cmp(name)).is_ok();
         let unknown = match engine.unknown() {
-            Unknown::Error => "error",
-            Unknown::Passthrough => "passthrough",
+            UnknownPolicy::Error => "error",
+            UnknownPolicy::Passthrough => "passthrough",
         };
         let rule = |path: &str, value: String, from: Option<Origin>| {
             let from = from.unwrap_or(Origin::BuiltIn);

@@ -10,14 +10,14 @@ use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::Store;
 use phalanx_store_memory::MemoryStore;
-use phalanx_store_redis::{DegradedShare, RedisOptions, RedisStore, Source, StoreMode};
+use phalanx_store_redis::{DegradedShare, RedisConnection, RedisOptions, RedisStore, StoreMode};
 
 use crate::backend::{Backend, Scopes};
 use crate::module::{ModuleBuilder, ResilienceModule};
 
 /// Who shares some state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
+pub enum StateScope {
     /// All replicas with the same prefix and environment.
     #[default]
     Fleet,
@@ -28,7 +28,7 @@ pub enum Scope {
 /// What a builder was told about the fleet.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    source: Source,
+    source: RedisConnection,
     options: RedisOptions,
     scopes: Scopes,
 }
@@ -56,8 +56,8 @@ impl ResilienceModule {
     /// State shared by all replicas through Redis: a `redis::Client`, a deadpool pool, or a Cluster or Sentinel client
     /// or pool. No I/O happens here or in `build`, and no Redis needs to be running: until it answers, and whenever it
     /// does not, each replica decides alone.
-    pub fn with_redis(source: impl Into<Source>) -> ModuleBuilder {
-        let scopes = Scopes { rate_limits: Scope::Fleet, breakers: Scope::Fleet, digests: Scope::Fleet };
+    pub fn with_redis(source: impl Into<RedisConnection>) -> ModuleBuilder {
+        let scopes = Scopes { rate_limits: StateScope::Fleet, breakers: StateScope::Fleet, digests: StateScope::Fleet };
         let shared = Shared { source: source.into(), options: RedisOptions::default(), scopes };
         let mut builder = ModuleBuilder::default();
         builder.fleet = Some(shared);
@@ -149,17 +149,17 @@ impl ModuleBuilder {
     }
 
     /// Who shares rate limits. Default the fleet.
-    pub fn rate_limit_scope(self, scope: Scope) -> Self {
+    pub fn rate_limit_scope(self, scope: StateScope) -> Self {
         self.tune(|fleet| fleet.scopes.rate_limits = scope)
     }
 
     /// Who shares circuits. Default the fleet.
-    pub fn breaker_scope(self, scope: Scope) -> Self {
+    pub fn breaker_scope(self, scope: StateScope) -> Self {
         self.tune(|fleet| fleet.scopes.breakers = scope)
     }
 
     /// Who shares latency digests. Default the fleet.
-    pub fn digest_scope(self, scope: Scope) -> Self {
+    pub fn digest_scope(self, scope: StateScope) -> Self {
         self.tune(|fleet| fleet.scopes.digests = scope)
     }
 }

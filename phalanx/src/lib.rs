@@ -26,77 +26,113 @@
 //! says why a policy said no; an **event** is what an observer is told.
 //!
 //! The stages of a policy always run in the same order, whatever order they were written in:
-//! deadline → rate limit → bulkhead → breaker or throttle → retry → hedge → attempt time-out → the operation; a fallback
+//! deadline → rate limit → bulkhead → breaker or throttle → retry → hedge → attempt timeout → the operation; a fallback
 //! answers last.
 
-mod alone;
-mod attached;
 mod backend;
 #[cfg(feature = "config")]
 pub mod config;
-mod describe;
+pub mod describe;
 #[cfg(feature = "redis")]
 mod fleet;
 #[cfg(feature = "lifecycle")]
-mod life;
+mod lifecycle_hooks;
 mod locks;
+mod macro_support;
 mod module;
 mod origin;
-mod statuses;
+pub mod prelude;
+pub mod standalone;
+mod status_map;
 #[cfg(any(feature = "otel", feature = "tracing"))]
 pub mod telemetry;
 
-pub use phalanx_core::breaker::{BreakerSpec, BreakerView, Count, Forced, LatencyTrip, Phase, RampSpec, Transition};
-pub use phalanx_core::budget::BudgetSpec;
-pub use phalanx_core::bulkhead::{AdaptiveSpec, BulkheadSpec, BulkheadView, GradientSpec, Lowered};
+pub use phalanx_core::breaker::BreakerSpec;
+pub use phalanx_core::bulkhead::BulkheadSpec;
 pub use phalanx_core::classify::{Class, Classify};
-pub use phalanx_core::clock::{Clock, Time};
+pub use phalanx_core::clock::Clock;
 pub use phalanx_core::context::{Context, Criticality, scope};
 pub use phalanx_core::decision::{Decision, Verdict};
-pub use phalanx_core::drain::{Drained, Gate};
-pub use phalanx_core::engine::{Applied, Plan, Unknown};
 pub use phalanx_core::error::Error;
-pub use phalanx_core::event::{Event, Observer, What};
-pub use phalanx_core::fallback::{Degraded, Fallback, Served, Stale, StaleCache};
-pub use phalanx_core::guard::{CallInfo, Guard, Guards};
+pub use phalanx_core::event::{Event, EventKind, Observer};
+pub use phalanx_core::fallback::{Fallback, Served, StaleCache};
 pub use phalanx_core::hedge::HedgeSpec;
-pub use phalanx_core::key::{Route, StateKey};
-pub use phalanx_core::kind::{Kind, Kinds, Outcome};
-pub use phalanx_core::levers::{Force, LeverSpec};
-pub use phalanx_core::pipeline::{Description, StageDescription};
-pub use phalanx_core::policy::validate::{ConfigError, Mistake};
-pub use phalanx_core::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
+pub use phalanx_core::key::Route;
+pub use phalanx_core::kind::Kind;
+pub use phalanx_core::policy::validate::ConfigError;
+pub use phalanx_core::policy::{OnDegraded, Policy};
 pub use phalanx_core::rate_limit::RateLimitSpec;
-pub use phalanx_core::rejection::{Code, Rejection, Source};
+pub use phalanx_core::rejection::{Rejection, RejectionCode, Source};
 pub use phalanx_core::retry::RetrySpec;
-pub use phalanx_core::retry::backoff::{Backoff, Curve, Jitter};
-pub use phalanx_core::rng::Rng;
+pub use phalanx_core::retry::backoff::Backoff;
 pub use phalanx_core::throttle::ThrottleSpec;
-pub use phalanx_store_memory::MemoryStore;
-#[cfg(feature = "redis")]
-pub use phalanx_store_redis::{DegradedShare, RedisOptions, Source as RedisSource, StoreMode};
-
-pub use self::alone::{AdaptiveThrottle, Bulkhead, CircuitBreaker, Entered, RateLimiter, Sent, Slot};
-pub use self::alone::{bulkheaded, rate_limited, time_limited, with_fallback};
-pub use self::attached::{Carries, Resilient};
-#[doc(hidden)]
-pub use self::attached::{carry as __carry, repeatable as __repeatable};
-pub use self::backend::Backend;
-#[cfg(feature = "config")]
-pub use self::config::Config;
-pub use self::describe::{LeverDescription, ModuleDescription, PolicyDescription, ValueDescription};
-#[cfg(feature = "redis")]
-pub use self::fleet::Scope;
-pub use self::locks::Locks;
-pub use self::module::{Call, ModuleBuilder, Pipeline, ResilienceModule};
-pub use self::origin::Origin;
-
-/// Life and death of a replica: start-up in waves, drain, readiness, singleton steps, tickers.
-#[cfg(feature = "lifecycle")]
-pub use phalanx_lifecycle as lifecycle;
-
 #[cfg(feature = "macros")]
 pub use phalanx_macros::resilient;
 
-/// Everything below the front door: stages as algorithms, store traits, estimators.
-pub use phalanx_core as base;
+pub use self::macro_support::Resilient;
+pub use self::module::{Call, ModuleBuilder, Pipeline, Resilience, ResilienceModule};
+
+/// The details of a policy: what its specs are made of, levers and overrides, whole sets of policies.
+pub mod policy {
+    pub use phalanx_core::breaker::{CountBy, LatencyTrip, Override, RampSpec};
+    pub use phalanx_core::budget::BudgetSpec;
+    pub use phalanx_core::bulkhead::{AdaptiveSpec, GradientSpec};
+    pub use phalanx_core::engine::{ConfigChange, PolicySet, UnknownPolicy};
+    pub use phalanx_core::kind::Kinds;
+    pub use phalanx_core::levers::LeverSpec;
+    pub use phalanx_core::policy::validate::Mistake;
+    pub use phalanx_core::policy::{DeadlineSpec, Stage};
+    pub use phalanx_core::retry::backoff::{Curve, Jitter};
+}
+
+/// Answers in the dependency's place: the marker on a degraded answer and the last good value of a key.
+pub mod fallback {
+    pub use phalanx_core::fallback::{Degraded, Stale};
+}
+
+/// Custom strategies that admit and settle calls between the built-in stages.
+pub mod guard {
+    pub use phalanx_core::guard::{CallInfo, Guard, Guards};
+}
+
+/// Where state is kept: the stores, their options, and the traits that another store implements.
+pub mod store {
+    pub use phalanx_core::breaker::{Admission, Sample, Ticket};
+    pub use phalanx_core::clock::Time;
+    pub use phalanx_core::key::StateKey;
+    pub use phalanx_core::rate_limit::Take;
+    pub use phalanx_core::rng::Rng;
+    pub use phalanx_core::store::{
+        AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
+    };
+    pub use phalanx_store_memory::MemoryStore;
+    #[cfg(feature = "redis")]
+    pub use phalanx_store_redis::{DegradedShare, RedisConnection, RedisOptions, StoreMode};
+
+    pub use crate::backend::Backend;
+    #[cfg(feature = "redis")]
+    pub use crate::fleet::StateScope;
+}
+
+/// Estimators of latency and rate, usable by themselves.
+pub mod estimate {
+    pub use phalanx_core::estimate::*;
+}
+
+/// Life of a replica: startup in waves, drain, readiness, singleton steps, locks, tickers.
+pub mod lifecycle {
+    pub use phalanx_core::drain::{Drained, Gate};
+    pub use phalanx_core::lock::{Acquired, Fences, LockStore};
+    #[cfg(feature = "lifecycle")]
+    pub use phalanx_lifecycle::*;
+
+    pub use crate::locks::Locks;
+}
+
+/// What the sibling crates and the attribute macro need. Not covered by semantic versioning.
+#[doc(hidden)]
+pub mod internal {
+    pub use phalanx_core as core;
+
+    pub use crate::macro_support::{CarriesRejection, carry, repeatable};
+}

@@ -8,21 +8,21 @@ use parking_lot::Mutex;
 use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
 use phalanx_core::drain::Gate;
-use phalanx_core::engine::{Applied, Engine, EngineSpec, Noting, Plan, Unknown};
+use phalanx_core::engine::{ConfigChange, Engine, EngineSpec, Noting, PolicySet, UnknownPolicy};
 use phalanx_core::error::Error;
 use phalanx_core::event::{Event, Observer};
 use phalanx_core::key::Route;
 use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
-use phalanx_core::rejection::{Code, Rejection};
+use phalanx_core::rejection::{Rejection, RejectionCode};
 use phalanx_core::rng::Rng;
 use phalanx_core::store::Store;
 use phalanx_store_memory::{MemoryLocks, MemoryStore};
 
 use crate::backend::Backend;
 use crate::origin::{Origin, Origins};
-use crate::statuses::Statuses;
+use crate::status_map::StatusMap;
 
 /// One policy on one route, resolved: what a hot caller keeps. Cheap to clone; clones share all state.
 pub type Pipeline = phalanx_core::pipeline::Pipeline<Backend>;
@@ -35,20 +35,23 @@ pub type Call<'a> = phalanx_core::call::Call<'a, Backend>;
 pub struct ResilienceModule {
     pub(crate) engine: Engine<Backend>,
     pub(crate) locks: MemoryLocks,
-    statuses: Arc<Statuses>,
+    statuses: Arc<StatusMap>,
     pub(crate) origins: Arc<Mutex<Origins>>,
 }
+
+/// A short name for [`ResilienceModule`].
+pub type Resilience = ResilienceModule;
 
 /// A module being put together.
 #[derive(Debug, Default)]
 #[must_use = "nothing is checked or made before `build`"]
 pub struct ModuleBuilder {
     pub(crate) spec: EngineSpec,
-    unknown: Option<Unknown>,
+    unknown: Option<UnknownPolicy>,
     max_routes: Option<usize>,
     #[cfg(feature = "config")]
     config: Option<crate::config::Config>,
-    statuses: Statuses,
+    statuses: StatusMap,
     clock: Option<Clock>,
     store: Option<MemoryStore>,
     #[cfg(feature = "otel")]
@@ -73,7 +76,7 @@ impl ResilienceModule {
     /// Runs an operation under a policy on a route. A retry runs the whole closure again.
     ///
     /// # Errors
-    /// The policy's refusal, or the operation's own error.
+    /// The policy's rejection, or the operation's own error.
     pub async fn run<'a, T, E, F, Fut>(
         &self,
         policy: &str,
@@ -102,7 +105,7 @@ impl ResilienceModule {
     }
 
     /// Resolves a policy that is to stand around every method of a port. Repeating an attempt that may have had its
-    /// effect is each method's own decision, so a policy that retries `infrastructure` is refused here.
+    /// effect is each method's own decision, so a policy that retries `infrastructure` is rejected here.
     ///
     /// # Errors
     /// `blanket_retry`, `unknown_policy` or `route_too_long`.
@@ -150,7 +153,7 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
     /// changed then.
-    pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
+    pub fn apply(&self, plan: PolicySet) -> Result<ConfigChange, ConfigError> {
         let code = Origins::of_code(&plan.policies, plan.default_policy.is_some(), &plan.levers);
         let note = |origins: &mut Origins| {
             let Origins { pulled, unknown, routes, max_routes, on_degraded, .. } = std::mem::take(origins);
@@ -195,7 +198,7 @@ impl ResilienceModule {
         self.engine.attach(gate)
     }
 
-    /// The HTTP status of a refusal in this service.
+    /// The HTTP status of a rejection in this service.
     pub fn status(&self, rejection: &Rejection) -> u16 {
         self.statuses.of(rejection.code())
     }
@@ -230,7 +233,7 @@ impl ModuleBuilder {
     }
 
     /// What a name without a policy means. Default: a mistake.
-    pub fn unknown(mut self, unknown: Unknown) -> Self {
+    pub fn unknown_policy(mut self, unknown: UnknownPolicy) -> Self {
         self.unknown = Some(unknown);
         self
     }
@@ -282,8 +285,8 @@ impl ModuleBuilder {
         self
     }
 
-    /// The HTTP status of a refusal, where this service's custom differs from the table.
-    pub fn status(mut self, code: Code, status: u16) -> Self {
+    /// The HTTP status of a rejection, where this service's custom differs from the table.
+    pub fn status(mut self, code: RejectionCode, status: u16) -> Self {
         self.statuses.set(code, status);
         self
     }
@@ -301,8 +304,8 @@ impl ModuleBuilder {
     fn complete(mut self) -> (Self, Origins) {
         let spec = &self.spec;
         let mut origins = Origins {
-            unknown: self.unknown.map(|_| Origin::Code),
-            max_routes: self.max_routes.map(|_| Origin::Code),
+            unknown: self.unknown.map(|_| Origin::RejectionCode),
+            max_routes: self.max_routes.map(|_| Origin::RejectionCode),
             #[cfg(feature = "redis")]
             on_degraded: self.on_degraded,
             ..Origins::of_code(&spec.policies, spec.default_policy.is_some(), &spec.levers)
@@ -311,7 +314,7 @@ impl ModuleBuilder {
         if let Some(config) = self.config.take() {
             self.unknown = self.unknown.or(config.unknown());
             self.max_routes = self.max_routes.or(config.max_routes());
-            let Plan { policies, default_policy, levers } = config.beside(&mut origins);
+            let PolicySet { policies, default_policy, levers } = config.beside(&mut origins);
             self.spec.policies.extend(policies);
             self.spec.default_policy = self.spec.default_policy.or(default_policy);
             self.spec.levers.extend(levers);

@@ -7,6 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use phalanx::policy::{AdaptiveSpec, GradientSpec, Jitter};
 use phalanx::*;
 use support::*;
 
@@ -62,14 +63,14 @@ async fn quick_failures_do_not_move_the_limit_and_slow_ones_do() {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_timed_out_was_slow() {
     let pipeline = pipeline(policy(adaptive()).timeout(200 * MS));
-    assert_eq!(code(pipeline.run(hang).await), Code::AttemptTimeout);
+    assert_eq!(code(pipeline.run(hang).await), RejectionCode::AttemptTimeout);
     assert_eq!(limit(&pipeline), 18);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dependency_that_hangs_until_its_callers_leave_is_slow() {
     let slow = pipeline(policy(adaptive()));
-    assert_eq!(code(slow.call().within(200 * MS).run(hang).await), Code::DeadlineExceeded);
+    assert_eq!(code(slow.call().within(200 * MS).run(hang).await), RejectionCode::DeadlineExceeded);
     assert_eq!(limit(&slow), 18, "by their deadline");
     let slow = pipeline(policy(adaptive()));
     assert!(tokio::time::timeout(200 * MS, slow.run(hang)).await.is_err());

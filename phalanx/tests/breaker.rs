@@ -8,6 +8,8 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
+use phalanx::describe::Phase;
+use phalanx::policy::Override;
 use phalanx::*;
 use support::*;
 
@@ -44,12 +46,12 @@ async fn half_open(pipeline: &Pipeline) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_circuit_refuses_and_says_when_the_break_is_over() {
+async fn an_open_circuit_rejects_and_says_when_the_break_is_over() {
     let pipeline = guarded();
     assert!(pipeline.run(broken).await.is_err());
     tokio::time::advance(10 * SECOND).await;
-    let refused = *pipeline.run(ok).await.unwrap_err().rejection().unwrap();
-    assert_eq!((refused.code(), refused.retry_after()), (Code::CircuitOpen, Some(20 * SECOND)));
+    let rejected = *pipeline.run(ok).await.unwrap_err().rejection().unwrap();
+    assert_eq!((rejected.code(), rejected.retry_after()), (RejectionCode::CircuitOpen, Some(20 * SECOND)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,7 +61,7 @@ async fn a_cancelled_probe_frees_its_place() {
     {
         let mut probe = pin!(pipeline.run(hang));
         assert!(poll_once(probe.as_mut()).is_pending());
-        assert_eq!(code(pipeline.run(ok).await), Code::ProbeQuota);
+        assert_eq!(code(pipeline.run(ok).await), RejectionCode::ProbeQuota);
     }
     assert_eq!(pipeline.run(ok).await, Ok(1));
     assert_eq!(phase(&pipeline).await, Phase::Closed);
@@ -69,7 +71,7 @@ async fn a_cancelled_probe_frees_its_place() {
 async fn a_probe_killed_at_once_by_its_deadline_frees_its_place() {
     let pipeline = guarded();
     half_open(&pipeline).await;
-    assert_eq!(code(pipeline.call().within(10 * MS).run(hang).await), Code::DeadlineExceeded);
+    assert_eq!(code(pipeline.call().within(10 * MS).run(hang).await), RejectionCode::DeadlineExceeded);
     assert_eq!(phase(&pipeline).await, Phase::HalfOpen, "ten milliseconds are too short to blame anybody");
     assert_eq!(pipeline.run(ok).await, Ok(1));
 }
@@ -111,14 +113,14 @@ async fn a_failure_that_arrives_while_open_does_not_prolong_the_break() {
 #[tokio::test(start_paused = true)]
 async fn a_call_killed_by_its_deadline_after_a_fair_time_is_a_failure() {
     let pipeline = guarded();
-    assert_eq!(code(pipeline.call().within(50 * MS).run(hang).await), Code::DeadlineExceeded);
+    assert_eq!(code(pipeline.call().within(50 * MS).run(hang).await), RejectionCode::DeadlineExceeded);
     assert_eq!(phase(&pipeline).await, Phase::Open);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_killed_by_its_deadline_too_early_is_nobodys_fault() {
     let pipeline = guarded();
-    assert_eq!(code(pipeline.call().within(49 * MS).run(hang).await), Code::DeadlineExceeded);
+    assert_eq!(code(pipeline.call().within(49 * MS).run(hang).await), RejectionCode::DeadlineExceeded);
     assert_eq!(phase(&pipeline).await, Phase::Closed);
 }
 
@@ -146,7 +148,7 @@ async fn a_caller_that_goes_away_says_nothing_about_the_dependency() {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_timeout_is_a_failure() {
     let pipeline = pipeline(Policy::named("p").breaker(breaker()).timeout(10 * MS));
-    assert_eq!(code(pipeline.run(hang).await), Code::AttemptTimeout);
+    assert_eq!(code(pipeline.run(hang).await), RejectionCode::AttemptTimeout);
     assert_eq!(phase(&pipeline).await, Phase::Open);
 }
 
@@ -201,16 +203,16 @@ async fn counting_attempts_a_circuit_that_opens_ends_the_retries_with_the_real_e
     let pipeline = pipeline(Policy::named("p").breaker(spec).retry(retry));
     assert_eq!(pipeline.run(|| upstream.call()).await, Err(Error::Inner(BROKEN)));
     assert_eq!(upstream.calls(), 3);
-    assert_eq!(code(pipeline.run(|| upstream.call()).await), Code::CircuitOpen);
+    assert_eq!(code(pipeline.run(|| upstream.call()).await), RejectionCode::CircuitOpen);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_word_is_obeyed_and_told() {
     let pipeline = guarded();
-    pipeline.force(Some(Forced::Open)).await;
+    pipeline.force(Some(Override::Open)).await;
     let (answer, record) = pipeline.call().run_recorded(ok).await;
-    assert_eq!((code(answer), record.source), (Code::ForcedOpen, Source::Forced));
-    pipeline.force(Some(Forced::Closed)).await;
+    assert_eq!((code(answer), record.source), (RejectionCode::ForcedOpen, Source::Override));
+    pipeline.force(Some(Override::Closed)).await;
     for _ in 0..5 {
         assert_eq!(pipeline.run(broken).await, Err(Error::Inner(BROKEN)));
     }
@@ -228,7 +230,7 @@ async fn slow_answers_open_the_circuit() {
     for _ in 0..4 {
         assert_eq!(pipeline.run(|| after(100 * MS, Ok(1))).await, Ok(1));
     }
-    assert_eq!(code(pipeline.run(ok).await), Code::CircuitOpen);
+    assert_eq!(code(pipeline.run(ok).await), RejectionCode::CircuitOpen);
 }
 
 #[tokio::test(start_paused = true)]

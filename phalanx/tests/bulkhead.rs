@@ -7,6 +7,8 @@ mod support;
 use std::pin::pin;
 use std::time::Duration;
 
+use phalanx::guard::{CallInfo, Guard};
+use phalanx::policy::{Jitter, Stage};
 use phalanx::*;
 use support::*;
 use tokio::task::JoinHandle;
@@ -41,16 +43,16 @@ fn view(pipeline: &Pipeline) -> (u32, u32, u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_above_the_limit_and_the_queue_is_refused_at_once() {
+async fn what_is_above_the_limit_and_the_queue_is_rejected_at_once() {
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(2).queue(1)));
     let calls = [(); 3].map(|()| call(&pipeline, SECOND));
     settle().await;
     assert_eq!((view(&pipeline), pipeline.available_slots()), ((2, 2, 1), Some(0)));
     let (answer, record) = pipeline.call().run_recorded(|| after(SECOND, Ok(1))).await;
-    assert_eq!(code(answer), Code::BulkheadFull);
+    assert_eq!(code(answer), RejectionCode::BulkheadFull);
     assert_eq!(
         (record.verdict, record.stage, record.elapsed),
-        (Verdict::Refused, Some(Stage::Bulkhead), Duration::ZERO)
+        (Verdict::Rejected, Some(Stage::Bulkhead), Duration::ZERO)
     );
     for call in calls {
         assert_eq!(call.await.unwrap(), Ok(1));
@@ -77,7 +79,7 @@ async fn a_waiter_gives_up_at_the_queue_timeout() {
     let holder = call(&pipeline, SECOND);
     settle().await;
     let start = Instant::now();
-    assert_eq!(code(call(&pipeline, MS).await.unwrap()), Code::BulkheadQueueTimeout);
+    assert_eq!(code(call(&pipeline, MS).await.unwrap()), RejectionCode::BulkheadQueueTimeout);
     assert_eq!((start.elapsed(), view(&pipeline)), (300 * MS, (1, 1, 0)));
     assert_eq!(holder.await.unwrap(), Ok(1));
 }
@@ -90,7 +92,7 @@ async fn a_waiter_gives_up_at_its_deadline_and_nothing_was_begun() {
     settle().await;
     let waiting = pipeline.call().within(100 * MS);
     let (answer, record) = waiting.run_recorded(|| after(MS, Ok(1))).await;
-    assert_eq!(code(answer), Code::DeadlineExceeded);
+    assert_eq!(code(answer), RejectionCode::DeadlineExceeded);
     assert_eq!((record.elapsed, record.attempts, record.stage), (100 * MS, 0, Some(Stage::Deadline)));
     assert_eq!(holder.await.unwrap(), Ok(1));
 }
@@ -103,12 +105,12 @@ async fn a_congested_queue_is_shed_although_all_who_hold_slots_hang() {
     let start = Instant::now();
     let early = call(&pipeline, MS);
     settle().await;
-    assert_eq!(code(early.await.unwrap()), Code::BulkheadQueueShed);
+    assert_eq!(code(early.await.unwrap()), RejectionCode::BulkheadQueueShed);
     assert_eq!(start.elapsed(), 100 * MS, "the queue had been empty just before");
     let calls = [(); 12].map(|()| call(&pipeline, MS));
     settle().await;
     for (place, call) in calls.into_iter().enumerate() {
-        assert_eq!(code(call.await.unwrap()), Code::BulkheadQueueShed, "{place}");
+        assert_eq!(code(call.await.unwrap()), RejectionCode::BulkheadQueueShed, "{place}");
     }
     assert_eq!(view(&pipeline), (1, 1, 0));
     holder.abort();
@@ -133,19 +135,19 @@ async fn a_critical_call_displaces_a_lesser_one_and_is_served_first() {
     let critical = waiter(Criticality::Critical);
     settle().await;
     let (answer, at) = low.await.unwrap();
-    assert_eq!((code(answer), at), (Code::BulkheadQueueShed, start));
+    assert_eq!((code(answer), at), (RejectionCode::BulkheadQueueShed, start));
     let ((critical, first), (normal, second)) = (critical.await.unwrap(), normal.await.unwrap());
     assert_eq!((critical, normal, second - first), (Ok(1), Ok(1), 100 * MS));
     assert_eq!(holder.await.unwrap(), Ok(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_gives_the_rate_limits_permit_back() {
+async fn a_rejection_gives_the_rate_limits_permit_back() {
     let limit = RateLimitSpec::new(1, 3_600 * SECOND).burst(3);
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(1)).rate_limit(limit));
     let holder = call(&pipeline, SECOND);
     settle().await;
-    assert_eq!(code(call(&pipeline, MS).await.unwrap()), Code::BulkheadFull);
+    assert_eq!(code(call(&pipeline, MS).await.unwrap()), RejectionCode::BulkheadFull);
     assert_eq!(pipeline.available_permits().await, Some(2));
     assert_eq!(holder.await.unwrap(), Ok(1));
 }
@@ -167,7 +169,7 @@ async fn a_circuit_that_is_open_costs_no_slot() {
     let breaker = BreakerSpec::consecutive_failures(1);
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(1)).breaker(breaker));
     assert!(pipeline.run(|| async { Err::<u32, _>(BROKEN) }).await.is_err());
-    assert_eq!(code(pipeline.run(|| after(MS, Ok(1))).await), Code::CircuitOpen);
+    assert_eq!(code(pipeline.run(|| after(MS, Ok(1))).await), RejectionCode::CircuitOpen);
     assert_eq!(pipeline.available_slots(), Some(1));
 }
 
@@ -211,10 +213,10 @@ async fn a_guard_between_rate_limit_and_bulkhead_is_asked_before_the_wait() {
             250
         }
         fn admit(&self, _: &CallInfo<'_>) -> Result<(), Rejection> {
-            Err(Rejection::new(Code::GuardRefused))
+            Err(Rejection::new(RejectionCode::GuardRejected))
         }
     }
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(1)).guard(Doorman));
-    assert_eq!(code(pipeline.run(|| after(MS, Ok(1))).await), Code::GuardRefused);
+    assert_eq!(code(pipeline.run(|| after(MS, Ok(1))).await), RejectionCode::GuardRejected);
     assert_eq!(pipeline.available_slots(), Some(1));
 }

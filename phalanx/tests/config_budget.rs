@@ -8,6 +8,8 @@ mod support;
 use std::time::Duration;
 
 use phalanx::config::Config;
+use phalanx::policy::Jitter;
+use phalanx::store::Rng;
 use phalanx::*;
 use support::*;
 
@@ -99,7 +101,7 @@ fn the_header_is_taken_at_its_word() {
 }
 
 #[test]
-fn a_budget_without_end_is_refused() {
+fn a_budget_without_end_is_rejected() {
     let wrong = mistakes(&format!("{HEADER}\n{}", ",,,,,\n".repeat(170_000)));
     assert_eq!((wrong.len(), wrong[100].as_str()), (101, "and maybe more: these are the first 100"));
     let rows: String = (0..10_001).map(|row| format!("d{row},critical,1,1,1,\n")).collect();
@@ -113,8 +115,8 @@ fn files_and_variables_change_a_budget_value_by_value() {
     let (csv, toml) = (folder.join("dependencies.csv"), folder.join("phalanx.toml"));
     std::fs::write(&csv, budget()).unwrap();
     std::fs::write(&toml, "[policies.catalog.retry]\nmax_attempts = 3\n").unwrap();
-    let reader = Config::reader().file(&toml).budget(&csv).vars([("PHALANX__POLICIES__CATALOG__TIMEOUT", "90ms")]);
-    let config = reader.read();
+    let loader = Config::loader().file(&toml).budget(&csv).vars([("PHALANX__POLICIES__CATALOG__TIMEOUT", "90ms")]);
+    let config = loader.load();
     std::fs::remove_dir_all(&folder).unwrap();
     let module = ResilienceModule::in_memory().config(config.unwrap()).build().unwrap();
     let described = module.describe();

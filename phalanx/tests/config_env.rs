@@ -5,16 +5,17 @@
 
 mod support;
 
-use phalanx::config::{Config, Reader};
+use phalanx::config::{Config, Loader};
+use phalanx::policy::{DeadlineSpec, LeverSpec, UnknownPolicy};
 use phalanx::*;
 use support::*;
 
-fn read<const N: usize>(reader: Reader, variables: [(&str, &str); N]) -> Result<Config, ConfigError> {
-    reader.vars(variables).read()
+fn read<const N: usize>(loader: Loader, variables: [(&str, &str); N]) -> Result<Config, ConfigError> {
+    loader.vars(variables).load()
 }
 
 fn mistakes<const N: usize>(variables: [(&str, &str); N]) -> Vec<String> {
-    let error = read(Config::reader(), variables).unwrap_err();
+    let error = read(Config::loader(), variables).unwrap_err();
     error.mistakes.iter().map(ToString::to_string).collect()
 }
 
@@ -22,11 +23,11 @@ fn mistakes<const N: usize>(variables: [(&str, &str); N]) -> Vec<String> {
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {
-    fn new(name: &str, text: &str) -> (Self, Reader) {
+    fn new(name: &str, text: &str) -> (Self, Loader) {
         let path = std::env::temp_dir().join(format!("phalanx-env-{}-{name}.toml", std::process::id()));
         std::fs::write(&path, text).unwrap();
-        let reader = Config::reader().file(&path);
-        (Self(path), reader)
+        let loader = Config::loader().file(&path);
+        (Self(path), loader)
     }
 }
 
@@ -39,8 +40,8 @@ impl Drop for Scratch {
 #[test]
 fn a_variable_changes_one_value_of_a_file() {
     let text = "[policies.payments]\ntimeout = \"1s\"\nretry = { max_attempts = 3, retry_on = [\"throttled\"] }\n";
-    let (_file, reader) = Scratch::new("one", text);
-    let config = read(reader, [("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "2s")]).unwrap();
+    let (_file, loader) = Scratch::new("one", text);
+    let config = read(loader, [("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "2s")]).unwrap();
     let retry = RetrySpec::attempts(3).on([Kind::Throttled]);
     assert_eq!(config.policies(), [Policy::named("payments").timeout(2 * SECOND).retry(retry)]);
 }
@@ -48,7 +49,7 @@ fn a_variable_changes_one_value_of_a_file() {
 #[test]
 fn a_variable_is_whatever_its_place_asks_for() {
     let config = read(
-        Config::reader(),
+        Config::loader(),
         [
             ("PHALANX__MAX_ROUTES", " 500 "),
             ("PHALANX__UNKNOWN", "passthrough"),
@@ -71,17 +72,17 @@ fn a_variable_is_whatever_its_place_asks_for() {
         .deadline(DeadlineSpec::total(2 * SECOND).safety_margin(10 * MS));
     assert_eq!(config.policies(), [payments]);
     assert_eq!(config.default_policy(), Some(&Policy::named("default").idempotent()));
-    assert_eq!((config.max_routes(), config.unknown()), (Some(500), Some(Unknown::Passthrough)));
+    assert_eq!((config.max_routes(), config.unknown()), (Some(500), Some(UnknownPolicy::Passthrough)));
     assert_eq!(config.levers()["payments"], LeverSpec::default().without_hedging().reason("42"));
 }
 
 #[test]
 fn a_name_is_found_by_the_letters_a_variable_can_have() {
     let text = "[policies.payment-gateway]\ntimeout = \"1s\"\n[policies.\"Stock.EU\"]\ntimeout = \"1s\"\n";
-    let (_file, reader) = Scratch::new("names", text);
+    let (_file, loader) = Scratch::new("names", text);
     let variables =
         [("PHALANX__POLICIES__PAYMENT_GATEWAY__TIMEOUT", "2s"), ("PHALANX__policies__Stock_EU__timeout", "3s")];
-    let config = read(reader, variables).unwrap();
+    let config = read(loader, variables).unwrap();
     let expected = [("Stock.EU", 3), ("payment-gateway", 2)];
     assert_eq!(config.policies(), expected.map(|(name, seconds)| Policy::named(name).timeout(seconds * SECOND)));
 }
@@ -90,7 +91,7 @@ fn a_name_is_found_by_the_letters_a_variable_can_have() {
 fn a_lever_is_found_by_the_name_of_its_policy() {
     let text = "[policies.payment-gateway]\ntimeout = \"1s\"\n[policies.\"Stock.EU\"]\ntimeout = \"1s\"\n\
                 [levers.payment-gateway]\nhedging = false\n[levers.of-code]\nhedging = false\n";
-    let (_file, reader) = Scratch::new("levers", text);
+    let (_file, loader) = Scratch::new("levers", text);
     let variables = [
         ("PHALANX__LEVERS__PAYMENT_GATEWAY__RETRIES", "false"),
         ("PHALANX__LEVERS__STOCK_EU__RETRIES", "false"),
@@ -99,20 +100,20 @@ fn a_lever_is_found_by_the_name_of_its_policy() {
     let (retries, both) =
         (LeverSpec::default().without_retries(), LeverSpec::default().without_retries().without_hedging());
     let expected = [("Stock.EU", &retries), ("of-code", &both), ("payment-gateway", &both)];
-    let config = read(reader, variables).unwrap();
+    let config = read(loader, variables).unwrap();
     assert!(config.levers().iter().map(|(name, lever)| (name.as_str(), lever)).eq(expected), "{:?}", config.levers());
 
-    let (_file, reader) = Scratch::new("lever-of-two", "[policies.pay-out]\n[levers.\"pay.out\"]\n");
-    let error = read(reader, [("PHALANX__LEVERS__PAY_OUT__RETRIES", "false")]).unwrap_err();
+    let (_file, loader) = Scratch::new("lever-of-two", "[policies.pay-out]\n[levers.\"pay.out\"]\n");
+    let error = read(loader, [("PHALANX__LEVERS__PAY_OUT__RETRIES", "false")]).unwrap_err();
     assert!(error.to_string().ends_with(": could mean pay-out or pay.out"), "{error}");
 }
 
 #[test]
 fn the_lever_of_all_is_that_of_every_policy_unless_one_is_called_so() {
     let name_of = |text: &str, variables: &[(&str, &str)]| {
-        let (_file, reader) = Scratch::new("all", text);
+        let (_file, loader) = Scratch::new("all", text);
         let variable = [("PHALANX__LEVERS__ALL__RETRIES", "false")];
-        let config = reader.vars(variables.iter().copied().chain(variable)).read().unwrap();
+        let config = loader.vars(variables.iter().copied().chain(variable)).load().unwrap();
         let mut levers = config.levers().iter().filter(|(_, lever)| !lever.retries);
         (levers.next().unwrap().0.clone(), levers.count())
     };
@@ -127,8 +128,8 @@ fn the_lever_of_all_is_that_of_every_policy_unless_one_is_called_so() {
 #[test]
 fn a_name_that_could_mean_two_policies_is_a_mistake() {
     let text = "[policies.pay-out]\ntimeout = \"1s\"\n[policies.pay_out]\ntimeout = \"1s\"\n";
-    let (_file, reader) = Scratch::new("two", text);
-    let error = read(reader, [("PHALANX__POLICIES__PAY_OUT__TIMEOUT", "2s")]).unwrap_err();
+    let (_file, loader) = Scratch::new("two", text);
+    let error = read(loader, [("PHALANX__POLICIES__PAY_OUT__TIMEOUT", "2s")]).unwrap_err();
     let expected = "environment variable PHALANX__POLICIES__PAY_OUT__TIMEOUT: could mean pay-out or pay_out";
     assert_eq!(error.mistakes[0].to_string(), expected);
 }
@@ -184,7 +185,7 @@ fn two_variables_for_one_value_are_a_mistake() {
 
 #[test]
 fn variables_of_others_are_none_of_our_business() {
-    let config = read(Config::reader(), [("PHALANX_TEST_REDIS", "spawn"), ("PATH", "/bin"), ("phalanx__x", "y")]);
+    let config = read(Config::loader(), [("PHALANX_TEST_REDIS", "spawn"), ("PATH", "/bin"), ("phalanx__x", "y")]);
     assert!(config.unwrap().policies().is_empty());
 }
 
@@ -193,9 +194,9 @@ fn the_environment_of_the_process_is_read_when_it_is_asked_for() {
     const VARIABLE: &str = "PHALANX__POLICIES__CHILD__TIMEOUT";
     // A process cannot safely change its own environment, so this test runs once more in one that has the variable.
     if std::env::var_os(VARIABLE).is_some() {
-        let config = Config::reader().env().read().unwrap();
+        let config = Config::loader().env().load().unwrap();
         assert_eq!(config.policies(), [Policy::named("child").timeout(2 * SECOND)]);
-        assert!(Config::reader().read().unwrap().policies().is_empty(), "unless it is not asked for");
+        assert!(Config::loader().load().unwrap().policies().is_empty(), "unless it is not asked for");
         return;
     }
     let own_name = "the_environment_of_the_process_is_read_when_it_is_asked_for";

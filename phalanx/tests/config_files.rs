@@ -9,6 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use phalanx::config::Config;
+use phalanx::describe::PolicyDescription;
+use phalanx::guard::Guards;
+use phalanx::policy::{AdaptiveSpec, BudgetSpec, CountBy, Curve, GradientSpec, Jitter, Override, RampSpec};
+use phalanx::policy::{DeadlineSpec, LeverSpec, UnknownPolicy};
 use phalanx::*;
 use support::*;
 
@@ -129,7 +133,7 @@ fn full() -> Vec<Policy> {
             success_threshold: 2,
             probe_lease: Some(12 * SECOND),
             ramp: Some(RampSpec { over: 8 * SECOND, steps: 8 }),
-            count: Count::Attempts,
+            count: CountBy::Attempts,
         }),
         throttle: None,
         retry: Some(RetrySpec {
@@ -169,7 +173,7 @@ fn full() -> Vec<Policy> {
 #[test]
 fn the_same_document_says_the_same_in_every_format() {
     let lever = LeverSpec {
-        force: Some(Force::Closed),
+        force: Some(Override::Closed),
         hedging: false,
         retries: false,
         max_concurrency: Some(20),
@@ -184,7 +188,7 @@ fn the_same_document_says_the_same_in_every_format() {
         assert_eq!(config.policies(), full());
         assert_eq!(config.default_policy(), Some(&Policy::named("default").timeout(30 * SECOND)));
         assert_eq!(config.levers(), &[("search".to_owned(), lever.clone())].into());
-        assert_eq!((config.unknown(), config.max_routes()), (Some(Unknown::Passthrough), Some(5_000)));
+        assert_eq!((config.unknown(), config.max_routes()), (Some(UnknownPolicy::Passthrough), Some(5_000)));
     }
 }
 
@@ -248,13 +252,13 @@ fn a_later_file_changes_single_values_of_an_earlier_one() {
     let over = "[policies.p]\ntimeout = \"500ms\"\ndeadline = { safety_margin = \"50ms\" }\nretry.max_attempts = 2\n\
                 retry.retry_on = [\"infrastructure\"]\n[policies.q]\nidempotent = true\n";
     let over = Scratch::new("over.toml", over);
-    let reader = Config::reader().file(&base.0).file(&over.0);
-    assert_eq!(reader.paths().collect::<Vec<_>>(), [&base.0, &over.0]);
+    let loader = Config::loader().file(&base.0).file(&over.0);
+    assert_eq!(loader.paths().collect::<Vec<_>>(), [&base.0, &over.0]);
     let p = Policy::named("p")
         .deadline(DeadlineSpec::total(2 * SECOND).safety_margin(50 * MS))
         .timeout(500 * MS)
         .retry(RetrySpec::attempts(2));
-    assert_eq!(reader.read().unwrap().policies(), [p, Policy::named("q").idempotent()]);
+    assert_eq!(loader.load().unwrap().policies(), [p, Policy::named("q").idempotent()]);
 }
 
 #[test]
@@ -262,7 +266,7 @@ fn mistakes_of_all_files_are_told_together() {
     let broken = Scratch::new("broken.json", "{");
     let wrong = Scratch::new("wrong.yaml", "policies:\n  p:\n    timeout: soon\n");
     let missing = PathBuf::from("nowhere.toml");
-    let error = Config::reader().file(&broken.0).file(&wrong.0).file(&missing).read().unwrap_err();
+    let error = Config::loader().file(&broken.0).file(&wrong.0).file(&missing).load().unwrap_err();
     let places: Vec<_> = error.mistakes.iter().map(|mistake| mistake.at.clone().unwrap()).collect();
     let broken = format!("{}:1", broken.0.display());
     assert_eq!(places, [broken, "nowhere.toml".to_owned(), format!("{}:3", wrong.0.display())]);
@@ -277,7 +281,7 @@ fn what_code_says_wins_over_a_file() {
         .policy(Policy::named("p").timeout(2 * SECOND))
         .config(config())
         .default_policy(Policy::named("d").timeout(9 * SECOND))
-        .unknown(Unknown::Error)
+        .unknown_policy(UnknownPolicy::Error)
         .max_routes(11)
         .lever("q", LeverSpec::force_open())
         .build()
@@ -309,7 +313,7 @@ async fn a_policy_of_a_file_is_in_force() {
     let module = ResilienceModule::in_memory().config(config).build().unwrap();
     let start = tokio::time::Instant::now();
     let answer: Result<(), _> = module.run("p", "", std::future::pending::<Result<(), Failure>>).await;
-    assert_eq!((code(answer), start.elapsed()), (Code::AttemptTimeout, 250 * MS));
+    assert_eq!((code(answer), start.elapsed()), (RejectionCode::AttemptTimeout, 250 * MS));
 }
 
 #[tokio::test(start_paused = true)]

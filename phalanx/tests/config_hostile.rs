@@ -87,38 +87,38 @@ fn first(error: ConfigError) -> String {
 }
 
 #[test]
-fn every_hostile_file_is_refused_with_its_place() {
+fn every_hostile_file_is_rejected_with_its_place() {
     let folder = fixture("hostile");
     let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let judged = verdicts().into_iter().map(|(place, _)| place.split(':').next().unwrap().to_owned());
     assert_eq!(files.collect::<BTreeSet<_>>(), judged.collect(), "every file has a verdict");
     for (place, reason) in verdicts() {
         let file = folder.join(place.split(':').next().unwrap());
-        let error = Config::reader().file(file).read().unwrap_err();
+        let error = Config::loader().file(file).load().unwrap_err();
         assert_eq!(first(error), format!("{}: {reason}", folder.join(place).display()));
     }
 }
 
 #[test]
-fn what_is_not_a_readable_file_is_refused() {
+fn what_is_not_a_readable_file_is_rejected() {
     let folder = fixture("hostile.toml"); // does not exist
-    let missing = Config::reader().file(&folder).read().unwrap_err();
+    let missing = Config::loader().file(&folder).load().unwrap_err();
     assert!(first(missing).starts_with(&format!("{}: cannot be read: ", folder.display())));
 
     let folder = std::env::temp_dir().join(format!("phalanx-folder-{}.toml", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let refused = Config::reader().file(&folder).read().unwrap_err();
+    let rejected = Config::loader().file(&folder).load().unwrap_err();
     fs::remove_dir(&folder).unwrap();
-    assert_eq!(first(refused), format!("{}: is not a file", folder.display()));
+    assert_eq!(first(rejected), format!("{}: is not a file", folder.display()));
 }
 
 #[test]
-fn a_file_over_a_mebibyte_is_refused_and_one_below_it_is_read() {
+fn a_file_over_a_mebibyte_is_rejected_and_one_below_it_is_read() {
     let file = std::env::temp_dir().join(format!("phalanx-large-{}.toml", std::process::id()));
     let beginning = "[policies.p]\ntimeout = \"1s\"\n#";
     for (size, fits) in [(1 << 20, true), ((1 << 20) + 1, false), (2 << 20, false)] {
         fs::write(&file, beginning.to_owned() + &" ".repeat(size - beginning.len())).unwrap();
-        let read = Config::reader().file(&file).read();
+        let read = Config::loader().file(&file).load();
         let expected = format!("{}: is larger than 1 MiB", file.display());
         assert_eq!(read.err().map(first), (!fits).then_some(expected));
     }
@@ -157,13 +157,13 @@ fn nesting_by_dots_inside_braces_needs_no_deep_stack() {
 }
 
 #[test]
-fn policies_without_end_are_refused() {
+fn policies_without_end_are_rejected() {
     let text: String = (0..10_001).map(|number| format!("[policies.p{number}]\nidempotent = true\n")).collect();
     assert_eq!(first(Config::from_toml(&text).unwrap_err()), "toml:1: policies: must be at most 10000");
 }
 
 #[test]
-fn levers_without_end_are_refused() {
+fn levers_without_end_are_rejected() {
     let text = |levers: usize| (0..levers).map(|number| format!("[levers.p{number}]\n")).collect::<String>();
     assert!(Config::from_toml(&text(10_000)).is_ok());
     let error = Config::from_toml(&text(10_001)).unwrap_err();
@@ -172,7 +172,7 @@ fn levers_without_end_are_refused() {
 }
 
 #[test]
-fn a_name_without_end_is_refused_in_a_few_words() {
+fn a_name_without_end_is_rejected_in_a_few_words() {
     for (table, value) in [("policies", "idempotent = true"), ("levers", "retries = false")] {
         // Some characters take nine times their place when they are escaped.
         for letter in ["x", "\u{e0001}"] {
@@ -273,7 +273,7 @@ proptest! {
 
     #[test]
     fn random_variables_never_panic(name in "(__|_|-|POLICIES|LEVERS|DEFAULT|P|DEADLINE|TOTAL|RETRY|RETRY_ON|é){0,8}", value in any::<String>()) {
-        let _ = Config::reader().vars([(format!("PHALANX__{name}"), value)]).read();
+        let _ = Config::loader().vars([(format!("PHALANX__{name}"), value)]).load();
     }
 }
 

@@ -8,6 +8,9 @@ mod support;
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 
+use phalanx::config::Config;
+use phalanx::describe::{Origin, StageDescription};
+use phalanx::policy::PolicySet;
 use phalanx::*;
 use support::*;
 
@@ -38,9 +41,9 @@ fn timeout_of(module: &ResilienceModule) -> (String, Origin) {
 fn who_follows_and_who_applies_never_wait_for_each_other() {
     let folder = Folder::new();
     folder.put("phalanx.toml", "[policies.p]\ntimeout = \"1s\"\n");
-    let reader = Config::reader().file(folder.path("phalanx.toml"));
-    let module = ResilienceModule::in_memory().config(reader.read().unwrap()).build().unwrap();
-    let following = Arc::new(module.follow(reader).unwrap());
+    let loader = Config::loader().file(folder.path("phalanx.toml"));
+    let module = ResilienceModule::in_memory().config(loader.load().unwrap()).build().unwrap();
+    let following = Arc::new(module.watch_config(loader).unwrap());
     let (done, ended) = mpsc::channel();
     for round in 0..2 {
         let (done, following, module) = (done.clone(), following.clone(), module.clone());
@@ -65,7 +68,7 @@ fn a_word_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
         let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
         let policy = Policy::named("p").timeout(7 * SECOND);
         together(|| drop(module.apply_config(file(2)).unwrap()), || module.retune(policy).unwrap());
-        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::Code));
+        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::RejectionCode));
         let described = module.pipeline("p", ()).unwrap().describe();
         assert_eq!(described.stages, [StageDescription::Timeout(7 * SECOND)]);
     }
@@ -75,9 +78,9 @@ fn a_word_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
 fn a_plan_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
     for _ in 0..300 {
         let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
-        let plan = Plan { policies: vec![Policy::named("p").timeout(7 * SECOND)], ..Plan::default() };
+        let plan = PolicySet { policies: vec![Policy::named("p").timeout(7 * SECOND)], ..PolicySet::default() };
         together(|| drop(module.apply_config(file(2)).unwrap()), || drop(module.apply(plan).unwrap()));
-        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::Code));
+        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::RejectionCode));
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod support;
 
+use phalanx::policy::{BudgetSpec, DeadlineSpec};
 use phalanx::*;
 use support::*;
 

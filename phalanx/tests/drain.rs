@@ -8,6 +8,9 @@ use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use phalanx::describe::{BulkheadView, Outcome, Phase};
+use phalanx::lifecycle::{Drained, Gate};
+use phalanx::policy::{BudgetSpec, Jitter};
 use phalanx::*;
 use support::{BROKEN, Failure, SECOND};
 use tokio::task::JoinHandle;
@@ -37,12 +40,12 @@ async fn begun(module: &ResilienceModule, time: Duration) -> JoinHandle<Answer> 
     call
 }
 
-fn code(answer: &Answer) -> Option<Code> {
+fn code(answer: &Answer) -> Option<RejectionCode> {
     answer.as_ref().err().and_then(Error::rejection).map(Rejection::code)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_in_flight_is_waited_for_and_a_new_one_is_refused_with_a_retry_after() {
+async fn a_call_in_flight_is_waited_for_and_a_new_one_is_rejected_with_a_retry_after() {
     let (module, gate) = module(Policy::named("p"));
     let call = begun(&module, 3 * SECOND).await;
     let drain = tokio::spawn({
@@ -50,9 +53,9 @@ async fn a_call_in_flight_is_waited_for_and_a_new_one_is_refused_with_a_retry_af
         async move { gate.drain(10 * SECOND).await }
     });
     tokio::task::yield_now().await;
-    let refused = module.run("p", (), async || Ok::<u32, Failure>(1)).await;
-    let rejection = *refused.as_ref().unwrap_err().rejection().unwrap();
-    assert_eq!((rejection.code(), rejection.retry_after()), (Code::Draining, Some(SECOND)));
+    let rejected = module.run("p", (), async || Ok::<u32, Failure>(1)).await;
+    let rejection = *rejected.as_ref().unwrap_err().rejection().unwrap();
+    assert_eq!((rejection.code(), rejection.retry_after()), (RejectionCode::Draining, Some(SECOND)));
     assert_eq!((module.status(&rejection), rejection.kind().retryable()), (503, true));
     assert_eq!(call.await.unwrap().unwrap(), 7);
     let drained = drain.await.unwrap();
@@ -95,8 +98,8 @@ async fn what_outlasts_the_window_is_cancelled_wherever_it_waits() {
     let drained = gate.drain(SECOND / 2).await;
     assert_eq!((drained.in_flight, drained.leftovers, drained.stuck), (3, 3, 0));
     assert_eq!(start.elapsed(), SECOND / 2, "nobody had to be waited for");
-    assert_eq!(code(&at_work.await.unwrap()), Some(Code::Draining));
-    assert_eq!(code(&at_the_bucket.await.unwrap()), Some(Code::Draining));
+    assert_eq!(code(&at_work.await.unwrap()), Some(RejectionCode::Draining));
+    assert_eq!(code(&at_the_bucket.await.unwrap()), Some(RejectionCode::Draining));
     assert_eq!(backing_off.await.unwrap(), Err(Error::Inner(BROKEN)), "its own error says more");
 }
 
@@ -108,8 +111,8 @@ async fn a_cancelled_call_says_nothing_about_its_dependency_and_is_told_once() {
     let module = ResilienceModule::in_memory()
         .policy(Policy::named("p").breaker(breaker).timeout(60 * SECOND))
         .on_event(move |event| {
-            if let What::Finished { outcome, decision, .. } = event.what {
-                assert_eq!((outcome, decision.reason), (Some(Outcome::Neutral), Some(Code::Draining)));
+            if let EventKind::Finished { outcome, decision, .. } = event.kind {
+                assert_eq!((outcome, decision.reason), (Some(Outcome::Neutral), Some(RejectionCode::Draining)));
                 counted.fetch_add(1, Ordering::Relaxed);
             }
         })
@@ -119,7 +122,7 @@ async fn a_cancelled_call_says_nothing_about_its_dependency_and_is_told_once() {
     module.attach(&gate);
     let call = begun(&module, 30 * SECOND).await;
     assert_eq!(gate.drain(SECOND).await.leftovers, 1);
-    assert_eq!(code(&call.await.unwrap()), Some(Code::Draining));
+    assert_eq!(code(&call.await.unwrap()), Some(RejectionCode::Draining));
     assert_eq!(ends.load(Ordering::Relaxed), 1);
     assert_eq!(module.pipeline("p", ()).unwrap().circuit().await.unwrap().phase, Phase::Closed);
 }
@@ -147,7 +150,7 @@ async fn who_waits_for_a_slot_or_races_his_copies_is_cancelled_too_and_every_slo
     let view = pipeline.bulkhead().unwrap();
     assert_eq!((view.in_use, view.waiting), (2, 1));
     assert_eq!(gate.drain(SECOND / 2).await.leftovers, 2);
-    assert_eq!(code(&racing.await.unwrap()), Some(Code::Draining));
-    assert_eq!(code(&waiting.await.unwrap()), Some(Code::Draining));
+    assert_eq!(code(&racing.await.unwrap()), Some(RejectionCode::Draining));
+    assert_eq!(code(&waiting.await.unwrap()), Some(RejectionCode::Draining));
     assert_eq!(pipeline.bulkhead(), Some(BulkheadView { limit: 2, in_use: 0, waiting: 0 }));
 }

@@ -4,6 +4,7 @@ mod support;
 
 use std::panic::AssertUnwindSafe;
 
+use phalanx::fallback::Degraded;
 use phalanx::*;
 use support::*;
 
@@ -25,7 +26,7 @@ async fn a_value_a_function_and_an_async_function_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_answers_whoever_refused() {
+async fn it_answers_whoever_rejected() {
     let breaker = BreakerSpec::consecutive_failures(1);
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(2)).breaker(breaker);
     let module = module(policy);
@@ -36,7 +37,7 @@ async fn it_answers_whoever_refused() {
         assert_eq!(record.degraded, Some(Degraded { data_age: None, approximate: true }));
         reasons.push(record.reason);
     }
-    assert_eq!(reasons[..2], [None, Some(Code::CircuitOpen)]);
+    assert_eq!(reasons[..2], [None, Some(RejectionCode::CircuitOpen)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,8 +135,8 @@ async fn an_exhausted_call_that_a_fallback_answered_is_no_failure_outside() {
 #[tokio::test(start_paused = true)]
 async fn an_unknown_policy_is_answered_only_if_the_filter_says_so() {
     let module = module(Policy::named("p"));
-    let refused = module.call("typo", ()).fallback_value(0).run(broken).await.unwrap_err();
-    assert_eq!(refused.rejection().unwrap().code(), Code::UnknownPolicy);
+    let rejected = module.call("typo", ()).fallback_value(0).run(broken).await.unwrap_err();
+    assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::UnknownPolicy);
     let named = module.call("typo", ()).fallback_value(0).fallback_on([Kind::Configuration]);
     assert_eq!(named.run(broken).await, Ok(0));
 }

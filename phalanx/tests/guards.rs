@@ -6,6 +6,8 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
+use phalanx::describe::Outcome;
+use phalanx::guard::{CallInfo, Guard};
 use phalanx::*;
 use support::*;
 
@@ -17,7 +19,7 @@ async fn ok() -> Result<u32, Failure> {
 async fn a_guard_learns_of_a_deadline_kill_for_what_it_is() {
     let story = Arc::new(Mutex::new(Vec::new()));
     let module = module(Policy::named("p").deadline(SECOND).guard(Witness(50, "guard", story.clone())));
-    assert_eq!(code(module.run("p", (), hang).await), Code::DeadlineExceeded);
+    assert_eq!(code(module.run("p", (), hang).await), RejectionCode::DeadlineExceeded);
     assert_eq!(*story.lock().unwrap(), ["guard? 0", "guard: 0 Failure"]);
 }
 
@@ -88,22 +90,22 @@ impl Guard for Closed {
     }
 
     fn admit(&self, _: &CallInfo<'_>) -> Result<(), Rejection> {
-        Err(Rejection::new(Code::GuardRefused).retry_in(SECOND))
+        Err(Rejection::new(RejectionCode::GuardRejected).retry_in(SECOND))
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guards_refusal_gives_back_what_the_stages_outside_it_gave() {
+async fn a_guards_rejection_gives_back_what_the_stages_outside_it_gave() {
     for order in [50, 250, 450, 650] {
         let policy = Policy::named("p")
             .rate_limit(RateLimitSpec::per_second(5))
             .breaker(BreakerSpec::failure_ratio(0.5))
             .guard(Closed(order));
         let pipeline = module(policy).pipeline("p", ()).unwrap();
-        let refused = *pipeline.run(ok).await.unwrap_err().rejection().unwrap();
+        let rejected = *pipeline.run(ok).await.unwrap_err().rejection().unwrap();
         assert_eq!(
-            (refused.code(), refused.retry_after(), refused.policy()),
-            (Code::GuardRefused, Some(SECOND), Some("p"))
+            (rejected.code(), rejected.retry_after(), rejected.policy()),
+            (RejectionCode::GuardRejected, Some(SECOND), Some("p"))
         );
         assert_eq!(pipeline.available_permits().await, Some(5), "guard at {order}");
         assert_eq!(pipeline.circuit().await.unwrap().calls, 0);
@@ -114,5 +116,5 @@ async fn a_guards_refusal_gives_back_what_the_stages_outside_it_gave() {
 async fn a_policy_changed_from_data_keeps_its_guards() {
     let module = module(Policy::named("p").guard(Closed(50)));
     module.retune(Policy::named("p").timeout(SECOND)).unwrap();
-    assert_eq!(code(module.run("p", (), ok).await), Code::GuardRefused);
+    assert_eq!(code(module.run("p", (), ok).await), RejectionCode::GuardRejected);
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use phalanx::policy::{BudgetSpec, Jitter};
 use phalanx::*;
 use support::*;
 use tokio::time::Instant;
@@ -133,12 +134,12 @@ async fn each_copy_comes_a_delay_after_the_one_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_copy_has_a_time_out_of_its_own_and_the_attempt_ends_with_the_last() {
+async fn every_copy_has_a_timeout_of_its_own_and_the_attempt_ends_with_the_last() {
     let log = Log::default();
     let (upstream, policy) = (Runs::playing([(9 * SECOND, Ok(1))]), hedged().timeout(300 * MS));
     let module = builder(policy).observer(log.clone()).build().unwrap();
     let start = Instant::now();
-    assert_eq!(code(module.run("p", (), || upstream.run()).await), Code::AttemptTimeout);
+    assert_eq!(code(module.run("p", (), || upstream.run()).await), RejectionCode::AttemptTimeout);
     assert_eq!((start.elapsed(), upstream.counts()), (400 * MS, (2, 0, 2)));
     assert_eq!(log.count("timeout"), 2);
 
@@ -147,14 +148,14 @@ async fn every_copy_has_a_time_out_of_its_own_and_the_attempt_ends_with_the_last
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_past_its_time_out_is_dropped_although_its_copy_runs_on() {
+async fn an_attempt_past_its_timeout_is_dropped_although_its_copy_runs_on() {
     let upstream = Runs::playing([(9 * SECOND, Ok(1))]);
     let module = module(hedged().timeout(300 * MS));
     let watched = upstream.clone();
     let call = tokio::spawn(async move { module.run("p", (), || watched.run()).await });
     tokio::time::sleep(350 * MS).await;
     assert_eq!(upstream.counts(), (2, 0, 1));
-    assert_eq!(code(call.await.unwrap()), Code::AttemptTimeout);
+    assert_eq!(code(call.await.unwrap()), RejectionCode::AttemptTimeout);
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,7 +163,7 @@ async fn the_callers_deadline_ends_them_all() {
     let (upstream, module) =
         (Runs::playing([(9 * SECOND, Ok(1))]), module(hedged().deadline(250 * MS).timeout(SECOND)));
     let start = Instant::now();
-    assert_eq!(code(module.run("p", (), || upstream.run()).await), Code::DeadlineExceeded);
+    assert_eq!(code(module.run("p", (), || upstream.run()).await), RejectionCode::DeadlineExceeded);
     assert_eq!((start.elapsed(), upstream.counts()), (250 * MS, (2, 0, 2)));
 }
 
@@ -188,7 +189,11 @@ async fn only_an_answer_that_is_a_copys_is_recorded_as_one() {
     };
     let never = (9 * SECOND, Ok(1));
     let timed_out = record(hedged().timeout(300 * MS), vec![never]).await;
-    assert_eq!(timed_out, (Err(Some(Code::AttemptTimeout)), false), "a copy that was the last to run is no answer");
+    assert_eq!(
+        timed_out,
+        (Err(Some(RejectionCode::AttemptTimeout)), false),
+        "a copy that was the last to run is no answer"
+    );
 
     let retry = RetrySpec::attempts(2).backoff(Backoff::constant(10 * MS).jitter(Jitter::None));
     let script = vec![(110 * MS, Err(BROKEN)), (50 * MS, Err(BROKEN)), (MS, Ok(3))];

@@ -4,10 +4,11 @@
 
 mod support;
 
+use phalanx::policy::{Jitter, LeverSpec};
 use phalanx::*;
 use support::*;
 
-fn refused(answer: Result<u32, Error<Failure>>) -> (Code, Source) {
+fn rejected(answer: Result<u32, Error<Failure>>) -> (RejectionCode, Source) {
     let error = answer.unwrap_err();
     let rejection = error.rejection().unwrap();
     (rejection.code(), rejection.source())
@@ -23,14 +24,17 @@ fn retrying() -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forced_open_refuses_every_call_and_takes_nothing_from_anybody() {
+async fn forced_open_rejects_every_call_and_takes_nothing_from_anybody() {
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(5)).bulkhead(BulkheadSpec::fixed(1));
     let module = module(policy);
     let pipeline = module.pipeline("p", "kept").unwrap();
     module.pull("p", LeverSpec::force_open().reason("drill")).unwrap();
     let upstream = Upstream::always(Ok(1));
-    assert_eq!(refused(pipeline.run(|| upstream.call()).await), (Code::ForcedOpen, Source::Forced));
-    assert_eq!(refused(module.run("p", "new", || upstream.call()).await), (Code::ForcedOpen, Source::Forced));
+    assert_eq!(rejected(pipeline.run(|| upstream.call()).await), (RejectionCode::ForcedOpen, Source::Override));
+    assert_eq!(
+        rejected(module.run("p", "new", || upstream.call()).await),
+        (RejectionCode::ForcedOpen, Source::Override)
+    );
     assert_eq!(upstream.calls(), 0);
     assert_eq!((pipeline.available_permits().await, pipeline.available_slots()), (Some(5), Some(1)));
     assert!(module.release("p"));
@@ -43,11 +47,15 @@ async fn forced_closed_asks_no_circuit_and_lets_it_learn_nothing() {
     let module = module(tripping());
     let pipeline = module.pipeline("p", ()).unwrap();
     let _ = pipeline.run(|| after(MS, Err::<u32, _>(BROKEN))).await;
-    assert_eq!(code(pipeline.run(|| after(MS, Ok(1))).await), Code::CircuitOpen);
+    assert_eq!(code(pipeline.run(|| after(MS, Ok(1))).await), RejectionCode::CircuitOpen);
     module.pull("p", LeverSpec::force_closed()).unwrap();
     assert_eq!(pipeline.run(|| after(MS, Ok(1))).await, Ok(1));
     module.release("p");
-    assert_eq!(code(pipeline.run(|| after(MS, Ok(1))).await), Code::CircuitOpen, "it went on from where it was");
+    assert_eq!(
+        code(pipeline.run(|| after(MS, Ok(1))).await),
+        RejectionCode::CircuitOpen,
+        "it went on from where it was"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,8 +88,8 @@ async fn a_cap_holds_where_the_policy_has_slots_and_where_it_has_none() {
         let module = module(policy);
         let pipeline = module.pipeline("p", ()).unwrap();
         module.pull("p", LeverSpec::default().max_concurrency(1)).unwrap();
-        let (inside, refused) = tokio::join!(pipeline.run(|| after(MS, Ok(1))), pipeline.run(|| after(MS, Ok(2))));
-        assert_eq!((inside, code(refused)), (Ok(1), Code::BulkheadFull));
+        let (inside, rejected) = tokio::join!(pipeline.run(|| after(MS, Ok(1))), pipeline.run(|| after(MS, Ok(2))));
+        assert_eq!((inside, code(rejected)), (Ok(1), RejectionCode::BulkheadFull));
         module.release("p");
         let (one, other) = tokio::join!(pipeline.run(|| after(MS, Ok(1))), pipeline.run(|| after(MS, Ok(2))));
         assert_eq!((one, other), (Ok(1), Ok(2)));
@@ -99,7 +107,7 @@ async fn a_call_in_flight_finishes_as_it_began() {
         upstream.call().await
     });
     assert_eq!(call.await, Ok(7), "it was retried");
-    assert_eq!(code(pipeline.run(|| upstream.call()).await), Code::ForcedOpen);
+    assert_eq!(code(pipeline.run(|| upstream.call()).await), RejectionCode::ForcedOpen);
 }
 
 #[tokio::test]
@@ -110,7 +118,7 @@ async fn a_lever_of_every_policy_stands_beside_each_ones_own() {
     let upstream = Upstream::always(Err(BROKEN));
     let _ = module.run("p", (), || upstream.call()).await;
     assert_eq!(upstream.calls(), 1);
-    assert_eq!(code(module.run("q", (), || upstream.call()).await), Code::ForcedOpen);
+    assert_eq!(code(module.run("q", (), || upstream.call()).await), RejectionCode::ForcedOpen);
     let both = module.pipeline("q", ()).unwrap().describe().lever.unwrap();
     assert_eq!(both.pulled().collect::<Vec<_>>(), ["force_open", "retries_off"]);
     assert_eq!(module.levers().into_keys().collect::<Vec<_>>(), ["*", "q"]);
@@ -134,7 +142,7 @@ async fn a_pulled_lever_is_told_and_described_and_so_is_its_release() {
 }
 
 #[test]
-fn a_lever_of_nobody_or_without_sense_is_refused_and_nothing_changes() {
+fn a_lever_of_nobody_or_without_sense_is_rejected_and_nothing_changes() {
     let module = module(tripping());
     let error = module.pull("q", LeverSpec::default().max_concurrency(0)).unwrap_err();
     let paths: Vec<_> = error.mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
@@ -148,10 +156,10 @@ fn a_lever_of_nobody_or_without_sense_is_refused_and_nothing_changes() {
 async fn a_configured_lever_holds_from_the_beginning_and_again_after_one_pulled_by_hand() {
     let module = builder(tripping()).lever("p", LeverSpec::force_open()).build().unwrap();
     let upstream = Upstream::always(Ok(1));
-    assert_eq!(code(module.run("p", (), || upstream.call()).await), Code::ForcedOpen);
+    assert_eq!(code(module.run("p", (), || upstream.call()).await), RejectionCode::ForcedOpen);
     module.pull("p", LeverSpec::default()).unwrap();
     assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1), "a hand above it that pulls nothing");
     assert!(module.levers().is_empty());
     module.release("p");
-    assert_eq!(code(module.run("p", (), || upstream.call()).await), Code::ForcedOpen);
+    assert_eq!(code(module.run("p", (), || upstream.call()).await), RejectionCode::ForcedOpen);
 }

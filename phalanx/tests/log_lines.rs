@@ -28,7 +28,7 @@ fn expected(lines: &[(Level, &str)]) -> Vec<(Level, String)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_refusals_is_one_line_and_the_next_counts_the_rest() {
+async fn a_storm_of_rejections_is_one_line_and_the_next_counts_the_rest() {
     let (seen, _guard) = collect();
     let clock = Clock::manual();
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(1));
@@ -60,7 +60,7 @@ async fn retries_in_vain_are_a_warning_each_and_one_error() {
     let story = [
         (Level::WARN, "timeout"),
         (Level::WARN, "retry_attempt"),
-        (Level::ERROR, "retry_exhausted"), // the second time-out is left out: within ten seconds of the first
+        (Level::ERROR, "retry_exhausted"), // the second timeout is left out: within ten seconds of the first
     ];
     assert_eq!(lines(&seen), expected(&story));
     let exhausted = &seen.lines()[2];

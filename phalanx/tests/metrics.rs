@@ -14,6 +14,7 @@ mod support;
 mod table;
 
 use kit::Meters;
+use phalanx::policy::{BudgetSpec, Jitter, LeverSpec, Override};
 use phalanx::telemetry::metrics::names::*;
 use phalanx::*;
 use support::*;
@@ -54,20 +55,20 @@ async fn a_call_is_counted_and_timed_by_how_it_ended() {
     assert_eq!((ended("failure"), took("failure")), (Some(1.0), (1, 0.3)));
     assert_eq!((ended("neutral"), took("neutral")), (Some(1.0), (1, 0.005)));
     assert_eq!((ended("cancelled"), took("cancelled")), (Some(1.0), (1, 0.07)));
-    assert_eq!((ended("refused"), took("refused")), (Some(1.0), (1, 0.0)));
+    assert_eq!((ended("rejected"), took("rejected")), (Some(1.0), (1, 0.0)));
     let (answered, seconds) = took("success");
     assert_eq!((ended("success"), seconds), (Some(answered as f64), 0.042));
     assert_eq!(seen.value(&REJECTIONS, &[P, R, ("code", "rate_limited")]), Some(1.0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_are_counted_by_their_code() {
+async fn rejections_are_counted_by_their_code() {
     let meters = Meters::new();
     let policy = Policy::named("p").breaker(BreakerSpec::consecutive_failures(1)).timeout(10 * MS);
     let (_module, pipeline) = metered(&meters, policy);
-    assert_eq!(code(pipeline.run(hang).await), Code::AttemptTimeout);
+    assert_eq!(code(pipeline.run(hang).await), RejectionCode::AttemptTimeout);
     for _ in 0..3 {
-        assert_eq!(code(pipeline.run(ok).await), Code::CircuitOpen);
+        assert_eq!(code(pipeline.run(ok).await), RejectionCode::CircuitOpen);
     }
     let seen = meters.collect();
     assert_eq!(seen.value(&REJECTIONS, &[P, R, ("code", "attempt_timeout")]), Some(1.0));
@@ -162,7 +163,7 @@ async fn a_circuit_shows_one_state_at_a_time_and_its_changes_are_counted() {
     assert_eq!(states(), [1.0, 0.0, 0.0]);
     pipeline.run(broken).await.unwrap_err();
     assert_eq!(states(), [0.0, 1.0, 0.0]);
-    pipeline.force(Some(Forced::Closed)).await;
+    pipeline.force(Some(Override::Closed)).await;
     assert_eq!(states(), [1.0, 0.0, 0.0], "an operator's word is what calls meet");
     pipeline.force(None).await;
     tokio::time::advance(SECOND).await;

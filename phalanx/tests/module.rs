@@ -7,6 +7,8 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use phalanx::describe::StageDescription;
+use phalanx::policy::{Jitter, Override, Stage, UnknownPolicy};
 use phalanx::*;
 use support::*;
 
@@ -19,12 +21,12 @@ async fn broken() -> Result<u32, Failure> {
 }
 
 #[tokio::test]
-async fn an_unknown_name_is_an_error_at_wiring_and_a_refusal_at_run_time() {
+async fn an_unknown_name_is_an_error_at_wiring_and_a_rejection_at_run_time() {
     let module = module(Policy::named("p"));
     let misspelt = module.pipeline("typo", ()).unwrap_err();
     assert_eq!(misspelt.to_string(), "typo: no policy has this name (unknown_policy)");
-    let refused = *module.run("typo", (), ok).await.unwrap_err().rejection().unwrap();
-    assert_eq!((refused.kind(), refused.status()), (Kind::Configuration, 500));
+    let rejected = *module.run("typo", (), ok).await.unwrap_err().rejection().unwrap();
+    assert_eq!((rejected.kind(), rejected.status()), (Kind::Configuration, 500));
 }
 
 #[tokio::test]
@@ -35,14 +37,14 @@ async fn a_name_is_looked_up_by_itself_then_as_default_then_as_the_unknown_rule_
     let other = module.pipeline("other", ()).unwrap();
     assert_eq!((other.key().policy(), other.describe().stages.len()), ("other", 1));
 
-    let lenient = builder(Policy::named("p")).unknown(Unknown::Passthrough).build().unwrap();
+    let lenient = builder(Policy::named("p")).unknown_policy(UnknownPolicy::Passthrough).build().unwrap();
     assert_eq!(lenient.run("anything", (), ok).await, Ok(1));
 }
 
 #[tokio::test]
 async fn names_that_come_from_callers_are_bounded_in_length_and_in_number() {
-    let module = builder(Policy::named("p")).unknown(Unknown::Passthrough).max_routes(8).build().unwrap();
-    assert_eq!(code(module.run("x".repeat(129).as_str(), (), ok).await), Code::UnknownPolicy);
+    let module = builder(Policy::named("p")).unknown_policy(UnknownPolicy::Passthrough).max_routes(8).build().unwrap();
+    assert_eq!(code(module.run("x".repeat(129).as_str(), (), ok).await), RejectionCode::UnknownPolicy);
     for i in 0..5_000 {
         assert_eq!(module.run(&format!("caller {i}"), (), ok).await, Ok(1));
     }
@@ -69,7 +71,7 @@ fn every_mistake_of_every_policy_is_reported_at_once() {
         .policy(Policy::named("b"))
         .policy(Policy::named(""))
         .max_routes(0)
-        .status(Code::Draining, 200)
+        .status(RejectionCode::Draining, 200)
         .build()
         .unwrap_err();
     let paths: Vec<_> = error.mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
@@ -87,16 +89,16 @@ fn every_mistake_of_every_policy_is_reported_at_once() {
 
 #[test]
 fn a_service_may_override_the_status_of_a_code() {
-    let module = builder(Policy::named("p")).status(Code::BulkheadFull, 429).build().unwrap();
-    assert_eq!(module.status(&Rejection::new(Code::BulkheadFull)), 429);
-    assert_eq!(module.status(&Rejection::new(Code::CircuitOpen)), 503);
+    let module = builder(Policy::named("p")).status(RejectionCode::BulkheadFull, 429).build().unwrap();
+    assert_eq!(module.status(&Rejection::new(RejectionCode::BulkheadFull)), 429);
+    assert_eq!(module.status(&Rejection::new(RejectionCode::CircuitOpen)), 503);
 }
 
 #[tokio::test]
-async fn a_route_that_is_too_long_is_refused_and_a_strange_one_is_not() {
+async fn a_route_that_is_too_long_is_rejected_and_a_strange_one_is_not() {
     let module = module(Policy::named("p"));
     assert_eq!(module.run("p", "{x}\r\n:\0/…", ok).await, Ok(1));
-    assert_eq!(code(module.run("p", "x".repeat(1025).as_str(), ok).await), Code::RouteTooLong);
+    assert_eq!(code(module.run("p", "x".repeat(1025).as_str(), ok).await), RejectionCode::RouteTooLong);
     assert_eq!(module.run("p", "x".repeat(1024).as_str(), ok).await, Ok(1));
 }
 
@@ -117,7 +119,7 @@ async fn a_changed_policy_reaches_living_buckets_circuits_and_kept_pipelines() {
     assert_eq!(kept.available_permits().await, Some(6), "eight were left, six fit");
     assert_eq!(kept.run(broken).await, Err(Error::Inner(BROKEN)));
     let (answer, record) = kept.call().run_recorded(ok).await;
-    assert_eq!((code(answer), record.policy_version), (Code::CircuitOpen, 2), "the streak of two went on");
+    assert_eq!((code(answer), record.policy_version), (RejectionCode::CircuitOpen, 2), "the streak of two went on");
     assert_eq!(log.count("Retuned"), 1);
 }
 
@@ -129,13 +131,13 @@ async fn a_change_can_add_and_remove_stages_under_running_calls() {
     assert!(poll_once(running.as_mut()).is_pending());
     module.retune(Policy::named("p").rate_limit(RateLimitSpec::per_second(1))).unwrap();
     assert_eq!(kept.run(ok).await, Ok(1));
-    assert_eq!(code(kept.run(ok).await), Code::RateLimited);
-    assert_eq!(code(running.await), Code::AttemptTimeout, "a call in flight finishes under the old policy");
+    assert_eq!(code(kept.run(ok).await), RejectionCode::RateLimited);
+    assert_eq!(code(running.await), RejectionCode::AttemptTimeout, "a call in flight finishes under the old policy");
     assert_eq!(kept.run(ok).await, Ok(1));
     module.retune(Policy::named("p")).unwrap();
     module.retune(Policy::named("p").rate_limit(RateLimitSpec::per_second(1))).unwrap();
     tokio::time::advance(SECOND / 2).await;
-    assert_eq!(code(kept.run(ok).await), Code::RateLimited, "the bucket was kept meanwhile");
+    assert_eq!(code(kept.run(ok).await), RejectionCode::RateLimited, "the bucket was kept meanwhile");
 }
 
 #[tokio::test]
@@ -153,7 +155,7 @@ async fn routes_are_bounded_and_newcomers_to_a_full_table_share_one_limit() {
     let module = builder(limited).max_routes(2).observer(log.clone()).build().unwrap();
     let _held = [module.pipeline("p", "a").unwrap(), module.pipeline("p", "b").unwrap()];
     assert_eq!(module.run("p", "c", ok).await, Ok(1));
-    assert_eq!(code(module.run("p", "d", ok).await), Code::RateLimited, "no new bucket for every new name");
+    assert_eq!(code(module.run("p", "d", ok).await), RejectionCode::RateLimited, "no new bucket for every new name");
     assert_eq!((module.pipelines().len(), log.count("RoutesExhausted")), (3, 2), "two, and the one that is shared");
     drop(_held);
     assert_eq!(module.run("p", "e", ok).await, Ok(1), "a place is free again");
@@ -167,7 +169,7 @@ async fn an_open_circuit_is_not_forgotten_for_the_sake_of_idle_routes() {
     for i in 0..100 {
         assert_eq!(module.run("p", i.to_string().as_str(), ok).await, Ok(1));
     }
-    assert_eq!(code(module.run("p", "dead", ok).await), Code::CircuitOpen);
+    assert_eq!(code(module.run("p", "dead", ok).await), RejectionCode::CircuitOpen);
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,7 +184,7 @@ async fn a_table_of_many_shards_forgets_no_open_circuit_either() {
         assert_eq!(module.run("p", i.to_string().as_str(), ok).await, Ok(1));
     }
     for i in 0..300 {
-        assert_eq!(code(module.run("p", dead(i).as_str(), ok).await), Code::CircuitOpen, "{i}");
+        assert_eq!(code(module.run("p", dead(i).as_str(), ok).await), RejectionCode::CircuitOpen, "{i}");
     }
 }
 
@@ -198,7 +200,7 @@ async fn circuits_that_nobody_will_ever_close_do_not_hold_their_places_for_ever(
         assert!(module.run("p", format!("new {i}").as_str(), broken).await.is_err());
     }
     for i in 0..4 {
-        assert_eq!(code(module.run("p", format!("new {i}").as_str(), ok).await), Code::CircuitOpen);
+        assert_eq!(code(module.run("p", format!("new {i}").as_str(), ok).await), RejectionCode::CircuitOpen);
     }
 }
 
@@ -209,7 +211,7 @@ async fn an_observer_may_change_what_it_is_told_of() {
     let limited = || Policy::named("p").rate_limit(RateLimitSpec::per_second(1));
     let react = move |event: &Event<'_>| {
         let module = module_of.lock().unwrap().clone();
-        if let (What::RoutesExhausted, Some(module)) = (event.what, module) {
+        if let (EventKind::RoutesExhausted, Some(module)) = (event.kind, module) {
             module.retune(limited()).unwrap();
             assert!(module.policies().len() >= 3);
         }
@@ -236,8 +238,8 @@ async fn an_operators_word_is_told_and_a_policy_without_a_circuit_says_that_it_h
     let log = Log::default();
     let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(0.5));
     let module = builder(policy).policy(Policy::named("bare")).observer(log.clone()).build().unwrap();
-    assert!(module.pipeline("p", ()).unwrap().force(Some(Forced::Open)).await);
-    assert!(!module.pipeline("bare", ()).unwrap().force(Some(Forced::Open)).await);
+    assert!(module.pipeline("p", ()).unwrap().force(Some(Override::Open)).await);
+    assert!(!module.pipeline("bare", ()).unwrap().force(Some(Override::Open)).await);
     assert_eq!(log.lines(), ["Forced(Some(Open))"]);
 }
 
@@ -254,19 +256,19 @@ async fn the_record_tells_the_whole_story_of_every_answer() {
     assert_eq!(answered, expected);
 
     let (_, cut_off) = pipeline.call().run_recorded(hang).await;
-    assert_eq!((cut_off.stage, cut_off.reason), (Some(Stage::Timeout), Some(Code::AttemptTimeout)));
+    assert_eq!((cut_off.stage, cut_off.reason), (Some(Stage::Timeout), Some(RejectionCode::AttemptTimeout)));
     assert_eq!((cut_off.verdict, cut_off.elapsed), (Verdict::Admitted, 100 * MS));
 
-    let (_, refused) = pipeline.call().run_recorded(ok).await;
-    assert_eq!((refused.stage, refused.reason), (Some(Stage::Circuit), Some(Code::CircuitOpen)));
-    assert_eq!((refused.verdict, refused.attempts, refused.retry_after), (Verdict::Refused, 0, Some(SECOND)));
+    let (_, rejected) = pipeline.call().run_recorded(ok).await;
+    assert_eq!((rejected.stage, rejected.reason), (Some(Stage::Circuit), Some(RejectionCode::CircuitOpen)));
+    assert_eq!((rejected.verdict, rejected.attempts, rejected.retry_after), (Verdict::Rejected, 0, Some(SECOND)));
 
     tokio::time::advance(SECOND).await;
     let (_, probe) = pipeline.call().run_recorded(ok).await;
     assert!(probe.probe && !answered.probe);
 
     let (_, missing) = module(Policy::named("p")).call("typo", ()).run_recorded(ok).await;
-    assert_eq!((missing.verdict, missing.reason), (Verdict::Refused, Some(Code::UnknownPolicy)));
+    assert_eq!((missing.verdict, missing.reason), (Verdict::Rejected, Some(RejectionCode::UnknownPolicy)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -277,29 +279,29 @@ async fn the_record_tells_how_much_of_the_callers_time_was_left() {
     let (_, bound) = module.call("p", ()).within(100 * MS).run_recorded(|| after(40 * MS, Ok(1))).await;
     assert_eq!(bound.deadline_remaining, Some(60 * MS));
     let (_, late) = module.call("p", ()).within(100 * MS).run_recorded(hang).await;
-    assert_eq!((late.reason, late.deadline_remaining), (Some(Code::DeadlineExceeded), Some(Duration::ZERO)));
+    assert_eq!((late.reason, late.deadline_remaining), (Some(RejectionCode::DeadlineExceeded), Some(Duration::ZERO)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_of_a_call_that_waited_and_was_refused_counts_the_wait() {
+async fn the_record_of_a_call_that_waited_and_was_rejected_counts_the_wait() {
     let policy = Policy::named("p")
         .rate_limit(RateLimitSpec::per_second(5).burst(1).max_wait(SECOND))
         .breaker(BreakerSpec::consecutive_failures(1));
     let pipeline = module(policy).pipeline("p", ()).unwrap();
     assert!(pipeline.run(broken).await.is_err());
     let (_, record) = pipeline.call().run_recorded(ok).await;
-    assert_eq!((record.reason, record.elapsed), (Some(Code::CircuitOpen), 200 * MS));
+    assert_eq!((record.reason, record.elapsed), (Some(RejectionCode::CircuitOpen), 200 * MS));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_of_a_retry_that_the_circuit_refused_is_of_the_attempt_before() {
+async fn the_record_of_a_retry_that_the_circuit_rejected_is_of_the_attempt_before() {
     let policy = Policy::named("p")
         .breaker(BreakerSpec::consecutive_failures(1).count_attempts())
         .retry(RetrySpec::attempts(5).backoff(Backoff::constant(300 * MS).jitter(Jitter::None)))
         .timeout(50 * MS);
     let pipeline = module(policy).pipeline("p", ()).unwrap();
     let (_, record) = pipeline.call().run_recorded(hang).await;
-    assert_eq!((record.stage, record.reason), (Some(Stage::Timeout), Some(Code::AttemptTimeout)));
+    assert_eq!((record.stage, record.reason), (Some(Stage::Timeout), Some(RejectionCode::AttemptTimeout)));
     assert_eq!((record.attempts, record.elapsed), (1, 350 * MS));
 }
 
@@ -312,7 +314,10 @@ async fn the_throttle_sheds_in_proportion_and_is_told_apart_from_a_rate_limit() 
         match pipeline.run(broken).await.unwrap_err() {
             Error::Inner(_) => sent += 1,
             Error::Rejected(no) => {
-                assert_eq!((no.code(), no.kind(), no.status()), (Code::AdaptiveThrottle, Kind::Throttled, 429));
+                assert_eq!(
+                    (no.code(), no.kind(), no.status()),
+                    (RejectionCode::AdaptiveThrottle, Kind::Throttled, 429)
+                );
                 shed += 1;
             }
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use phalanx::store::Rng;
 use phalanx::*;
 use support::*;
 use tokio::time::{Instant, sleep_until};
@@ -37,12 +38,12 @@ fn prioritized() -> BulkheadSpec {
 struct Tally {
     asked: usize,
     answered: usize,
-    refused: BTreeMap<Code, usize>,
+    rejected: BTreeMap<RejectionCode, usize>,
 }
 
 impl Tally {
     fn lost(&self) -> usize {
-        self.refused.values().sum()
+        self.rejected.values().sum()
     }
 }
 
@@ -87,14 +88,14 @@ async fn overload(spec: BulkheadSpec, seed: u64) -> BTreeMap<Criticality, Tally>
         tally.asked += 1;
         match call.await.unwrap() {
             Ok(_) => tally.answered += 1,
-            Err(error) => *tally.refused.entry(error.rejection().unwrap().code()).or_default() += 1,
+            Err(error) => *tally.rejected.entry(error.rejection().unwrap().code()).or_default() += 1,
         }
     }
     let answered: usize = tallies.values().map(|tally| tally.answered).sum();
     assert!(asked as f64 > 3.8 * CAPACITY * LENGTH.as_secs_f64(), "{asked}: four times the capacity");
     assert!(answered as f64 > 0.95 * CAPACITY * LENGTH.as_secs_f64(), "{answered}: the capacity is used");
     assert_eq!(log.count("finished"), asked, "every call ends exactly once");
-    assert_eq!(served.load(Ordering::Relaxed), answered, "whoever is refused never reaches the dependency");
+    assert_eq!(served.load(Ordering::Relaxed), answered, "whoever is rejected never reaches the dependency");
     let view = pipeline.bulkhead().unwrap();
     assert_eq!((view.limit, view.in_use, view.waiting), (SLOTS, 0, 0), "all slots are back");
     tallies
@@ -108,7 +109,7 @@ async fn at_four_times_the_capacity_critical_calls_lose_nothing_while_best_effor
         assert_eq!(tier(Criticality::Critical).lost(), 0, "{tallies:?}");
         let best_effort = tier(Criticality::BestEffort);
         assert!(best_effort.lost() * 100 > best_effort.asked * 90, "{tallies:?}");
-        assert!(best_effort.refused[&Code::BulkheadQueueShed] > 0, "{tallies:?}");
+        assert!(best_effort.rejected[&RejectionCode::BulkheadQueueShed] > 0, "{tallies:?}");
         // The more critical, the greater the share that is answered.
         let shares = tallies.values().map(|tally| tally.answered as f64 / tally.asked as f64);
         assert!(shares.is_sorted(), "{tallies:?}");

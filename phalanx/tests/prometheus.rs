@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
+use phalanx::policy::{BudgetSpec, Jitter, LeverSpec};
 use phalanx::telemetry::Metrics;
 use phalanx::telemetry::metrics::names::{self, ALL, Instrument};
 use phalanx::telemetry::prometheus::{Page, reader};
@@ -48,13 +49,13 @@ async fn drive(module: &ResilienceModule) {
     for _ in 0..20 {
         pipeline.run(hang).await.unwrap_err();
     }
-    while code(pipeline.run(broken).await.map_err(refused)) != Code::CircuitOpen {}
+    while code(pipeline.run(broken).await.map_err(rejected)) != RejectionCode::CircuitOpen {}
     module.pull("p", LeverSpec::default().without_retries()).unwrap();
 }
 
-/// An error of the operation as if it were a refusal.
-fn refused(error: Error<Failure>) -> Error<Failure> {
-    if error.rejection().is_some() { error } else { Rejection::new(Code::GuardRefused).into() }
+/// An error of the operation as if it were a rejection.
+fn rejected(error: Error<Failure>) -> Error<Failure> {
+    if error.rejection().is_some() { error } else { Rejection::new(RejectionCode::GuardRejected).into() }
 }
 
 /// The names on a page, with their types.

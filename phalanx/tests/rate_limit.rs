@@ -1,4 +1,4 @@
-//! The rate limit as a stage: refusals, costs, waiting, and who gets his permit back.
+//! The rate limit as a stage: rejections, costs, waiting, and who gets his permit back.
 
 mod support;
 
@@ -15,14 +15,14 @@ async fn ok() -> Result<u32, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_bucket_refuses_at_once_and_says_when_to_come_back() {
+async fn an_empty_bucket_rejects_at_once_and_says_when_to_come_back() {
     let module = module(limited(RateLimitSpec::per_second(10).burst(2)));
     for _ in 0..2 {
         assert!(module.run("p", (), ok).await.is_ok());
     }
-    let refused = *module.run("p", (), ok).await.unwrap_err().rejection().unwrap();
-    assert_eq!((refused.code(), refused.retry_after()), (Code::RateLimited, Some(100 * MS)));
-    assert_eq!((refused.kind(), refused.status(), refused.policy()), (Kind::Throttled, 429, Some("p")));
+    let rejected = *module.run("p", (), ok).await.unwrap_err().rejection().unwrap();
+    assert_eq!((rejected.code(), rejected.retry_after()), (RejectionCode::RateLimited, Some(100 * MS)));
+    assert_eq!((rejected.kind(), rejected.status(), rejected.policy()), (Kind::Throttled, 429, Some("p")));
     tokio::time::advance(100 * MS).await;
     assert!(module.run("p", (), ok).await.is_ok());
 }
@@ -33,7 +33,7 @@ async fn routes_have_buckets_of_their_own() {
     assert!(module.run("p", "eu", ok).await.is_ok());
     assert!(module.run("p", "us", ok).await.is_ok());
     assert!(module.run("p", (), ok).await.is_ok());
-    assert_eq!(code(module.run("p", "eu", ok).await), Code::RateLimited);
+    assert_eq!(code(module.run("p", "eu", ok).await), RejectionCode::RateLimited);
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,7 +41,7 @@ async fn a_cost_takes_that_many_permits_and_the_record_says_what_is_left() {
     let module = module(limited(RateLimitSpec::per_second(10)));
     let (_, record) = module.call("p", ()).cost(7).run_recorded(ok).await;
     assert_eq!(record.remaining, Some(3));
-    assert_eq!(code(module.call("p", ()).cost(4).run(ok).await), Code::RateLimited);
+    assert_eq!(code(module.call("p", ()).cost(4).run(ok).await), RejectionCode::RateLimited);
     assert_eq!(module.pipeline("p", ()).unwrap().available_permits().await, Some(3));
     let never = *module.call("p", ()).cost(11).run(ok).await.unwrap_err().rejection().unwrap();
     assert_eq!(never.retry_after(), None, "the bucket can never hold so many");
@@ -97,18 +97,18 @@ async fn nobody_overtakes_when_a_waiter_in_the_middle_gives_up() {
 async fn a_wait_never_outlives_the_callers_deadline() {
     let module = module(limited(RateLimitSpec::per_second(1).max_wait(10 * SECOND)));
     assert!(module.run("p", (), ok).await.is_ok());
-    let refused = module.call("p", ()).within(500 * MS).run(ok).await;
-    assert_eq!(code(refused), Code::RateLimited);
+    let rejected = module.call("p", ()).within(500 * MS).run(ok).await;
+    assert_eq!(code(rejected), RejectionCode::RateLimited);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_refused_further_in_gives_its_permit_back() {
+async fn a_call_rejected_further_in_gives_its_permit_back() {
     let breaker = BreakerSpec::consecutive_failures(1).break_for(60 * SECOND);
     let module = module(limited(RateLimitSpec::per_second(5)).breaker(breaker));
     let pipeline = module.pipeline("p", ()).unwrap();
     assert!(pipeline.run(|| async { Err::<u32, _>(BROKEN) }).await.is_err());
     for _ in 0..100 {
-        assert_eq!(code(pipeline.run(ok).await), Code::CircuitOpen);
+        assert_eq!(code(pipeline.run(ok).await), RejectionCode::CircuitOpen);
     }
     assert_eq!(pipeline.available_permits().await, Some(4), "only the call that ran has paid");
 }

@@ -1,12 +1,12 @@
-//! The README against the code: the table of refusals row by row, the code blocks line by line.
+//! The README against the code: the table of rejections row by row, the code blocks line by line.
 
-use phalanx::Code;
+use phalanx::RejectionCode;
 
 #[test]
-fn the_readmes_table_of_refusals_is_the_codes() {
+fn the_readmes_table_of_rejections_is_the_codes() {
     let readme = include_str!("../README.md");
-    let row = |code: Code| format!("| `{code}` | {} | {} | {} |", code.kind(), code.status(), code.meaning());
-    let expected: Vec<String> = Code::ALL.into_iter().map(row).collect();
+    let row = |code: RejectionCode| format!("| `{code}` | {} | {} | {} |", code.kind(), code.status(), code.meaning());
+    let expected: Vec<String> = RejectionCode::ALL.into_iter().map(row).collect();
     let table = readme.lines().skip_while(|line| !line.starts_with("| code | kind"));
     let rows: Vec<&str> = table.skip(2).take_while(|line| line.starts_with('|')).collect();
     assert_eq!(rows, expected);

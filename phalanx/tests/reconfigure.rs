@@ -7,11 +7,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use phalanx::policy::{LeverSpec, PolicySet};
 use phalanx::*;
 use support::*;
 
-fn plan(policies: impl IntoIterator<Item = Policy>) -> Plan {
-    Plan { policies: policies.into_iter().collect(), ..Plan::default() }
+fn plan(policies: impl IntoIterator<Item = Policy>) -> PolicySet {
+    PolicySet { policies: policies.into_iter().collect(), ..PolicySet::default() }
 }
 
 fn limited(permits: u64) -> Policy {
@@ -34,7 +35,7 @@ async fn what_changes_follows_and_keeps_its_state_and_what_does_not_is_left_alon
     assert_eq!(applied.policies, ["p", "r"]);
     assert_eq!((applied.default_policy, applied.levers.len(), applied.count()), (false, 0, 2));
     assert_eq!(p.available_permits().await, Some(6), "what was left is left");
-    assert_eq!(code(q.run(|| after(MS, Ok(1))).await), Code::CircuitOpen, "its circuit is open still");
+    assert_eq!(code(q.run(|| after(MS, Ok(1))).await), RejectionCode::CircuitOpen, "its circuit is open still");
     assert_eq!((p.describe().version, q.describe().version), (2, 1));
     assert_eq!(log.count("Retuned"), 1);
     assert_eq!(module.run("r", (), || after(MS, Ok(1))).await, Ok(1));
@@ -44,7 +45,7 @@ async fn what_changes_follows_and_keeps_its_state_and_what_does_not_is_left_alon
 async fn a_plan_with_a_mistake_changes_nothing_and_all_mistakes_are_told() {
     let module = module(limited(10));
     let p = module.pipeline("p", ()).unwrap();
-    let bad = Plan {
+    let bad = PolicySet {
         policies: vec![limited(0), Policy::named("q").timeout(Duration::ZERO), Policy::named("q")],
         default_policy: Some(Policy::default().timeout(Duration::ZERO)),
         levers: BTreeMap::from([("r".to_owned(), LeverSpec::default().max_concurrency(0))]),
@@ -68,10 +69,11 @@ async fn a_policy_that_is_gone_means_what_any_name_means() {
     let default = Policy::default().bulkhead(BulkheadSpec::fixed(1));
     let module = builder(limited(10)).default_policy(default.clone()).build().unwrap();
     let p = module.pipeline("p", ()).unwrap();
-    let gone = Plan { default_policy: Some(default), ..Plan::default() };
+    let gone = PolicySet { default_policy: Some(default), ..PolicySet::default() };
     assert_eq!(module.apply(gone).unwrap().policies, ["p"]);
     assert_eq!((p.available_permits().await, p.available_slots()), (None, Some(1)));
-    let wider = Plan { default_policy: Some(Policy::default().bulkhead(BulkheadSpec::fixed(2))), ..Plan::default() };
+    let wider =
+        PolicySet { default_policy: Some(Policy::default().bulkhead(BulkheadSpec::fixed(2))), ..PolicySet::default() };
     let applied = module.apply(wider).unwrap();
     assert_eq!((applied.policies.len(), applied.default_policy, p.available_slots()), (0, true, Some(2)));
     module.apply(plan([limited(7)])).unwrap();
@@ -83,7 +85,7 @@ async fn a_policy_that_is_gone_means_what_any_name_means() {
 async fn a_policy_in_use_that_would_mean_nothing_keeps_everything_as_it_was() {
     let module = ResilienceModule::in_memory().policies([limited(10), Policy::named("idle")]).build().unwrap();
     let p = module.pipeline("p", ()).unwrap();
-    let error = module.apply(Plan::default()).unwrap_err();
+    let error = module.apply(PolicySet::default()).unwrap_err();
     assert_eq!(error.mistakes.iter().map(|it| it.path.as_str()).collect::<Vec<_>>(), ["policies.p"]);
     assert_eq!(p.available_permits().await, Some(10));
     let applied = module.apply(plan([limited(10)])).unwrap();
@@ -104,10 +106,11 @@ async fn built_in_policies_that_a_plan_overrides_come_back_with_the_next() {
 async fn a_plans_levers_are_pulled_and_released_and_a_hand_stays_above_them() {
     let module = module(limited(10));
     let upstream = Upstream::always(Ok(1));
-    let forced = |lever: LeverSpec| Plan { levers: BTreeMap::from([("p".to_owned(), lever)]), ..plan([limited(10)]) };
+    let forced =
+        |lever: LeverSpec| PolicySet { levers: BTreeMap::from([("p".to_owned(), lever)]), ..plan([limited(10)]) };
     let applied = module.apply(forced(LeverSpec::force_open())).unwrap();
     assert_eq!((applied.policies.len(), applied.levers.as_slice()), (0, ["p".to_owned()].as_slice()));
-    assert_eq!(code(module.run("p", (), || upstream.call()).await), Code::ForcedOpen);
+    assert_eq!(code(module.run("p", (), || upstream.call()).await), RejectionCode::ForcedOpen);
     module.pull("p", LeverSpec::default().without_retries()).unwrap();
     assert_eq!(module.apply(plan([limited(10)])).unwrap().levers.len(), 0, "the hand's lever is what it was");
     assert_eq!(module.levers().len(), 1);

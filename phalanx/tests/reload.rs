@@ -10,21 +10,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use phalanx::config::{Following, Reader};
+use phalanx::config::Config;
+use phalanx::config::{ConfigWatcher, Loader};
+use phalanx::describe::{BulkheadView, StageDescription};
+use phalanx::policy::LeverSpec;
+use phalanx::store::Rng;
 use phalanx::*;
 use support::*;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 
-fn reader(folder: &Folder) -> Reader {
-    Config::reader().file(folder.path("phalanx.toml"))
+fn loader(folder: &Folder) -> Loader {
+    Config::loader().file(folder.path("phalanx.toml"))
 }
 
 /// What observers were told of files.
 #[derive(Debug, PartialEq)]
 enum Told {
     Applied(usize),
-    Refused(String),
+    Rejected(String),
 }
 
 struct News(UnboundedReceiver<Told>);
@@ -43,9 +47,9 @@ impl News {
 fn listening(builder: ModuleBuilder) -> (ModuleBuilder, News) {
     let (tell, told) = unbounded_channel();
     let builder = builder.on_event(move |event: &Event<'_>| {
-        let news = match event.what {
-            What::ConfigApplied { changed } => Told::Applied(changed),
-            What::ConfigRefused { reason } => Told::Refused(reason.to_owned()),
+        let news = match event.kind {
+            EventKind::ConfigApplied { changed } => Told::Applied(changed),
+            EventKind::ConfigRejected { reason } => Told::Rejected(reason.to_owned()),
             _ => return,
         };
         let _ = tell.send(news);
@@ -54,11 +58,11 @@ fn listening(builder: ModuleBuilder) -> (ModuleBuilder, News) {
 }
 
 /// A module that follows `phalanx.toml` of the folder.
-fn following(folder: &Folder) -> (ResilienceModule, Following, News) {
-    let config = reader(folder).read().unwrap();
+fn following(folder: &Folder) -> (ResilienceModule, ConfigWatcher, News) {
+    let config = loader(folder).load().unwrap();
     let (builder, news) = listening(ResilienceModule::in_memory().config(config));
     let module = builder.build().unwrap();
-    let following = module.follow(reader(folder)).unwrap();
+    let following = module.watch_config(loader(folder)).unwrap();
     (module, following, news)
 }
 
@@ -96,7 +100,7 @@ async fn a_valid_change_reaches_kept_pipelines_and_they_keep_tokens_circuits_and
     folder.put("phalanx.toml", text(8, 4));
     assert_eq!(news.next().await, Told::Applied(3));
     assert_eq!(p.available_permits().await, Some(6), "what was left is left, and no more than fits");
-    assert_eq!(code(q.run(|| after(Duration::ZERO, Ok(1))).await), Code::CircuitOpen, "it is open still");
+    assert_eq!(code(q.run(|| after(Duration::ZERO, Ok(1))).await), RejectionCode::CircuitOpen, "it is open still");
     assert_eq!(r.bulkhead().unwrap(), BulkheadView { limit: 4, in_use: 3, waiting: 0 }, "who waited has a slot now");
     assert_eq!([&p, &q, &r].map(|it| it.describe().version), [2, 2, 2]);
     while !guests.iter().all(|guest| guest.is_finished()) {
@@ -127,7 +131,7 @@ async fn an_invalid_file_changes_nothing_and_says_why_once() {
     let (module, following, mut news) = following(&folder);
     let bad = format!("{}burst = 0\n[policies.q]\ntimeuot = \"1s\"\n", limited(5));
     folder.put("phalanx.toml", &bad);
-    let Told::Refused(reason) = news.next().await else { panic!("it was applied") };
+    let Told::Rejected(reason) = news.next().await else { panic!("it was applied") };
     assert!(reason.contains("policies.p.rate_limit.burst") && reason.contains("phalanx.toml:4"), "{reason}");
     assert!(reason.contains("policies.q.timeuot"), "all mistakes: {reason}");
     assert_eq!((permits(&module).await, module.policies().len()), (Some(10), 3));
@@ -139,7 +143,7 @@ async fn an_invalid_file_changes_nothing_and_says_why_once() {
     assert_eq!(news.next().await, Told::Applied(1), "observers were told once");
     assert_eq!(permits(&module).await, Some(7));
     folder.put("phalanx.toml", &bad);
-    assert!(matches!(news.next().await, Told::Refused(_)), "it came back, and that is news");
+    assert!(matches!(news.next().await, Told::Rejected(_)), "it came back, and that is news");
 }
 
 #[tokio::test]
@@ -148,13 +152,13 @@ async fn a_file_that_vanishes_changes_nothing_and_may_come_back() {
     folder.put("phalanx.toml", limited(10));
     let (module, _following, mut news) = following(&folder);
     fs::remove_file(folder.path("phalanx.toml")).unwrap();
-    assert!(matches!(news.next().await, Told::Refused(reason) if reason.contains("cannot be read")));
+    assert!(matches!(news.next().await, Told::Rejected(reason) if reason.contains("cannot be read")));
     assert_eq!(permits(&module).await, Some(10));
     folder.put("phalanx.toml", limited(10));
     assert_eq!(news.next().await, Told::Applied(0));
     // With its folder, and with the folder above.
     fs::remove_dir_all(folder.root()).unwrap();
-    assert!(matches!(news.next().await, Told::Refused(_)));
+    assert!(matches!(news.next().await, Told::Rejected(_)));
     fs::create_dir_all(folder.root()).unwrap();
     folder.put("phalanx.toml", limited(9));
     assert_eq!(news.next().await, Told::Applied(1));
@@ -209,10 +213,10 @@ async fn a_folder_that_is_swapped_on_the_way_is_seen() {
         fs::write(folder.path(name).join("conf/phalanx.toml"), text).unwrap();
     };
     unpack("rel", limited(10));
-    let reader = Config::reader().file(folder.path("rel/conf/phalanx.toml"));
-    let (builder, mut news) = listening(ResilienceModule::in_memory().config(reader.read().unwrap()));
+    let loader = Config::loader().file(folder.path("rel/conf/phalanx.toml"));
+    let (builder, mut news) = listening(ResilienceModule::in_memory().config(loader.load().unwrap()));
     let module = builder.build().unwrap();
-    let _following = module.follow(reader).unwrap();
+    let _following = module.watch_config(loader).unwrap();
     for left in [9, 8] {
         unpack("rel.new", limited(left));
         fs::rename(folder.path("rel"), folder.path(&format!("rel.{left}"))).unwrap();
@@ -220,7 +224,7 @@ async fn a_folder_that_is_swapped_on_the_way_is_seen() {
         loop {
             match news.next().await {
                 Told::Applied(changed) => break assert_eq!(changed, 1),
-                Told::Refused(reason) => assert!(reason.contains("cannot be read"), "between the two: {reason}"),
+                Told::Rejected(reason) => assert!(reason.contains("cannot be read"), "between the two: {reason}"),
             }
         }
         assert_eq!(permits(&module).await, Some(left));
@@ -234,11 +238,11 @@ async fn a_folder_that_is_swapped_on_the_way_is_seen() {
 async fn what_the_program_says_wins_at_every_reload() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let config = reader(&folder).read().unwrap();
+    let config = loader(&folder).load().unwrap();
     let own = Policy::named("p").rate_limit(RateLimitSpec::new(3, 3_600 * SECOND));
     let (builder, mut news) = listening(ResilienceModule::in_memory().config(config).policy(own));
     let module = builder.lever("p", LeverSpec::default().without_retries()).build().unwrap();
-    let following = module.follow(reader(&folder)).unwrap();
+    let following = module.watch_config(loader(&folder)).unwrap();
     assert_eq!(permits(&module).await, Some(3));
 
     let text = format!("{}[policies.q]\ntimeout = \"1s\"\n[levers.p]\nforce = \"open\"\n", limited(10));
@@ -260,14 +264,14 @@ async fn levers_in_a_file_are_pulled_and_released() {
     let (module, _following, mut news) = following(&folder);
     folder.put("phalanx.toml", format!("{}[levers.\"*\"]\nforce = \"open\"\n", limited(10)));
     assert_eq!(news.next().await, Told::Applied(1));
-    assert_eq!(code(module.run("p", (), || after(Duration::ZERO, Ok(1))).await), Code::ForcedOpen);
+    assert_eq!(code(module.run("p", (), || after(Duration::ZERO, Ok(1))).await), RejectionCode::ForcedOpen);
     folder.put("phalanx.toml", limited(10));
     assert_eq!(news.next().await, Told::Applied(1));
     assert_eq!(module.run("p", (), || after(Duration::ZERO, Ok(1))).await, Ok(1));
 }
 
 #[tokio::test]
-async fn what_cannot_change_while_calls_are_running_is_refused() {
+async fn what_cannot_change_while_calls_are_running_is_rejected() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
     let (module, following, _news) = following(&folder);
@@ -285,16 +289,16 @@ async fn what_cannot_change_while_calls_are_running_is_refused() {
 async fn who_follows_hears_of_what_was_written_before() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let config = reader(&folder).read().unwrap();
+    let config = loader(&folder).load().unwrap();
     let (builder, mut news) = listening(ResilienceModule::in_memory().config(config));
     let module = builder.build().unwrap();
     folder.put("phalanx.toml", limited(9));
-    let following = module.follow(reader(&folder)).unwrap();
+    let following = module.watch_config(loader(&folder)).unwrap();
     assert_eq!((news.next().await, permits(&module).await), (Told::Applied(1), Some(9)));
     drop(following);
     folder.put("phalanx.toml", limited(8));
     fs::remove_file(folder.path("phalanx.toml")).unwrap();
-    assert!(module.follow(reader(&folder)).is_err());
+    assert!(module.watch_config(loader(&folder)).is_err());
     assert_eq!(permits(&module).await, Some(9));
     // Who still followed would hold the module, and with it the other end of the news.
     drop(module);
@@ -316,9 +320,9 @@ async fn hostile_files_keep_the_old_configuration() {
     for (extension, good) in good {
         let (folder, name) = (Folder::new(), format!("phalanx.{extension}"));
         folder.put(&name, &good);
-        let reader = Config::reader().file(folder.path(&name));
-        let module = ResilienceModule::in_memory().config(reader.read().unwrap()).build().unwrap();
-        let following = module.follow(reader).unwrap();
+        let loader = Config::loader().file(folder.path(&name));
+        let module = ResilienceModule::in_memory().config(loader.load().unwrap()).build().unwrap();
+        let following = module.watch_config(loader).unwrap();
         let paths = fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path());
         let mut hostile: Vec<(String, Vec<u8>)> = paths
             .filter(|path| path.extension().is_some_and(|it| it == extension))
@@ -351,10 +355,10 @@ async fn a_thousand_reloads_under_load_lose_no_permit() {
     };
     let folder = Folder::new();
     folder.put("phalanx.toml", text(3, "23h"));
-    let config = reader(&folder).read().unwrap();
+    let config = loader(&folder).load().unwrap();
     // Time stands still: every permit that is missing in the end was spent.
     let module = ResilienceModule::in_memory().clock(Clock::manual()).config(config).build().unwrap();
-    let following = module.follow(reader(&folder)).unwrap();
+    let following = module.watch_config(loader(&folder)).unwrap();
     let (calls, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let load = |seed: u64| {
         let (pipeline, calls, over) = (module.pipeline("p", ()).unwrap(), calls.clone(), over.clone());

@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use phalanx::policy::{BudgetSpec, Jitter};
 use phalanx::*;
 use support::*;
 use tokio::time::Instant;
@@ -47,10 +48,10 @@ async fn an_operation_that_can_be_started_once_is_neither_retried_nor_hedged() {
     };
     let (answer, record) = pipeline.call().once().run_recorded(slow).await;
     assert_eq!((answer, record.hedges), (Ok(()), 0));
-    let (calls, by_error) = (upstream.calls(), phalanx::base::call::ByError);
-    assert!(pipeline.run_read_by(by_error, false, || upstream.call()).await.is_err());
+    let (calls, by_error) = (upstream.calls(), phalanx::internal::core::call::ByError);
+    assert!(pipeline.run_classified(by_error, false, || upstream.call()).await.is_err());
     assert_eq!(upstream.calls() - calls, 1);
-    assert!(pipeline.run_read_by(by_error, true, || upstream.call()).await.is_err());
+    assert!(pipeline.run_classified(by_error, true, || upstream.call()).await.is_err());
     assert_eq!(upstream.calls() - calls, 4);
 }
 
@@ -225,7 +226,7 @@ async fn nested_policies_multiply_when_asked_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_refusal_that_was_never_tried_is_tried_again_outside() {
+async fn an_inner_rejection_that_was_never_tried_is_tried_again_outside() {
     let upstream = Upstream::always(Ok(1));
     let inner = Policy::named("inner").rate_limit(RateLimitSpec::per_second(1)).retry(retry(3));
     let patient = retry(3).on([Kind::Throttled]);

@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no
 
 use phalanx::config::Config;
-use phalanx::{LeverSpec, Policy, ResilienceModule};
+use phalanx::policy::LeverSpec;
+use phalanx::{Policy, ResilienceModule};
 
 /// Every block of this language in the runbook.
 fn blocks(language: &str) -> Vec<&'static str> {

@@ -1,4 +1,4 @@
-//! Time-outs and deadlines: who is cut off when, and what the operation learns of it.
+//! Timeouts and deadlines: who is cut off when, and what the operation learns of it.
 
 mod support;
 
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use phalanx::policy::{DeadlineSpec, Jitter, Stage};
 use phalanx::*;
 use support::*;
 use tokio::time::Instant;
@@ -25,7 +26,7 @@ async fn an_attempt_that_takes_too_long_is_dropped() {
         let _flag = Flag(dropped.clone());
         hang().await
     });
-    assert_eq!(code(answer.await), Code::AttemptTimeout);
+    assert_eq!(code(answer.await), RejectionCode::AttemptTimeout);
     assert_eq!(start.elapsed(), 100 * MS);
     assert!(dropped.load(Ordering::Relaxed));
 }
@@ -42,7 +43,7 @@ async fn a_detached_attempt_goes_on_after_its_caller_was_answered() {
             Ok::<_, Failure>(1)
         }
     });
-    assert_eq!(code(answer.await), Code::AttemptTimeout);
+    assert_eq!(code(answer.await), RejectionCode::AttemptTimeout);
     assert!(!finished.load(Ordering::Relaxed));
     tokio::time::sleep(SECOND).await;
     assert!(finished.load(Ordering::Relaxed));
@@ -61,7 +62,7 @@ async fn each_attempt_has_its_own_time() {
     let module = module(Policy::named("p").timeout(100 * MS).retry(retry));
     let start = Instant::now();
     let (answer, record) = module.call("p", ()).run_recorded(hang).await;
-    assert_eq!((code(answer), record.attempts), (Code::AttemptTimeout, 3));
+    assert_eq!((code(answer), record.attempts), (RejectionCode::AttemptTimeout, 3));
     assert_eq!(start.elapsed(), 302 * MS);
 }
 
@@ -72,7 +73,7 @@ async fn a_deadline_gates_the_whole_chain() {
     let start = Instant::now();
     let (answer, record) = module.call("p", ()).run_recorded(hang).await;
     // 300 + 50 + 300 + 50 + the 300 that are left.
-    assert_eq!((code(answer), record.attempts), (Code::DeadlineExceeded, 3));
+    assert_eq!((code(answer), record.attempts), (RejectionCode::DeadlineExceeded, 3));
     assert_eq!((start.elapsed(), record.stage), (SECOND, Some(Stage::Deadline)));
 }
 
@@ -81,7 +82,7 @@ async fn an_attempt_gets_what_is_left_minus_the_margin() {
     let deadline = DeadlineSpec::total(SECOND).safety_margin(100 * MS);
     let module = module(Policy::named("p").deadline(deadline).timeout(5 * SECOND));
     let start = Instant::now();
-    assert_eq!(code(module.run("p", (), hang).await), Code::DeadlineExceeded);
+    assert_eq!(code(module.run("p", (), hang).await), RejectionCode::DeadlineExceeded);
     assert_eq!(start.elapsed(), 900 * MS);
 }
 
@@ -91,7 +92,7 @@ async fn a_deadline_that_has_passed_takes_nothing_from_anybody() {
     let pipeline = module.pipeline("p", ()).unwrap();
     let late = Context::EMPTY.with_deadline(Instant::now());
     let answer = scope(late, pipeline.run(hang)).await;
-    assert_eq!(code(answer), Code::DeadlineExceeded);
+    assert_eq!(code(answer), RejectionCode::DeadlineExceeded);
     assert_eq!(pipeline.available_permits().await, Some(5));
 }
 
@@ -123,7 +124,7 @@ async fn a_call_may_be_tighter_than_its_policy_and_never_looser() {
     let module = module(Policy::named("p").deadline(SECOND));
     for (asked, got) in [(200 * MS, 200 * MS), (60 * SECOND, SECOND)] {
         let start = Instant::now();
-        assert_eq!(code(module.call("p", ()).within(asked).run(hang).await), Code::DeadlineExceeded);
+        assert_eq!(code(module.call("p", ()).within(asked).run(hang).await), RejectionCode::DeadlineExceeded);
         assert_eq!(start.elapsed(), got);
     }
 }
@@ -135,7 +136,7 @@ async fn on_the_systems_clock_a_time_limit_holds_too() {
     let pipeline = module.pipeline("p", ()).unwrap();
     for _ in 0..3 {
         let start = Instant::now();
-        assert_eq!(code(pipeline.run(hang).await), Code::AttemptTimeout);
+        assert_eq!(code(pipeline.run(hang).await), RejectionCode::AttemptTimeout);
         let took = start.elapsed();
         assert!(took >= 20 * MS && took < Duration::from_secs(2), "{took:?}");
     }

@@ -13,7 +13,7 @@ use opentelemetry::{Context, SpanId, TraceId, global};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use phalanx::telemetry::{adopt, extract, inject};
-use phalanx::{Backoff, HedgeSpec, Policy, ResilienceModule, RetrySpec, What};
+use phalanx::{Backoff, EventKind, HedgeSpec, Policy, ResilienceModule, RetrySpec};
 use support::*;
 use tracing::subscriber::{DefaultGuard, set_default};
 use tracing::{Instrument, info_span};
@@ -125,7 +125,7 @@ async fn whoever_is_told_of_the_end_is_told_inside_the_calls_trace() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = told.clone();
     let module = builder(Policy::named("p")).traced().on_event(move |event| {
-        if let What::Finished { .. } = event.what {
+        if let EventKind::Finished { .. } = event.kind {
             // What an exemplar of a histogram is made of.
             tell.lock().unwrap().push(Context::current().span().span_context().span_id());
         }

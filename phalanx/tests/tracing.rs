@@ -11,6 +11,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
+use phalanx::policy::{BudgetSpec, Jitter};
 use phalanx::*;
 use spans::*;
 use support::*;
@@ -136,15 +137,15 @@ async fn a_panic_of_the_operation_is_a_failure_of_both() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_call_has_a_span_and_no_attempt() {
+async fn a_rejected_call_has_a_span_and_no_attempt() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p").rate_limit(RateLimitSpec::per_second(1)));
     let upstream = Upstream::always(Ok(1));
     module.run("p", (), || upstream.call()).await.unwrap();
     module.run("p", (), || upstream.call()).await.unwrap_err();
-    let refused = &seen.named(CALL)[1];
+    let rejected = &seen.named(CALL)[1];
     let names = ["attempts", "outcome", "code", "error.type", "otel.status_code", "route", "breaker_state"];
-    assert_eq!(fields(refused, &names), some(&["0", "refused", "rate_limited", "throttled", "ERROR", "", ""]));
+    assert_eq!(fields(rejected, &names), some(&["0", "rejected", "rate_limited", "throttled", "ERROR", "", ""]));
     assert_eq!(seen.named(ATTEMPT).len(), 1, "the first call's");
 }
 
@@ -243,7 +244,7 @@ async fn observers_are_told_inside_the_calls_span() {
     let tell = told.clone();
     let policy = retrying().hedge(HedgeSpec::after(10 * MS)).idempotent().timeout(50 * MS);
     let module = builder(policy).traced().on_event(move |event| {
-        let what = format!("{:?}", event.what);
+        let what = format!("{:?}", event.kind);
         let span = Span::current().metadata().map(tracing::Metadata::name);
         tell.lock().unwrap().push((what.split([' ', '(']).next().unwrap().to_owned(), span));
     });
@@ -269,7 +270,7 @@ async fn a_detached_attempt_stays_inside_its_span() {
         tokio::time::sleep(20 * MS).await;
         info_span!("late").in_scope(|| Ok::<_, Failure>(()))
     };
-    assert_eq!(code(module.call("p", ()).run_detached(work).await), Code::AttemptTimeout);
+    assert_eq!(code(module.call("p", ()).run_detached(work).await), RejectionCode::AttemptTimeout);
     assert!(!seen.only(ATTEMPT).closed, "it is still at work");
     tokio::time::sleep(30 * MS).await;
     assert_eq!(seen.spans()[seen.only("late").parent.unwrap()].name, ATTEMPT);

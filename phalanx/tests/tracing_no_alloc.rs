@@ -49,7 +49,7 @@ fn a_traced_module_that_is_filtered_out_allocates_nothing() {
     let (plenty, little) = (pipeline(1_000_000), pipeline(1));
     assert_eq!(allocations(&plenty, Ok(1)), 0, "answered");
     assert_eq!(allocations(&plenty, Err(BROKEN)), 0, "failed");
-    assert_eq!(allocations(&little, Ok(1)), 0, "refused");
+    assert_eq!(allocations(&little, Ok(1)), 0, "rejected");
     assert!(seen.spans().is_empty() && seen.lines().is_empty());
 }
 

@@ -2,18 +2,18 @@
 //!
 //! The machine stands behind a lock, but in its two common states nobody needs it: the [`Front`] answers.
 //!
-//! Bad news, trial calls, ramps and operators' words take the lock, tell the machine first what the stripes hold, and
+//! Bad news, probes, ramps and operators' words take the lock, tell the machine first what the stripes hold, and
 //! publish its new state. For one thread the answers are exactly the bare machine's (a property test says so).
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use phalanx_core::breaker::{Breaker, BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{Breaker, BreakerSpec, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
-use phalanx_core::store::Answer;
+use phalanx_core::store::AdmitReply;
 use phalanx_core::table::{Entry, Worth};
 
 use crate::front::{Counted, Front, Shown, Successes};
@@ -64,9 +64,9 @@ impl BreakerCell {
 
     /// The answer of the two common states; none if the machine has to be asked.
     #[inline]
-    pub fn admit_now(&self, now: Time) -> Option<Answer> {
+    pub fn admit_now(&self, now: Time) -> Option<AdmitReply> {
         let admission = self.front.admit(now)?;
-        Some(Answer { admission, source: Source::Local })
+        Some(AdmitReply { admission, source: Source::Local })
     }
 
     /// Records what became of an admitted call.
@@ -102,9 +102,9 @@ impl BreakerCell {
     }
 
     /// Puts an operator's word above the phase, or takes it away.
-    pub fn force(&self, forced: Option<Forced>) {
+    pub fn force(&self, overridden: Option<Override>) {
         let now = self.clock.now();
-        self.with_machine(now, |machine, _| machine.breaker.force(forced));
+        self.with_machine(now, |machine, _| machine.breaker.force(overridden));
     }
 
     /// Back to a closed circuit that has seen nothing.
@@ -118,22 +118,22 @@ impl BreakerCell {
     }
 
     /// The phase, and the operator's word above it, without telling the machine anything.
-    pub fn glance(&self) -> (Phase, Option<Forced>) {
+    pub fn glance(&self) -> (Phase, Option<Override>) {
         let machine = self.machine.0.lock();
-        (machine.breaker.phase(), machine.breaker.forced())
+        (machine.breaker.phase(), machine.breaker.overridden())
     }
 
     /// Asks the machine.
     #[cold]
-    pub fn admit(&self, now: Time) -> (Answer, Option<Transition>) {
+    pub fn admit(&self, now: Time) -> (AdmitReply, Option<Transition>) {
         self.with_machine(now, |Machine { breaker, spec }, now| {
             let (admission, transition) = breaker.admit(now, spec);
-            let source = match breaker.forced() {
+            let source = match breaker.overridden() {
                 None => Source::Local,
-                Some(Forced::MetricsOnly) => Source::Shadow,
-                Some(_) => Source::Forced,
+                Some(Override::MetricsOnly) => Source::Shadow,
+                Some(_) => Source::Override,
             };
-            (Answer { admission, source }, transition)
+            (AdmitReply { admission, source }, transition)
         })
     }
 
@@ -165,7 +165,7 @@ impl BreakerCell {
     fn publish(&self, breaker: &Breaker) {
         let shown = match breaker.phase() {
             Phase::Closed if breaker.admits_all() => Shown::Closed,
-            Phase::Open if breaker.forced().is_none() => Shown::Open(breaker.until()),
+            Phase::Open if breaker.overridden().is_none() => Shown::Open(breaker.until()),
             _ => Shown::Ask,
         };
         self.front.show(breaker.epoch(), shown);
@@ -185,8 +185,8 @@ impl Entry for BreakerCell {
             // A break that is long over is worth no more than what a closed circuit has learned: only a call ends it,
             // and for a dependency that is gone for good there will be none.
             let probed = breaker.inspect(now).probes > 0;
-            let refusing = breaker.phase() == Phase::Open && now < breaker.until();
-            if refusing || probed || breaker.forced().is_some() {
+            let rejecting = breaker.phase() == Phase::Open && now < breaker.until();
+            if rejecting || probed || breaker.overridden().is_some() {
                 Worth::Everything
             } else if breaker.is_fresh(now) {
                 Worth::Nothing

@@ -16,7 +16,7 @@ use std::time::Duration;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rate_limit::{Level, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
-use phalanx_core::store::{Ask, Grant};
+use phalanx_core::store::{AcquireRequest, Grant};
 use phalanx_core::sync::{AtomicU64, Mutex, Ordering};
 use phalanx_core::table::{Entry, Worth};
 
@@ -94,7 +94,7 @@ impl BucketCell {
 
     /// Takes permits, or reserves them if they will be there soon enough.
     #[inline(always)] // its answer is many words, and worth keeping in registers
-    pub fn acquire(&self, now: Time, ask: Ask) -> Grant {
+    pub fn acquire(&self, now: Time, ask: AcquireRequest) -> Grant {
         loop {
             let (shape, clock) = self.shape_at(now);
             let Rate { gain, price, capacity } = shape.rate;
@@ -105,12 +105,12 @@ impl BucketCell {
                 self.wait_for_shape();
                 continue;
             }
-            let refused = |until| {
+            let rejected = |until| {
                 let left = shape.level(word, clock);
-                Grant { take: Take::Refused { until }, left, source: Source::Local }
+                Grant { take: Take::Rejected { until }, left, source: Source::Local }
             };
             if need > capacity {
-                return refused(Time::NEVER);
+                return rejected(Time::NEVER);
             }
             let full_at = (word & UNITS).max(clock) + need;
             let missing = full_at.saturating_sub(clock + capacity);
@@ -118,7 +118,7 @@ impl BucketCell {
             if missing > 0 && need > 0 {
                 wait = Duration::from_micros(missing.div_ceil(gain));
                 if wait > ask.max_wait || missing > MAX_UNITS {
-                    return refused(now.after(wait));
+                    return rejected(now.after(wait));
                 }
             }
             if self.swap(word, full_at) {
@@ -300,7 +300,7 @@ mod tests {
                 match step {
                     Step::Acquire { cost, patience } => {
                         let max_wait = Duration::from_micros(patience);
-                        let grant = cell.acquire(now, Ask { cost, max_wait });
+                        let grant = cell.acquire(now, AcquireRequest { cost, max_wait });
                         prop_assert_eq!(grant.take, machine.take(now, rate, cost, max_wait));
                         prop_assert_eq!(grant.left, machine.level(rate));
                     }
@@ -335,7 +335,7 @@ mod tests {
             for _ in 0..4 {
                 threads.spawn(|| {
                     for _ in 0..20_000 {
-                        let grant = cell.acquire(clock.now(), Ask { cost: 1, max_wait: Duration::ZERO });
+                        let grant = cell.acquire(clock.now(), AcquireRequest { cost: 1, max_wait: Duration::ZERO });
                         if matches!(grant.take, Take::Granted { .. }) {
                             taken.fetch_add(1, Ordering::Relaxed);
                         }

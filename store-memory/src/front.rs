@@ -4,7 +4,7 @@
 //!
 //! * **closed**: one load of the gate admits; a success goes into the thread's own stripe and is told later, in a
 //!   batch, because successes never trip a circuit;
-//! * **open**: the same load and a look at the end of the break refuse.
+//! * **open**: the same load and a look at the end of the break reject.
 //!
 //! What stands behind a front (a machine, or the fleet's state in Redis) says by [`Front::show`] what the gate shows,
 //! and takes what the stripes hold by [`Front::drain`]. Slices are those of the clock that `now` comes from.
@@ -17,7 +17,7 @@ use phalanx_core::breaker::{Admission, BreakerSpec, Sample, Ticket};
 use phalanx_core::clock::Time;
 use phalanx_core::estimate::ring::slice_micros;
 use phalanx_core::kind::Outcome;
-use phalanx_core::rejection::Code;
+use phalanx_core::rejection::RejectionCode;
 
 use crate::stripes::{Batch, Stripes};
 
@@ -132,7 +132,7 @@ impl Front {
             CLOSED => Some(Admission::Admitted(Ticket { epoch: gate >> GATE_BITS, lease: None })),
             OPEN => {
                 let until = Time::from_micros(self.until.load(Ordering::Relaxed));
-                (now < until).then_some(Admission::Refused { code: Code::CircuitOpen, until })
+                (now < until).then_some(Admission::Rejected { code: RejectionCode::CircuitOpen, until })
             }
             _ => None,
         }

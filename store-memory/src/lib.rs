@@ -21,14 +21,16 @@ mod stripes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::estimate::digest::Digest;
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
-use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
+use phalanx_core::store::{
+    AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
+};
 use phalanx_core::table::{Entry, Table, Worth};
 
 pub use self::breaker::BreakerCell;
@@ -111,11 +113,11 @@ impl RateLimitStore for MemoryStore {
     }
 
     #[inline]
-    fn acquire_now(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Option<Grant> {
+    fn acquire_now(&self, bucket: &BucketCell, now: Time, ask: AcquireRequest) -> Option<Grant> {
         Some(bucket.acquire(now, ask))
     }
 
-    async fn acquire(&self, bucket: &BucketCell, now: Time, ask: Ask) -> Grant {
+    async fn acquire(&self, bucket: &BucketCell, now: Time, ask: AcquireRequest) -> Grant {
         bucket.acquire(now, ask)
     }
 
@@ -128,7 +130,7 @@ impl RateLimitStore for MemoryStore {
         bucket.peek(now)
     }
 
-    fn known_level(&self, bucket: &BucketCell, now: Time) -> Option<Level> {
+    fn cached_level(&self, bucket: &BucketCell, now: Time) -> Option<Level> {
         Some(bucket.peek(now))
     }
 }
@@ -144,11 +146,11 @@ impl BreakerStore for MemoryStore {
     }
 
     #[inline]
-    fn admit_now(&self, breaker: &BreakerCell, now: Time) -> Option<Answer> {
+    fn admit_now(&self, breaker: &BreakerCell, now: Time) -> Option<AdmitReply> {
         breaker.admit_now(now)
     }
 
-    async fn admit(&self, breaker: &BreakerCell, now: Time) -> (Answer, Option<Transition>) {
+    async fn admit(&self, breaker: &BreakerCell, now: Time) -> (AdmitReply, Option<Transition>) {
         breaker.admit(now)
     }
 
@@ -165,8 +167,8 @@ impl BreakerStore for MemoryStore {
         breaker.observe_quantile(now, value)
     }
 
-    async fn force(&self, breaker: &BreakerCell, forced: Option<Forced>) {
-        breaker.force(forced);
+    async fn force(&self, breaker: &BreakerCell, overridden: Option<Override>) {
+        breaker.force(overridden);
     }
 
     async fn reset(&self, breaker: &BreakerCell, now: Time) -> Option<Transition> {
@@ -177,7 +179,7 @@ impl BreakerStore for MemoryStore {
         breaker.inspect(now)
     }
 
-    fn known_phase(&self, breaker: &BreakerCell) -> (Phase, Option<Forced>) {
+    fn cached_phase(&self, breaker: &BreakerCell) -> (Phase, Option<Override>) {
         breaker.glance()
     }
 }

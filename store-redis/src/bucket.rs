@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use phalanx_core::clock::Time;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::{Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
-use phalanx_core::store::{Ask, Grant, Level};
+use phalanx_core::store::{AcquireRequest, Grant, Level};
 use phalanx_core::table::{Entry, Worth};
 use phalanx_lua as lua;
 use phalanx_store_memory::BucketCell;
@@ -125,7 +125,7 @@ impl Bucket {
     }
 
     /// What can be decided without Redis: everything while it is away, and nothing else.
-    pub fn acquire_now(&self, now: Time, ask: Ask) -> Option<Grant> {
+    pub fn acquire_now(&self, now: Time, ask: AcquireRequest) -> Option<Grant> {
         if self.0.fleet.lane(self.0.place.slot).latch.is_down() {
             return Some(self.0.decide_locally(now, ask));
         }
@@ -133,7 +133,7 @@ impl Bucket {
     }
 
     /// Takes permits, in one round trip with everybody who asks meanwhile.
-    pub async fn acquire(&self, now: Time, ask: Ask) -> Grant {
+    pub async fn acquire(&self, now: Time, ask: AcquireRequest) -> Grant {
         self.0.fleet.keep();
         let max_wait = u64::try_from(ask.max_wait.as_micros()).unwrap_or(u64::MAX).min(1 << 52);
         match Asking::new(&self.0, Wish { cost: ask.cost, max_wait }).await.flatten() {
@@ -179,8 +179,8 @@ impl Bucket {
 
 impl Shared {
     /// Takes the word of the twin.
-    fn decide_locally(&self, now: Time, ask: Ask) -> Grant {
-        self.fleet.lane(self.place.slot).latch.decided_locally();
+    fn decide_locally(&self, now: Time, ask: AcquireRequest) -> Grant {
+        self.fleet.lane(self.place.slot).latch.degraded_decisions();
         Grant { source: Source::Degraded, ..self.twin().acquire(now, ask) }
     }
 
@@ -194,7 +194,7 @@ impl Shared {
             return twin.clone();
         }
         let replicas = self.fleet.sharers();
-        // An outage begins with time-outs, which a twin decided already: what it has given out is not there twice.
+        // An outage begins with timeouts, which a twin decided already: what it has given out is not there twice.
         let left = state.twin.as_ref().map(|(_, twin)| twin.peek(self.fleet.clock.now()).permits());
         let twin = Arc::new(share(&state.spec, replicas, state.seen, left, &self.fleet));
         state.twin = Some((outage, twin.clone()));
@@ -300,9 +300,9 @@ impl Shared {
                     let wait = if need > 0 && level < 0 { time_for(level) } else { Duration::ZERO };
                     Take::Granted { wait }
                 } else if need as u64 > rate.capacity {
-                    Take::Refused { until: Time::NEVER }
+                    Take::Rejected { until: Time::NEVER }
                 } else {
-                    Take::Refused { until: now.after(time_for(level - need)) }
+                    Take::Rejected { until: now.after(time_for(level - need)) }
                 };
                 let left = Level { units: level, price: rate.price };
                 let grant = Grant { take, left, source: Source::Fleet };
@@ -318,7 +318,7 @@ impl Shared {
         let [_, level, flags, ..] = reply else { return };
         self.state.lock().seen = Some(*level);
         if flags & 1 != 0 {
-            self.fleet.observers.tell(&self.key, What::StateRepaired);
+            self.fleet.observers.emit(&self.key, EventKind::StateRepaired);
         }
         if flags & 2 != 0 {
             self.fleet.tell_mismatch(&self.key);

@@ -1,7 +1,7 @@
 //! A circuit of the fleet: admitted and counted here, decided there.
 //!
 //! What was last heard of it stands at the front, so that closed and open circuits answer from one atomic word, and
-//! successes are summed per thread. Bad news is told at once, good news every `sync_interval`; trial calls, ramps and
+//! successes are summed per thread. Bad news is told at once, good news every `sync_interval`; probes, ramps and
 //! break ends ask Redis, all callers of a moment in one round trip. Every reply, and every message that another replica's
 //! change pushes here, says how the circuit stands ([`Shared::learn`]).
 //!
@@ -23,11 +23,11 @@ use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use phalanx_core::breaker::{Admission, BreakerSpec, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{Admission, BreakerSpec, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::Time;
 use phalanx_core::key::StateKey;
-use phalanx_core::rejection::{Code, Source};
-use phalanx_core::store::Answer;
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::AdmitReply;
 use phalanx_core::table::{Entry, Worth};
 use phalanx_store_memory::{BreakerCell, Counted, Front};
 
@@ -71,7 +71,7 @@ struct Inner {
     flying: u32,
     /// The twin, and the outage it was made in.
     twin: Option<(u64, Arc<BreakerCell>)>,
-    /// Until when this replica refuses by itself, after an outage in which its twin tripped.
+    /// Until when this replica rejects by itself, after an outage in which its twin tripped.
     held_open: Option<Time>,
 }
 
@@ -96,7 +96,7 @@ impl Void for Wish {
 }
 
 /// Redis' word, and the change of phase that asking brought about.
-pub(crate) type Given = (Answer, Option<Transition>);
+pub(crate) type Given = (AdmitReply, Option<Transition>);
 
 impl Entry for Circuit {
     /// Redis keeps it; only what is on its way would be lost, and what a twin holds.
@@ -162,19 +162,19 @@ impl Circuit {
 
     /// The answer that needs no round trip: of a closed or an open circuit, and of any while Redis is away.
     #[inline]
-    pub fn admit_now(&self, now: Time) -> Option<Answer> {
+    pub fn admit_now(&self, now: Time) -> Option<AdmitReply> {
         let shared = &*self.0;
         if !shared.used.load(Ordering::Relaxed) {
             shared.first_use();
         }
         match shared.front.admit(now) {
-            Some(admission) => Some(Answer { admission, source: Source::Fleet }),
+            Some(admission) => Some(AdmitReply { admission, source: Source::Fleet }),
             None => shared.admit_by_hearsay(now),
         }
     }
 
     /// Asks Redis, in one round trip with everybody who asks meanwhile.
-    pub async fn admit(&self, now: Time) -> (Answer, Option<Transition>) {
+    pub async fn admit(&self, now: Time) -> (AdmitReply, Option<Transition>) {
         self.0.fleet.keep();
         match Asking::new(&self.0, Wish::Pass).await.flatten() {
             Some(given) => given,
@@ -197,15 +197,15 @@ impl Circuit {
     }
 
     /// What was last heard of it, or how the twin stands while Redis is away. Nobody is asked.
-    pub fn glance(&self) -> (Phase, Option<Forced>) {
+    pub fn glance(&self) -> (Phase, Option<Override>) {
         let inner = self.0.inner.lock();
-        let known = inner.known.map_or((Phase::Closed, None), |known| (known.view.phase, known.view.forced));
-        let (phase, forced) = match &inner.twin {
+        let known = inner.known.map_or((Phase::Closed, None), |known| (known.view.phase, known.view.overridden));
+        let (phase, overridden) = match &inner.twin {
             Some((_, twin)) if self.0.is_away() => twin.glance(),
             _ => known,
         };
         let held_open = inner.held_open.is_some_and(|until| self.0.fleet.clock.now() < until);
-        (if held_open { Phase::Open } else { phase }, forced)
+        (if held_open { Phase::Open } else { phase }, overridden)
     }
 
     /// Tells the latency's quantile.
@@ -237,11 +237,11 @@ impl Shared {
     /// What can be said from what was last heard, where the front says nothing: an operator's word, and everything
     /// while Redis is away.
     #[cold]
-    fn admit_by_hearsay(&self, now: Time) -> Option<Answer> {
+    fn admit_by_hearsay(&self, now: Time) -> Option<AdmitReply> {
         if self.is_away() {
             let (answer, change) = self.admit_alone(now);
             if let Some(change) = change {
-                self.tell(change);
+                self.emit(change);
             }
             return Some(answer);
         }
@@ -252,17 +252,17 @@ impl Shared {
             Phase::Open => now < known.until,
             Phase::HalfOpen => false,
         };
-        match view.forced? {
-            Forced::Open => {
-                let refused = Admission::Refused { code: Code::ForcedOpen, until: Time::NEVER };
-                Some(Answer { admission: refused, source: Source::Forced })
+        match view.overridden? {
+            Override::Open => {
+                let rejected = Admission::Rejected { code: RejectionCode::ForcedOpen, until: Time::NEVER };
+                Some(AdmitReply { admission: rejected, source: Source::Override })
             }
-            Forced::Closed | Forced::Disabled => Some(Answer { admission: passes, source: Source::Forced }),
-            Forced::MetricsOnly => shadow.then_some(Answer { admission: passes, source: Source::Shadow }),
+            Override::Closed | Override::Disabled => Some(AdmitReply { admission: passes, source: Source::Override }),
+            Override::MetricsOnly => shadow.then_some(AdmitReply { admission: passes, source: Source::Shadow }),
         }
     }
 
-    /// What the front cannot count: bad news, trial calls, calls of another time.
+    /// What the front cannot count: bad news, probes, calls of another time.
     #[cold]
     fn record_elsewhere(self: &Arc<Self>, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
         let mut inner = self.inner.lock();
@@ -302,11 +302,11 @@ impl Desk for Shared {
         (seat, None)
     }
 
-    /// A trial call that nobody makes frees its place.
+    /// A probe that nobody makes frees its place.
     fn give_back(self: &Arc<Self>, answer: Option<Given>) {
         let Some((answer, change)) = answer else { return };
         if let Some(change) = change {
-            self.tell(change);
+            self.emit(change);
         }
         if let Admission::Admitted(Ticket { epoch, lease: Some(lease) }) = answer.admission {
             self.inner.lock().owed.settled.push(Settled::unused(epoch, lease));

@@ -13,7 +13,7 @@ pub enum Failure {
     /// The connection broke, or cannot be made.
     Connection,
     /// The server answers that it cannot serve; its own word for it.
-    Refusing(&'static str),
+    Rejecting(&'static str),
     /// This call went wrong, which says nothing about the server.
     Call(String),
     /// Nobody was asked: the latch is down, or there was no time left to ask.
@@ -21,7 +21,7 @@ pub enum Failure {
 }
 
 /// Words of a server that cannot serve writes, or not us.
-const REFUSALS: [&str; 11] = [
+const REJECTIONS: [&str; 11] = [
     "READONLY",
     "LOADING",
     "MASTERDOWN",
@@ -42,7 +42,7 @@ impl Failure {
             return Self::Timeout;
         }
         if error.kind() == ErrorKind::AuthenticationFailed {
-            return Self::Refusing("WRONGPASS");
+            return Self::Rejecting("WRONGPASS");
         }
         let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
         Self::of_words(code, detail).unwrap_or_else(|| {
@@ -57,10 +57,10 @@ impl Failure {
     pub(crate) fn of_words(code: &str, detail: &str) -> Option<Self> {
         // Older servers wrap what happens inside a script, and denials by ACL come as a plain error.
         let inside = |word: &str| detail.contains(&format!("-{word} ")) || detail.starts_with(word);
-        let known = REFUSALS.iter().find(|word| **word == code || inside(word)).copied();
+        let known = REJECTIONS.iter().find(|word| **word == code || inside(word)).copied();
         let denied = detail.contains("can't run this command") || detail.contains("No permissions to access a key");
         let scriptless = code == "ERR" && detail.contains("unknown command");
-        known.or(denied.then_some("NOPERM")).or(scriptless.then_some("NOSCRIPTING")).map(Self::Refusing)
+        known.or(denied.then_some("NOPERM")).or(scriptless.then_some("NOSCRIPTING")).map(Self::Rejecting)
     }
 
     /// The word in events and logs.
@@ -68,7 +68,7 @@ impl Failure {
         match self {
             Self::Timeout => "timeout",
             Self::Connection => "connection",
-            Self::Refusing(word) => word,
+            Self::Rejecting(word) => word,
             Self::Call(_) => "call",
             Self::NotAsked => "not_asked",
         }
@@ -76,7 +76,7 @@ impl Failure {
 
     /// Whether only an operator can end it, so that asking often is pointless.
     pub(crate) fn needs_an_operator(&self) -> bool {
-        matches!(self, Self::Refusing("NOAUTH" | "WRONGPASS" | "NOPERM" | "NOSCRIPTING"))
+        matches!(self, Self::Rejecting("NOAUTH" | "WRONGPASS" | "NOPERM" | "NOSCRIPTING"))
     }
 }
 
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_serve_is_told_from_a_call_that_went_wrong() {
-        assert_eq!(Failure::of_words("READONLY", "You can't write"), Some(Failure::Refusing("READONLY")));
-        assert_eq!(Failure::of_words("ERR", "-OOM command not allowed"), Some(Failure::Refusing("OOM")));
-        assert_eq!(Failure::of_words("ERR", "unknown command 'EVALSHA'"), Some(Failure::Refusing("NOSCRIPTING")));
+        assert_eq!(Failure::of_words("READONLY", "You can't write"), Some(Failure::Rejecting("READONLY")));
+        assert_eq!(Failure::of_words("ERR", "-OOM command not allowed"), Some(Failure::Rejecting("OOM")));
+        assert_eq!(Failure::of_words("ERR", "unknown command 'EVALSHA'"), Some(Failure::Rejecting("NOSCRIPTING")));
         assert_eq!(Failure::of_words("ERR", "user_script:1: attempt to index"), None);
         assert_eq!(Failure::of_words("WRONGTYPE", "Operation against a key"), None);
     }

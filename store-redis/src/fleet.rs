@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use phalanx_core::clock::{Clock, Time};
-use phalanx_core::event::{Observers, What};
+use phalanx_core::event::{EventKind, Observers};
 use phalanx_core::key::StateKey;
 use phalanx_core::lock::Bells;
 use phalanx_core::rng::Rng;
@@ -138,7 +138,7 @@ impl Fleet {
         if due && (told.len() < MOST || told.contains_key(key)) {
             told.insert(key.clone(), now);
             drop(told); // an observer may take its time
-            self.observers.tell(key, What::ConfigMismatch);
+            self.observers.emit(key, EventKind::ConfigMismatch);
         }
     }
 }

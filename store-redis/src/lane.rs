@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use phalanx_core::event::{Observers, What};
+use phalanx_core::event::{EventKind, Observers};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -203,7 +203,7 @@ impl Lane {
             Err(failure) => Some(failure),
             // One reply that says the server cannot serve speaks for all.
             Ok(replies) => replies.iter().find_map(|reply| match reply {
-                Err(failure @ Failure::Refusing(_)) => Some(failure),
+                Err(failure @ Failure::Rejecting(_)) => Some(failure),
                 _ => None,
             }),
         };
@@ -213,17 +213,17 @@ impl Lane {
             None => self.latch.hit(),
         }
         if self.observers.any() {
-            self.tell(&answer, sent);
+            self.emit(&answer, sent);
         }
         answer
     }
 
-    fn tell(&self, answer: &Result<Vec<Replied>, Failure>, sent: Instant) {
+    fn emit(&self, answer: &Result<Vec<Replied>, Failure>, sent: Instant) {
         let failure = match answer {
             Err(failure) => Some(failure),
             Ok(replies) => replies.iter().find_map(|reply| reply.as_ref().err()),
         };
-        self.observers.tell_all(What::StoreAsked { took: sent.elapsed(), failed: failure.map(Failure::word) });
+        self.observers.emit_all(EventKind::StoreRoundTrip { took: sent.elapsed(), failed: failure.map(Failure::word) });
     }
 
     pub(crate) fn missed(&self, failure: &Failure, sent: Instant) {

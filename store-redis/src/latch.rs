@@ -1,10 +1,10 @@
 //! Up or down: whether Redis is asked at all.
 //!
-//! It falls after three time-outs one after the other, or when nothing was heard for more than two budgets since something
+//! It falls after three timeouts one after the other, or when nothing was heard for more than two budgets since something
 //! was sent that timed out; after two broken connections in a row, or one word of the server that
 //! it cannot serve. It is lifted by three good probes in a row and by nothing else, so a late success of an earlier
-//! time cannot lift it and a server that comes and goes does not make it flutter. Many time-outs of one burst are one:
-//! a time-out counts only if its command was sent after the one counted before had run out, and any answer meanwhile
+//! time cannot lift it and a server that comes and goes does not make it flutter. Many timeouts of one burst are one:
+//! a timeout counts only if its command was sent after the one counted before had run out, and any answer meanwhile
 //! wipes the slate. So are the calls that break together with one connection.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(crate) struct Latch {
     /// How often it has fallen.
     falls: AtomicU64,
     /// Calls decided in Redis' place since it fell.
-    decided_locally: AtomicU64,
+    degraded_decisions: AtomicU64,
     /// Silence that is too long.
     silence: Duration,
     evidence: Mutex<Evidence>,
@@ -36,7 +36,7 @@ pub(crate) struct Latch {
 struct Evidence {
     timeouts: u32,
     breaks: u32,
-    /// When the last time-out that counted ran out.
+    /// When the last timeout that counted ran out.
     last: Option<Instant>,
     /// Since when something is unanswered that had a fair chance, and nothing else was answered either.
     silent_since: Option<Instant>,
@@ -51,7 +51,7 @@ struct Evidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outage {
     pub(crate) lasted: Duration,
-    pub(crate) decided_locally: u64,
+    pub(crate) degraded_decisions: u64,
 }
 
 impl Latch {
@@ -60,7 +60,7 @@ impl Latch {
             silence: 2 * budget,
             down: AtomicBool::new(false),
             falls: AtomicU64::new(0),
-            decided_locally: AtomicU64::new(0),
+            degraded_decisions: AtomicU64::new(0),
             evidence: Mutex::default(),
         }
     }
@@ -76,8 +76,8 @@ impl Latch {
     }
 
     /// A call was decided in Redis' place.
-    pub(crate) fn decided_locally(&self) {
-        self.decided_locally.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn degraded_decisions(&self) {
+        self.degraded_decisions.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Redis answered.
@@ -107,7 +107,7 @@ impl Latch {
                 evidence.breaks += 1;
                 evidence.last_break = Some(now);
             }
-            Failure::Refusing(_) => evidence.breaks = BREAKS,
+            Failure::Rejecting(_) => evidence.breaks = BREAKS,
             Failure::Timeout | Failure::Connection | Failure::Call(_) | Failure::NotAsked => {}
         }
         let silent = evidence.silent_since.is_some_and(|since| now.duration_since(since) > self.silence);
@@ -117,7 +117,7 @@ impl Latch {
         // Who left too late to be answered can only confirm a silence.
         let reason = if *failure == Failure::NotAsked { Failure::Timeout } else { failure.clone() };
         *evidence = Evidence { since: Some(now), reason: Some(reason), ..Evidence::default() };
-        self.decided_locally.store(0, Ordering::Relaxed);
+        self.degraded_decisions.store(0, Ordering::Relaxed);
         self.falls.fetch_add(1, Ordering::AcqRel);
         self.down.store(true, Ordering::Release);
         true
@@ -138,7 +138,7 @@ impl Latch {
         let lasted = evidence.since.map_or(Duration::ZERO, |since| now.duration_since(since));
         *evidence = Evidence::default();
         self.down.store(false, Ordering::Release);
-        Some(Outage { lasted, decided_locally: self.decided_locally.load(Ordering::Relaxed) })
+        Some(Outage { lasted, degraded_decisions: self.degraded_decisions.load(Ordering::Relaxed) })
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     const BUDGET: Duration = Duration::from_millis(20);
 
     #[tokio::test(start_paused = true)]
-    async fn a_thousand_time_outs_of_one_burst_are_one() {
+    async fn a_thousand_timeout_of_one_burst_are_one() {
         let (latch, sent) = (Latch::new(BUDGET), Instant::now());
         for _ in 0..1_000 {
             assert!(!latch.miss(&Failure::Timeout, sent, sent + BUDGET));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn three_time_outs_one_after_the_other_make_it_fall() {
+    async fn three_timeout_one_after_the_other_make_it_fall() {
         let (latch, start) = (Latch::new(BUDGET), Instant::now());
         let miss = |round: u32| latch.miss(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
         assert_eq!([miss(0), miss(1), miss(2)], [false, false, true]);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_budgets_of_silence_are_enough_however_the_time_outs_fall() {
+    async fn two_budgets_of_silence_are_enough_however_the_timeout_fall() {
         let (latch, start) = (Latch::new(BUDGET), Instant::now());
         assert!(!latch.miss(&Failure::Timeout, start, start + BUDGET));
         assert!(!latch.miss(&Failure::Timeout, start + BUDGET / 2, start + BUDGET * 3 / 2));
@@ -193,7 +193,7 @@ mod tests {
         let latch = Latch::new(BUDGET);
         assert!(!latch.miss(&Failure::Connection, now, now));
         assert!(latch.miss(&Failure::Connection, now, now));
-        assert!(Latch::new(BUDGET).miss(&Failure::Refusing("OOM"), now, now));
+        assert!(Latch::new(BUDGET).miss(&Failure::Rejecting("OOM"), now, now));
         assert!(!Latch::new(BUDGET).miss(&Failure::Call("ERR".to_owned()), now, now));
     }
 
@@ -210,14 +210,14 @@ mod tests {
     async fn only_three_good_probes_in_a_row_lift_it() {
         let now = Instant::now();
         let latch = Latch::new(BUDGET);
-        latch.miss(&Failure::Refusing("OOM"), now, now);
+        latch.miss(&Failure::Rejecting("OOM"), now, now);
         latch.hit();
         assert!(latch.is_down(), "a late success of an earlier time lifts nothing");
         let probes = [true, true, false, true, true].map(|good| latch.probed(good, now));
         assert_eq!(probes, [None; 5]);
-        latch.decided_locally();
+        latch.degraded_decisions();
         let outage = latch.probed(true, now + Duration::from_secs(7));
-        assert_eq!(outage, Some(Outage { lasted: Duration::from_secs(7), decided_locally: 1 }));
+        assert_eq!(outage, Some(Outage { lasted: Duration::from_secs(7), degraded_decisions: 1 }));
         assert!(!latch.is_down());
         assert_eq!(latch.falls(), 1);
     }

@@ -52,5 +52,5 @@ pub use self::invocation::Invocation;
 pub use self::lane::{Replied, Wire};
 pub use self::locks::RedisLocks;
 pub use self::options::{DegradedShare, RedisOptions};
-pub use self::source::Source;
+pub use self::source::RedisConnection;
 pub use self::store::{RedisStore, StoreBuilder, StoreMode};

@@ -29,7 +29,7 @@ const FIND: Duration = Duration::from_secs(5);
 
 /// Where connections come from.
 #[derive(Clone)]
-pub struct Source {
+pub struct RedisConnection {
     from: From,
     /// Who subscribes to changes of phase, if not the source itself.
     push: Option<Client>,
@@ -45,7 +45,7 @@ enum From {
     SentinelPool(sentinel::Pool),
 }
 
-impl Source {
+impl RedisConnection {
     /// Lets this client subscribe to changes of phase: pools hand out connections that cannot. Without it a pool's
     /// replicas hear of each other's trips with the next `sync_interval`.
     #[must_use]
@@ -122,17 +122,17 @@ impl Source {
 async fn guarded<T>(patience: Duration, work: impl Future<Output = T>) -> Result<T, Failure> {
     match tokio::time::timeout(patience, AssertUnwindSafe(work).catch_unwind()).await {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(_)) => Err(Failure::Refusing("TLS")),
+        Ok(Err(_)) => Err(Failure::Rejecting("TLS")),
         Err(_) => Err(Failure::Connection),
     }
 }
 
-/// Why nobody could be dialled. That TLS refused only the words of the error tell.
+/// Why nobody could be dialled. That TLS rejected only the words of the error tell.
 fn of_dialling(error: &RedisError) -> Failure {
     const TLS: [&str; 3] = ["certificate", "fatal alert", "corrupt message"];
     let words = error.to_string();
     let by_tls = error.is_io_error() && TLS.iter().any(|word| words.contains(word));
-    if by_tls { Failure::Refusing("TLS") } else { Failure::of(error) }
+    if by_tls { Failure::Rejecting("TLS") } else { Failure::of(error) }
 }
 
 /// A pool's error is its connection's, or that it had none to give.
@@ -195,9 +195,9 @@ async fn subscribe_cluster(client: &ClusterClient, channel: &str) -> Option<Resu
         Ok(connection) => connection,
         Err(error) => return Some(Err(of_dialling(&error))),
     };
-    // Which of the two it speaks, a connection says by refusing at once.
-    let refused = connection.subscribe(channel).now_or_never();
-    if matches!(refused, Some(Err(error)) if error.kind() == ErrorKind::RESP3NotSupported) {
+    // Which of the two it speaks, a connection says by rejecting at once.
+    let rejected = connection.subscribe(channel).now_or_never();
+    if matches!(rejected, Some(Err(error)) if error.kind() == ErrorKind::RESP3NotSupported) {
         return None;
     }
     let subscribed = subscribe_everywhere(&mut connection, channel).await;
@@ -229,7 +229,7 @@ fn messages(receiver: mpsc::UnboundedReceiver<PushInfo>) -> impl Stream<Item = S
 
 macro_rules! from {
     ($($type:ty => $make:expr),+ $(,)?) => {$(
-        impl std::convert::From<$type> for Source {
+        impl std::convert::From<$type> for RedisConnection {
             fn from(given: $type) -> Self {
                 Self { from: $make(given), push: None }
             }
@@ -247,7 +247,7 @@ from! {
 }
 
 /// No address and no password: secrets live in both.
-impl fmt::Debug for Source {
+impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let from = match &self.from {
             From::Client(_) => "client",
@@ -257,7 +257,7 @@ impl fmt::Debug for Source {
             From::Sentinel(_) => "sentinel",
             From::SentinelPool(_) => "sentinel pool",
         };
-        f.debug_struct("Source").field("from", &from).field("push", &self.push.is_some()).finish()
+        f.debug_struct("RedisConnection").field("from", &from).field("push", &self.push.is_some()).finish()
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_panics_is_a_dial_that_failed() {
         let panics = async { std::panic::resume_unwind(Box::new("no crypto provider")) }; // one that does not print
-        assert_eq!(guarded::<()>(Duration::from_secs(1), panics).await, Err(Failure::Refusing("TLS")));
+        assert_eq!(guarded::<()>(Duration::from_secs(1), panics).await, Err(Failure::Rejecting("TLS")));
         assert_eq!(guarded(Duration::from_secs(1), async { 7 }).await, Ok(7));
         let never = std::future::pending::<()>();
         assert_eq!(guarded(Duration::from_secs(1), never).await, Err(Failure::Connection));

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::event::Observers;
 use phalanx_core::key::StateKey;
@@ -13,7 +13,9 @@ use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
-use phalanx_core::store::{Answer, Ask, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store};
+use phalanx_core::store::{
+    AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
+};
 use phalanx_core::table::{Table, Worth};
 use phalanx_store_memory::DEFAULT_CAPACITY;
 use tokio::sync::Notify;
@@ -67,7 +69,7 @@ pub enum StoreMode {
 #[derive(Debug)]
 #[must_use = "nothing is checked or made before `build`"]
 pub struct StoreBuilder {
-    source: source::Source,
+    source: source::RedisConnection,
     options: RedisOptions,
     clock: Option<Clock>,
     virtual_clock: Option<Clock>,
@@ -78,7 +80,7 @@ pub struct StoreBuilder {
 
 impl RedisStore {
     /// A store over a client, a pool, a Cluster or a Sentinel. No I/O happens, now or in `build`.
-    pub fn over(source: impl Into<source::Source>) -> StoreBuilder {
+    pub fn over(source: impl Into<source::RedisConnection>) -> StoreBuilder {
         StoreBuilder {
             source: source.into(),
             options: RedisOptions::default(),
@@ -272,11 +274,11 @@ impl RateLimitStore for RedisStore {
     }
 
     #[inline]
-    fn acquire_now(&self, bucket: &Bucket, now: Time, ask: Ask) -> Option<Grant> {
+    fn acquire_now(&self, bucket: &Bucket, now: Time, ask: AcquireRequest) -> Option<Grant> {
         bucket.acquire_now(now, ask)
     }
 
-    async fn acquire(&self, bucket: &Bucket, now: Time, ask: Ask) -> Grant {
+    async fn acquire(&self, bucket: &Bucket, now: Time, ask: AcquireRequest) -> Grant {
         bucket.acquire(now, ask).await
     }
 
@@ -288,7 +290,7 @@ impl RateLimitStore for RedisStore {
         bucket.peek(now).await
     }
 
-    fn known_level(&self, bucket: &Bucket, now: Time) -> Option<Level> {
+    fn cached_level(&self, bucket: &Bucket, now: Time) -> Option<Level> {
         bucket.glance(now)
     }
 }
@@ -304,11 +306,11 @@ impl BreakerStore for RedisStore {
     }
 
     #[inline]
-    fn admit_now(&self, circuit: &Circuit, now: Time) -> Option<Answer> {
+    fn admit_now(&self, circuit: &Circuit, now: Time) -> Option<AdmitReply> {
         circuit.admit_now(now)
     }
 
-    async fn admit(&self, circuit: &Circuit, now: Time) -> (Answer, Option<Transition>) {
+    async fn admit(&self, circuit: &Circuit, now: Time) -> (AdmitReply, Option<Transition>) {
         circuit.admit(now).await
     }
 
@@ -326,8 +328,8 @@ impl BreakerStore for RedisStore {
         phalanx_core::table::Entry::worth(circuit)
     }
 
-    async fn force(&self, circuit: &Circuit, forced: Option<Forced>) {
-        circuit.force(forced).await;
+    async fn force(&self, circuit: &Circuit, overridden: Option<Override>) {
+        circuit.force(overridden).await;
     }
 
     async fn reset(&self, circuit: &Circuit, now: Time) -> Option<Transition> {
@@ -338,7 +340,7 @@ impl BreakerStore for RedisStore {
         circuit.inspect(now).await
     }
 
-    fn known_phase(&self, circuit: &Circuit) -> (Phase, Option<Forced>) {
+    fn cached_phase(&self, circuit: &Circuit) -> (Phase, Option<Override>) {
         circuit.glance()
     }
 }

@@ -16,11 +16,11 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::lane::{Replied, Wire};
-use crate::source::Source;
+use crate::source::RedisConnection;
 
 /// The wire.
 pub(crate) struct RedisWire {
-    pub(crate) source: Source,
+    pub(crate) source: RedisConnection,
     connection: ArcSwapOption<Connection>,
     /// There is a connection again, or none to be had.
     opened: Notify,
@@ -35,7 +35,7 @@ pub(crate) struct RedisWire {
 }
 
 impl RedisWire {
-    pub(crate) fn new(source: Source, wake: Arc<Notify>, virtual_clock: Option<Clock>) -> Self {
+    pub(crate) fn new(source: RedisConnection, wake: Arc<Notify>, virtual_clock: Option<Clock>) -> Self {
         let (opened, wanted, scouting) = (Notify::new(), Notify::new(), Mutex::new(()));
         Self { source, connection: ArcSwapOption::empty(), opened, wanted, scouting, wake, virtual_clock }
     }

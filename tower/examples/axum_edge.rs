@@ -15,8 +15,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use phalanx::{BulkheadSpec, Code, Policy, RateLimitSpec, ResilienceModule, StaleCache};
-use phalanx_tower::edge::{Answer, EdgeLayer, Failed, Refused};
+use phalanx::{BulkheadSpec, Policy, RateLimitSpec, RejectionCode, ResilienceModule, StaleCache};
+use phalanx_tower::edge::{Degradable, EdgeLayer, HandlerError, RejectionResponse};
 use phalanx_tower::idempotency::{IdempotencyLayer, MemoryIdempotency};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -52,25 +52,27 @@ fn bad_gateway(error: io::Error) -> (StatusCode, String) {
 }
 
 /// The last good answer stands in for one that cannot be had, and says so.
-async fn price(State(shop): State<Shop>) -> Result<Answer<String>, Failed<(StatusCode, String)>> {
+async fn price(State(shop): State<Shop>) -> Result<Degradable<String>, HandlerError<(StatusCode, String)>> {
     let call = shop.module.call("prices", "eu").fallback(shop.last.at("eu"));
-    let served = call.run_served(|| fetch_price(&shop)).await.map_err(|error| Failed::map(error, bad_gateway))?;
+    let served = call.run_served(|| fetch_price(&shop)).await.map_err(|error| HandlerError::map(error, bad_gateway))?;
     Ok(served.into())
 }
 
-/// Refusals are answers too: status, `Retry-After` and a problem document come by themselves.
-async fn report(State(shop): State<Shop>) -> Result<String, Failed<(StatusCode, String)>> {
+/// Rejections are answers too: status, `Retry-After` and a problem document come by themselves.
+async fn report(State(shop): State<Shop>) -> Result<String, HandlerError<(StatusCode, String)>> {
     let report = shop.module.run("reports", (), fetch_report).await;
-    report.map_err(|error| Failed::map(error, bad_gateway))
+    report.map_err(|error| HandlerError::map(error, bad_gateway))
 }
 
 /// The record of a call has what the `RateLimit` headers say.
-async fn search(State(shop): State<Shop>) -> Result<Answer<&'static str>, Refused> {
+async fn search(State(shop): State<Shop>) -> Result<Degradable<&'static str>, RejectionResponse> {
     let operation = || async { Ok::<_, std::convert::Infallible>("three results") };
     let (result, record) = shop.module.call("search", ()).run_recorded(operation).await;
     match result {
-        Ok(found) => Ok(Answer::recorded(found, &record).limited("search", &SEARCHES, &record)),
-        Err(phalanx::Error::Rejected(refusal)) => Err(Refused::new(refusal).recorded(&record).limit(&SEARCHES)),
+        Ok(found) => Ok(Degradable::recorded(found, &record).limited("search", &SEARCHES, &record)),
+        Err(phalanx::Error::Rejected(rejection)) => {
+            Err(RejectionResponse::new(rejection).recorded(&record).limit(&SEARCHES))
+        }
         Err(phalanx::Error::Inner(never)) => match never {},
     }
 }
@@ -86,7 +88,7 @@ fn shop() -> Result<Shop, Box<dyn Error>> {
         .policy(Policy::named("prices").timeout(Duration::from_millis(300)))
         .policy(Policy::named("reports").bulkhead(BulkheadSpec::fixed(1)))
         .policy(Policy::named("search").rate_limit(SEARCHES))
-        .status(Code::BulkheadFull, 429) // this service's custom
+        .status(RejectionCode::BulkheadFull, 429) // this service's custom
         .build()?;
     let last = Arc::new(StaleCache::new(16, Duration::from_secs(3_600)));
     Ok(Shop { module, last, prices_are_down: Arc::default(), orders: Arc::default() })
@@ -176,7 +178,7 @@ pub(crate) async fn play(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     wire.say("A dependency that hangs costs the client what it was ready to wait, and no more.")?;
     wire.get("/report", &[("X-Request-Timeout", "150")]).await?;
 
-    wire.say("Nobody waits any more: refused before the handler is troubled.")?;
+    wire.say("Nobody waits any more: rejected before the handler is troubled.")?;
     wire.get("/report", &[("X-Request-Timeout", "0")]).await?;
 
     wire.say("One report at a time: who comes second is told when to come back. 429 is this service's choice.")?;

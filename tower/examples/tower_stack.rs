@@ -3,7 +3,7 @@
 //! ```text
 //!   caller ──► axum router ──► handler ──► hyper client ──► the vendor, on loopback
 //!              layer "shop"                layer "vendor"
-//!              8 at a time                 retry, circuit, time-out
+//!              8 at a time                 retry, circuit, timeout
 //! ```
 //!
 //! `cargo run --example tower_stack`
@@ -21,7 +21,7 @@ use http::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use phalanx::{Backoff, BreakerSpec, BulkheadSpec, Error, Kind, Policy, ResilienceModule, RetrySpec};
-use phalanx_tower::{BoxError, ResilienceLayer, refuse};
+use phalanx_tower::{BoxError, ResilienceLayer, reject};
 use tower::{Layer, ServiceExt};
 
 const MS: Duration = Duration::from_millis(1);
@@ -47,7 +47,7 @@ fn shop(module: &ResilienceModule, vendor_url: String) -> Result<Router, BoxErro
         let request = Request::get(vendor_url).body(Body::empty()).unwrap_or_default();
         let answer = match vendor.oneshot(request).await {
             Ok(answer) => answer.map(Body::new),
-            Err(Error::Rejected(no)) => refuse::response(&of_vendor, &no),
+            Err(Error::Rejected(no)) => reject::response(&of_vendor, &no),
             Err(Error::Inner(_)) => status(StatusCode::BAD_GATEWAY),
         };
         Ok::<_, Infallible>(answer)
@@ -96,7 +96,7 @@ async fn ask(shop: &Router, vendor: &Vendor, times: usize) -> String {
             tokio::spawn(shop.clone().oneshot(request))
         })
         .collect();
-    let (mut good, mut refused, mut bad, mut after) = (0, 0, 0, None);
+    let (mut good, mut rejected, mut bad, mut after) = (0, 0, 0, None);
     for call in calls {
         let answer = match call.await {
             Ok(Ok(answer)) => answer,
@@ -104,13 +104,13 @@ async fn ask(shop: &Router, vendor: &Vendor, times: usize) -> String {
         };
         match answer.headers().get("retry-after") {
             _ if answer.status().is_success() => good += 1,
-            Some(seconds) => (refused, after) = (refused + 1, seconds.to_str().ok().map(str::to_owned)),
+            Some(seconds) => (rejected, after) = (rejected + 1, seconds.to_str().ok().map(str::to_owned)),
             None => bad += 1,
         }
     }
     let after = after.map(|seconds| format!(" (Retry-After: {seconds})")).unwrap_or_default();
     let visits = vendor.visits.load(Relaxed) - before;
-    format!("{good:>2} good, {bad:>2} bad, {refused:>2} refused{after}; the vendor saw {visits}")
+    format!("{good:>2} good, {bad:>2} bad, {rejected:>2} rejected{after}; the vendor saw {visits}")
 }
 
 /// The whole story, a line for each scene.

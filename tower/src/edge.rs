@@ -5,7 +5,7 @@
 //!   X-Request-Timeout: 800      ┌───────────┐  scope(deadline, criticality)  ┌─────────┐  forward(&mut headers)
 //!   X-Criticality: degraded ───►│ EdgeLayer │───────────────────────────────►│ handler │─────────► next hop: 640
 //!                               │           │◄───────────────────────────────│         │
-//!   504 · 503 + Retry-After ◄───└───────────┘  Refused · Failed · Answer     └─────────┘
+//!   504 · 503 + Retry-After ◄───└───────────┘  RejectionResponse · HandlerError · Degradable     └─────────┘
 //! ```
 //!
 //! What it promises:
@@ -15,11 +15,11 @@
 //!   is ignored and counted;
 //! * who has no time left is answered 504 without troubling the handler, and so is who waits for a handler that
 //!   does not end;
-//! * a refusal is one table's status (or the module's own), a problem document (RFC 9457) and, wherever coming back
+//! * a rejection is one table's status (or the module's own), a problem document (RFC 9457) and, wherever coming back
 //!   makes sense, a `Retry-After`.
 //!
 //! The layer speaks `http` types and `tower` traits only: it serves axum, and hyper with any body that can be made of
-//! bytes. With the feature `axum`, [`Refused`], [`Failed`] and [`Answer`] are what handlers return:
+//! bytes. With the feature `axum`, [`RejectionResponse`], [`HandlerError`] and [`Degradable`] are what handlers return:
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -60,18 +60,18 @@ mod importance;
 mod layer;
 mod parent;
 mod problem;
-mod refused;
+mod rejection_response;
 mod service;
 
 use http::HeaderName;
 
-pub use self::answer::{Answer, mark_degraded, mark_rate_limit};
+pub use self::answer::{Degradable, mark_degraded, mark_rate_limit};
 pub use self::counts::EdgeCounts;
 pub use self::forward::{forward, forward_grpc};
 pub use self::layer::EdgeLayer;
 #[cfg(feature = "idempotency")]
 pub(crate) use self::problem::Problem;
-pub use self::refused::{Failed, Refused};
+pub use self::rejection_response::{HandlerError, RejectionResponse};
 pub use self::service::EdgeService;
 
 /// How long the client waits, in whole milliseconds.
@@ -86,7 +86,7 @@ pub const CRITICALITY: HeaderName = HeaderName::from_static("x-criticality");
 pub const DEADLINE_REMAINING: HeaderName = HeaderName::from_static("x-deadline-remaining");
 /// Marks an answer that came from a fallback.
 pub const DEGRADED: HeaderName = HeaderName::from_static("x-degraded");
-/// What is left of a rate limit (draft-ietf-httpapi-ratelimit-headers).
+/// EventKind is left of a rate limit (draft-ietf-httpapi-ratelimit-headers).
 pub const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// What the rate limit is.
+/// EventKind the rate limit is.
 pub const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

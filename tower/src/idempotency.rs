@@ -12,7 +12,7 @@
 //! * **One effect.** The handler runs as a task of its own. A client that times out, or a proxy that hangs up, does not
 //!   stop it half way: it runs on, its answer is kept, and the retry gets that. For the same reason the work is not under
 //!   the client's deadline but under `finish_within` (60 s); the client is answered 504 at its own deadline as ever.
-//! * **What is kept** are answers of the handler below 500. A 5xx, a refusal of a policy, and whatever says "not now" (401,
+//! * **What is kept** are answers of the handler below 500. A 5xx, a rejection of a policy, and whatever says "not now" (401,
 //!   407, 408, 423, 425, 429) give the key back, so that a retry may run: a handler that fails must have done
 //!   nothing, or be able to do it again. A panic gives the key back too. Work that is cut off by `finish_within` leaves
 //!   its claim to run out (`lease`), because nobody knows what it did.
@@ -21,7 +21,7 @@
 //! * **A replica that dies** loses its claims after `lease` (30 s); until then retries wait or get 409.
 //! * **Bounded**: keys to 255 visible characters, request bodies to 1 MiB, kept answers to 64 KiB, waiting duplicates to
 //!   1,024 at a time, each for at most 5 s, and work to 1,024 at a time.
-//! * **Fails closed**: without its store the layer refuses (503, `store_unavailable`), unless told to let pass.
+//! * **Fails closed**: without its store the layer rejects (503, `store_unavailable`), unless told to let pass.
 //!
 //! A key belongs to the caller's credentials: by default the `Authorization` header is part of it, so that nobody is shown
 //! another's answer. Where tokens change between tries, or a tenant is known otherwise, say so with
@@ -75,7 +75,7 @@ pub use self::redis::RedisIdempotency;
 pub use self::service::IdempotencyService;
 pub use self::store::{Claim, IdempotencyStore, Ticket, Unavailable};
 
-/// What a client calls its request by, so that a second one is known for the same.
+/// EventKind a client calls its request by, so that a second one is known for the same.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// `true` on an answer that was given before.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use phalanx::base::call::{ByAnswer, ByError};
+use phalanx::internal::core::call::{ByAnswer, ByError};
 use phalanx::{Class, Kind, Pipeline, Rejection, ResilienceModule, Route};
 use tower_layer::Layer;
 
@@ -12,7 +12,7 @@ use crate::choose::{ByRequest, ByRoute, Fixed};
 #[cfg(feature = "tonic")]
 use crate::read::ByGrpcStatus;
 use crate::read::{ErrorsAs, Reading};
-use crate::refuse::{AsBoxed, AsError, AsResponse, Mapped};
+use crate::reject::{AsBoxed, AsError, AsResponse, Mapped};
 use crate::repeat::{Buffered, Cloned, FromBytes, Once, RebuildBody};
 use crate::service::Resilience;
 
@@ -20,9 +20,9 @@ use crate::service::Resilience;
 ///
 /// Made by [`new`](Self::new) it is for HTTP: answers are read by their status (a 503 is a failure, its `Retry-After` is
 /// honoured), errors by `Classify`, and bodies are repeated by the rule of [`Buffered`](crate::repeat::Buffered).
-/// [`any_service`](Self::any_service) is for everything else. A refusal is an error unless told otherwise:
+/// [`any_service`](Self::any_service) is for everything else. A rejection is an error unless told otherwise:
 ///
-/// | | a refusal becomes | the error of the service is |
+/// | | a rejection becomes | the error of the service is |
 /// |---|---|---|
 /// | | `Err(Error::Rejected(…))` | `phalanx::Error<S::Error>` |
 /// | [`boxed_errors`](Self::boxed_errors) | a boxed `Rejection` | `BoxError` |
@@ -33,8 +33,8 @@ use crate::service::Resilience;
 /// - Clones of the layer, of the service, and services that other layers of the same module made for the same policy and
 ///   route share circuit, limits and slots: the state is the module's.
 /// - The service is always ready. Each attempt waits for the inner service's readiness on a clone of its own, inside the
-///   policy: an open circuit refuses at once although the inner service is not ready, and the wait for readiness counts
-///   for time-out and deadline.
+///   policy: an open circuit rejects at once although the inner service is not ready, and the wait for readiness counts
+///   for timeout and deadline.
 /// - Without retry and hedge in the policy the request is moved, never copied, and a body never buffered.
 /// - Dropping the response future at any time gives back whatever the call held.
 /// - A call allocates once, for its future.
@@ -71,8 +71,8 @@ pub(crate) struct Parts<W, Q, C, A> {
     pub(crate) repeat: Q,
     /// What a result means.
     pub(crate) classifier: C,
-    /// What becomes of a refusal.
-    pub(crate) refuse: A,
+    /// What becomes of a rejection.
+    pub(crate) reject: A,
 }
 
 impl ResilienceLayer {
@@ -87,7 +87,7 @@ impl ResilienceLayer {
 
 impl<F> ResilienceLayer<ByRequest<F>> {
     /// Policy and route by a function of the request, which finds the pipeline in the module or returns one that it
-    /// keeps. A name that is misspelt there is found at run time: the request is refused with `unknown_policy`.
+    /// keeps. A name that is misspelt there is found at run time: the request is rejected with `unknown_policy`.
     pub fn by<R>(module: &ResilienceModule, choose: F) -> Self
     where
         F: Fn(&ResilienceModule, &R) -> Result<Pipeline, Rejection> + Send + Sync + 'static,
@@ -99,7 +99,7 @@ impl<F> ResilienceLayer<ByRequest<F>> {
 impl<W> ResilienceLayer<W> {
     fn over(module: &ResilienceModule, choose: W) -> Self {
         let repeat = Buffered { limit: crate::repeat::BODY_LIMIT, rebuild: FromBytes };
-        Self { parts: Parts { module: module.clone(), choose, repeat, classifier: ByAnswer, refuse: AsError } }
+        Self { parts: Parts { module: module.clone(), choose, repeat, classifier: ByAnswer, reject: AsError } }
     }
 }
 
@@ -164,8 +164,8 @@ impl<W, Q, C, A> ResilienceLayer<W, Q, C, A> {
 
     /// Repeats requests in a way of your own: see [`Repeat`](crate::repeat::Repeat).
     pub fn repeat_by<N>(self, repeat: N) -> ResilienceLayer<W, N, C, A> {
-        let Parts { module, choose, classifier, refuse, .. } = self.parts;
-        ResilienceLayer { parts: Parts { module, choose, repeat, classifier, refuse } }
+        let Parts { module, choose, classifier, reject, .. } = self.parts;
+        ResilienceLayer { parts: Parts { module, choose, repeat, classifier, reject } }
     }
 
     /// Reads results with a closure.
@@ -184,35 +184,35 @@ impl<W, Q, C, A> ResilienceLayer<W, Q, C, A> {
 
     /// Errors, the service's and the policy's, as a [`BoxError`](crate::BoxError).
     pub fn boxed_errors(self) -> ResilienceLayer<W, Q, C, AsBoxed> {
-        self.refuse_by(AsBoxed)
+        self.reject_by(AsBoxed)
     }
 
-    /// Refusals as answers, made by a function: for services that cannot fail, such as axum's.
+    /// Rejections as answers, made by a function: for services that cannot fail, such as axum's.
     pub fn map_rejection<T, F>(self, answer: F) -> ResilienceLayer<W, Q, C, Mapped<F>>
     where
         F: Fn(&Rejection) -> T + Send + Sync + 'static,
     {
-        self.refuse_by(Mapped(answer))
+        self.reject_by(Mapped(answer))
     }
 
-    /// Refusals as HTTP responses: the module's status for the code, `Retry-After`, no body.
+    /// Rejections as HTTP responses: the module's status for the code, `Retry-After`, no body.
     pub fn answer_rejections(self) -> ResilienceLayer<W, Q, C, AsResponse> {
-        self.refuse_by(AsResponse)
+        self.reject_by(AsResponse)
     }
 
     fn choosing<N>(self, choose: N) -> ResilienceLayer<N, Q, C, A> {
-        let Parts { module, repeat, classifier, refuse, .. } = self.parts;
-        ResilienceLayer { parts: Parts { module, choose, repeat, classifier, refuse } }
+        let Parts { module, repeat, classifier, reject, .. } = self.parts;
+        ResilienceLayer { parts: Parts { module, choose, repeat, classifier, reject } }
     }
 
     fn read_by<N>(self, classifier: N) -> ResilienceLayer<W, Q, N, A> {
-        let Parts { module, choose, repeat, refuse, .. } = self.parts;
-        ResilienceLayer { parts: Parts { module, choose, repeat, classifier, refuse } }
+        let Parts { module, choose, repeat, reject, .. } = self.parts;
+        ResilienceLayer { parts: Parts { module, choose, repeat, classifier, reject } }
     }
 
-    fn refuse_by<N>(self, refuse: N) -> ResilienceLayer<W, Q, C, N> {
+    fn reject_by<N>(self, reject: N) -> ResilienceLayer<W, Q, C, N> {
         let Parts { module, choose, repeat, classifier, .. } = self.parts;
-        ResilienceLayer { parts: Parts { module, choose, repeat, classifier, refuse } }
+        ResilienceLayer { parts: Parts { module, choose, repeat, classifier, reject } }
     }
 }
 

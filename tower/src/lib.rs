@@ -20,8 +20,8 @@
 //! ```
 //!
 //! [`ResilienceLayer`] is the way in; the modules hold what its type is made of, one choice each: which pipeline
-//! ([`choose`]), how a request is sent again ([`repeat`]), what a result means ([`read`]), what becomes of a refusal
-//! ([`refuse`]). At the edge of a service stand `edge` (deadlines and criticality in, refusals out) and `idempotency`, each
+//! ([`choose`]), how a request is sent again ([`repeat`]), what a result means ([`read`]), what becomes of a rejection
+//! ([`reject`]). At the edge of a service stand `edge` (deadlines and criticality in, rejections out) and `idempotency`, each
 //! behind its feature.
 
 pub mod choose;
@@ -31,12 +31,12 @@ pub mod edge;
 pub mod idempotency;
 mod layer;
 pub mod read;
-pub mod refuse;
+pub mod reject;
 pub mod repeat;
 #[cfg(feature = "reqwest")]
 pub mod reqwest;
 mod service;
 
 pub use self::layer::ResilienceLayer;
-pub use self::refuse::BoxError;
+pub use self::reject::BoxError;
 pub use self::service::{Resilience, ResponseFuture};

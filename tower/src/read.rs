@@ -1,6 +1,6 @@
-//! What results mean, beyond what `phalanx::base::call` has: a closure, foreign errors, gRPC.
+//! What results mean, beyond what `phalanx::internal::core::call` has: a closure, foreign errors, gRPC.
 
-use phalanx::base::call::Classifier;
+use phalanx::internal::core::call::Classifier;
 use phalanx::{Class, Classify, Kind};
 
 /// A closure over the whole result.

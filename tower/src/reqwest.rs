@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use phalanx::base::call::ByAnswer;
+use phalanx::internal::core::call::ByAnswer;
 use phalanx::{Error, Pipeline, Rejection, ResilienceModule, Route};
 use reqwest::{Client, Request, RequestBuilder, Response};
 
@@ -57,7 +57,7 @@ impl ResilientClient {
     /// Sends what was built.
     ///
     /// # Errors
-    /// The policy's refusal, or the client's own error. An answer with an error status is an answer.
+    /// The policy's rejection, or the client's own error. An answer with an error status is an answer.
     pub async fn send(&self, request: RequestBuilder) -> Result<Response, Error<reqwest::Error>> {
         self.execute(request.build().map_err(Error::Inner)?).await
     }
@@ -78,7 +78,7 @@ impl ResilientClient {
             }
             None => std::future::pending().await, // the pipeline was told that there is no second one
         };
-        self.pipeline.run_read_by(ByAnswer, repeatable, operation).await
+        self.pipeline.run_classified(ByAnswer, repeatable, operation).await
     }
 }
 

@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use phalanx::base::call::Classifier;
+use phalanx::internal::core::call::Classifier;
 use tower_service::Service;
 
 use crate::choose::Choose;
 use crate::layer::Parts;
-use crate::refuse::Refuse;
+use crate::reject::Reject;
 use crate::repeat::{Held, Repeat};
 
 /// A service under a policy. Clones share all state.
@@ -30,7 +30,7 @@ where
     W: Choose<R>,
     Q: Repeat<R>,
     C: Classifier<S::Response, S::Error> + Send + Sync + 'static,
-    A: Refuse<S::Response, S::Error>,
+    A: Reject<S::Response, S::Error>,
 {
     type Response = S::Response;
     type Error = A::Error;
@@ -45,24 +45,24 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let (parts, service) = (self.parts.clone(), self.inner.clone());
         ResponseFuture(Box::pin(async move {
-            let Parts { module, choose, repeat, classifier, refuse } = &*parts;
+            let Parts { module, choose, repeat, classifier, reject } = &*parts;
             let pipeline = match choose.choose(module, &request) {
                 Ok(pipeline) => pipeline,
-                Err(rejection) => return refuse.answer(module, Err(rejection.into())),
+                Err(rejection) => return reject.answer(module, Err(rejection.into())),
             };
             let held = match pipeline.repeats() {
                 false => Held::Once((service, request)),
                 true => match repeat.keep(request).await {
                     Ok(Held::Once(request)) => Held::Once((service, request)),
                     Ok(Held::Often(kept)) => Held::Often((service, kept)),
-                    Err(rejection) => return refuse.answer(module, Err(rejection.into())),
+                    Err(rejection) => return reject.answer(module, Err(rejection.into())),
                 },
             };
             let repeatable = matches!(held, Held::Often(_));
             // For `Fn` and `Sync`, which the pipeline asks of an operation; nobody ever waits for it.
             let held = Mutex::new(Some(held));
             let operation = || attempt(next(&held, repeat));
-            refuse.answer(module, pipeline.run_read_by(classifier, repeatable, operation).await)
+            reject.answer(module, pipeline.run_classified(classifier, repeatable, operation).await)
         }))
     }
 }

@@ -32,10 +32,10 @@ async fn around_a_router_all_routes_and_clones_share_one_state() {
     assert_eq!(get_status(&app, "/a").await, 200);
     assert_eq!(get_status(&app.clone(), "/b").await, 200);
     let request = Request::builder().uri("/a").body(Body::empty()).unwrap();
-    let refused = app.oneshot(request).await.unwrap();
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.headers()["retry-after"], "1800");
-    assert!(refused.into_body().collect().await.unwrap().to_bytes().is_empty());
+    let rejected = app.oneshot(request).await.unwrap();
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.headers()["retry-after"], "1800");
+    assert!(rejected.into_body().collect().await.unwrap().to_bytes().is_empty());
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn over_many_connections_the_circuit_is_one() {
 }
 
 #[tokio::test]
-async fn a_refusal_can_be_a_response_of_your_own() {
+async fn a_rejection_can_be_a_response_of_your_own() {
     let module = limited();
     let layer = ResilienceLayer::new(&module, "p").unwrap();
     let layer = layer.map_rejection(|rejection| {

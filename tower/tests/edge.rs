@@ -12,8 +12,8 @@ use axum::extract::State;
 use axum::http::{Request, Response, StatusCode};
 use axum::routing::get;
 use axum::{Extension, Router};
-use phalanx::{BulkheadSpec, Code, Context, Criticality, Policy, RateLimitSpec, ResilienceModule, StaleCache};
-use phalanx_tower::edge::{Answer, EdgeLayer, Failed, Refused};
+use phalanx::{BulkheadSpec, Context, Criticality, Policy, RateLimitSpec, RejectionCode, ResilienceModule, StaleCache};
+use phalanx_tower::edge::{Degradable, EdgeLayer, HandlerError, RejectionResponse};
 use proptest::prelude::*;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -128,7 +128,7 @@ async fn only_a_trusted_peer_is_more_critical_than_the_rest() {
     let claim = [("x-criticality", "critical")];
     assert_eq!(text(ask(&app("checkout"), "/", &claim).await).await, "Critical true");
     assert_eq!(text(ask(&app("stranger"), "/", &claim).await).await, "Normal false", "and it is not passed on");
-    assert_eq!(edge.counts().upgrades_refused, 1);
+    assert_eq!(edge.counts().upgrades_rejected, 1);
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn a_handler_cannot_raise_what_its_request_is() {
     assert_eq!(text(ask(&app, "/", &[]).await).await, "Normal");
 }
 
-type Guarded<T> = Result<T, Failed<(StatusCode, String)>>;
+type Guarded<T> = Result<T, HandlerError<(StatusCode, String)>>;
 
 fn bad_gateway(error: std::io::Error) -> (StatusCode, String) {
     (StatusCode::BAD_GATEWAY, error.to_string())
@@ -151,21 +151,21 @@ fn bad_gateway(error: std::io::Error) -> (StatusCode, String) {
 async fn a_question_mark_is_enough_and_the_service_chooses_the_status() {
     let module = ResilienceModule::in_memory()
         .policy(Policy::named("full").bulkhead(BulkheadSpec::fixed(1)))
-        .status(Code::BulkheadFull, 429)
+        .status(RejectionCode::BulkheadFull, 429)
         .build()
         .unwrap();
     async fn handler(State(module): State<ResilienceModule>) -> Guarded<()> {
         let broken = || async { Err(std::io::Error::other("broken")) };
-        module.run("full", (), broken).await.map_err(|error| Failed::map(error, bad_gateway))
+        module.run("full", (), broken).await.map_err(|error| HandlerError::map(error, bad_gateway))
     }
     let app = Router::new().route("/", get(handler)).with_state(module.clone());
     assert_eq!(ask(&app, "/", &[]).await.status(), StatusCode::BAD_GATEWAY, "the operation's own error comes through");
 
-    async fn refusing() -> Guarded<()> {
-        Err(phalanx::Error::Rejected(phalanx::Rejection::new(Code::BulkheadFull)))?;
+    async fn rejecting() -> Guarded<()> {
+        Err(phalanx::Error::Rejected(phalanx::Rejection::new(RejectionCode::BulkheadFull)))?;
         Ok(())
     }
-    let bare = Router::new().route("/", get(refusing));
+    let bare = Router::new().route("/", get(rejecting));
     assert_eq!(ask(&bare, "/", &[]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
     let edged = bare.layer(EdgeLayer::new().module(&module));
     let response = ask(&edged, "/", &[]).await;
@@ -180,12 +180,12 @@ async fn a_question_mark_is_enough_and_the_service_chooses_the_status() {
 async fn a_rate_limit_tells_what_is_left_and_then_when_to_come_back() {
     const LIMIT: RateLimitSpec = RateLimitSpec::per_minute(2);
     let module = ResilienceModule::in_memory().policy(Policy::named("api").rate_limit(LIMIT)).build().unwrap();
-    async fn handler(State(module): State<ResilienceModule>) -> Result<Answer<&'static str>, Refused> {
+    async fn handler(State(module): State<ResilienceModule>) -> Result<Degradable<&'static str>, RejectionResponse> {
         let operation = || async { Ok::<_, Infallible>("here") };
         let (result, record) = module.call("api", ()).run_recorded(operation).await;
         match result {
-            Ok(value) => Ok(Answer::recorded(value, &record).limited("api", &LIMIT, &record)),
-            Err(error) => Err(Refused::new(*error.rejection().unwrap()).recorded(&record).limit(&LIMIT)),
+            Ok(value) => Ok(Degradable::recorded(value, &record).limited("api", &LIMIT, &record)),
+            Err(error) => Err(RejectionResponse::new(*error.rejection().unwrap()).recorded(&record).limit(&LIMIT)),
         }
     }
     let app = Router::new().route("/", get(handler)).with_state(module).layer(EdgeLayer::new());
@@ -194,12 +194,12 @@ async fn a_rate_limit_tells_what_is_left_and_then_when_to_come_back() {
         assert_eq!(headers["ratelimit"], format!("\"api\";r={left}"));
         assert_eq!(headers["ratelimit-policy"], "\"api\";q=2;w=60");
     }
-    let refused = ask(&app, "/", &[]).await;
+    let rejected = ask(&app, "/", &[]).await;
     assert_eq!(
-        (refused.status(), &refused.headers()["retry-after"]),
+        (rejected.status(), &rejected.headers()["retry-after"]),
         (StatusCode::TOO_MANY_REQUESTS, &"30".parse().unwrap())
     );
-    assert_eq!(refused.headers()["ratelimit"], "\"api\";r=0;t=30");
+    assert_eq!(rejected.headers()["ratelimit"], "\"api\";r=0;t=30");
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,7 +214,7 @@ async fn an_answer_from_a_fallback_is_marked_with_its_age() {
     let handler = move || async move {
         let hangs = || std::future::pending::<Result<String, Infallible>>();
         let served = module.call("prices", "eu").fallback(last.at("eu")).run_served(hangs).await;
-        served.map(Answer::from).map_err(|error| Refused::new(*error.rejection().unwrap()))
+        served.map(Degradable::from).map_err(|error| RejectionResponse::new(*error.rejection().unwrap()))
     };
     let app = Router::new().route("/", get(handler)).layer(EdgeLayer::new());
     let response = ask(&app, "/", &[]).await;

@@ -26,7 +26,7 @@ async fn the_example_shows_every_answer_it_speaks_of() {
         "\"code\":\"idempotency_mismatch\"",
         "garbled: 1",
         "expired: 1",
-        "upgrades_refused: 1",
+        "upgrades_rejected: 1",
     ] {
         assert!(out.contains(shown), "{shown:?} is not in:\n{out}");
     }

@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use phalanx::{Context, Policy, ResilienceModule};
-use phalanx_tower::edge::{EdgeLayer, Failed, forward};
+use phalanx_tower::edge::{EdgeLayer, HandlerError, forward};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -57,7 +57,7 @@ impl Drop for Attempt {
     }
 }
 
-async fn relay(State(hop): State<Hop>, headers: HeaderMap) -> Result<Response, Failed<StatusCode>> {
+async fn relay(State(hop): State<Hop>, headers: HeaderMap) -> Result<Response, HandlerError<StatusCode>> {
     let given = headers["x-request-timeout"].to_str().unwrap().parse().unwrap();
     let left = Context::current().remaining().unwrap();
     let attempt = Attempt { hop: hop.clone(), given, left, start: Instant::now() };
@@ -70,7 +70,7 @@ async fn relay(State(hop): State<Hop>, headers: HeaderMap) -> Result<Response, F
         })
         .await;
     drop(attempt);
-    let answer = answer.map_err(|error| Failed::map(error, |_| StatusCode::BAD_GATEWAY))?;
+    let answer = answer.map_err(|error| HandlerError::map(error, |_| StatusCode::BAD_GATEWAY))?;
     Ok((StatusCode::from_u16(answer.status().as_u16()).unwrap(), answer.text().await.unwrap_or_default())
         .into_response())
 }

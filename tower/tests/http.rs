@@ -1,4 +1,4 @@
-//! HTTP answers and bodies: what is a failure, what is read again, what is sent once, what a refusal looks like.
+//! HTTP answers and bodies: what is a failure, what is read again, what is sent once, what a rejection looks like.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
 
@@ -59,7 +59,7 @@ impl From<Bytes> for Frames {
 }
 
 /// Sends a body through a policy with retries to an upstream that fails twice; the bodies that arrived.
-async fn sent<B>(body: B, limit: u64) -> (Result<StatusCode, Code>, Vec<Bytes>)
+async fn sent<B>(body: B, limit: u64) -> (Result<StatusCode, RejectionCode>, Vec<Bytes>)
 where
     B: http_body::Body<Data: Send, Error: std::fmt::Debug + Send> + From<Bytes> + Send + 'static,
 {
@@ -93,9 +93,9 @@ async fn a_larger_body_and_one_of_unknown_size_are_sent_once_and_untouched() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_breaks_off_or_is_longer_than_it_said_is_not_sent_at_all() {
     let (answer, bodies) = sent(Frames::saying(8, vec![Ok("pay "), Err("reset")]), 1_000).await;
-    assert_eq!((answer, bodies), (Err(Code::BodyUnreadable), vec![]));
+    assert_eq!((answer, bodies), (Err(RejectionCode::BodyUnreadable), vec![]));
     let (answer, bodies) = sent(Frames::saying(4, vec![Ok("pay"), Ok(" 1"), Ok("000")]), 6).await;
-    assert_eq!((answer, bodies), (Err(Code::BodyUnreadable), vec![]));
+    assert_eq!((answer, bodies), (Err(RejectionCode::BodyUnreadable), vec![]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +104,7 @@ async fn a_body_that_does_not_come_is_waited_for_no_longer_than_the_caller_waits
     slow.hangs = true;
     let start = Instant::now();
     let (answer, bodies) = scope(Context::EMPTY.with_timeout(2 * SECOND), sent(slow, 1_000)).await;
-    assert_eq!((answer, bodies, start.elapsed()), (Err(Code::DeadlineExceeded), vec![], 2 * SECOND));
+    assert_eq!((answer, bodies, start.elapsed()), (Err(RejectionCode::DeadlineExceeded), vec![], 2 * SECOND));
 }
 
 #[tokio::test]
@@ -160,14 +160,14 @@ async fn a_404_is_an_answer_and_no_failure() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_response_with_the_modules_status_and_a_retry_after_rounded_up() {
+async fn a_rejection_is_a_response_with_the_modules_status_and_a_retry_after_rounded_up() {
     let policy = Policy::named("p").rate_limit(RateLimitSpec::new(1, 90 * SECOND));
-    let module = ResilienceModule::in_memory().policy(policy).status(Code::RateLimited, 503).build().unwrap();
+    let module = ResilienceModule::in_memory().policy(policy).status(RejectionCode::RateLimited, 503).build().unwrap();
     let service = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let mut layered = ResilienceLayer::new(&module, "p").unwrap().answer_rejections().layer(service);
     let answer: Result<_, Infallible> = layered.call(Request::new(Body::empty())).await;
     assert_eq!(answer.unwrap().status(), 200);
-    let refused = layered.call(Request::new(Body::empty())).await.unwrap();
-    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(refused.headers()["retry-after"], "90");
+    let rejected = layered.call(Request::new(Body::empty())).await.unwrap();
+    assert_eq!(rejected.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(rejected.headers()["retry-after"], "90");
 }

@@ -38,8 +38,12 @@ async fn a_client_retries_a_503_and_waits_for_no_dead_server_twice() {
     let mut dead = layer.route("dead").unwrap().layer(client);
     let nobody = "http://127.0.0.1:1";
     assert!(dead.call(request(nobody)).await.unwrap_err().inner().unwrap().is_connect());
-    let refused = dead.clone().call(request(nobody)).await.unwrap_err();
-    assert_eq!(refused.rejection().unwrap().code(), Code::CircuitOpen, "clones of the client share the circuit");
+    let rejected = dead.clone().call(request(nobody)).await.unwrap_err();
+    assert_eq!(
+        rejected.rejection().unwrap().code(),
+        RejectionCode::CircuitOpen,
+        "clones of the client share the circuit"
+    );
     assert_eq!(alive.call(request(&url)).await.unwrap().status(), 200);
 }
 

@@ -220,18 +220,18 @@ async fn keys_of_other_callers_are_other_keys() {
 async fn keys_and_bodies_have_limits_and_safe_requests_none() {
     let (ledger, layer) = (Ledger::default(), memory().required(true).max_request_body(10));
     let app = service(&ledger, &layer);
-    let refused = async |request| {
+    let rejected = async |request| {
         let (status, _, body) = send(&app, request).await;
         (status, code(&body))
     };
-    assert_eq!(refused(request(None, "5", &[])).await, (400, "idempotency_key_missing".to_owned()));
+    assert_eq!(rejected(request(None, "5", &[])).await, (400, "idempotency_key_missing".to_owned()));
     let (long, twice) = ("k".repeat(256), [("idempotency-key", "b")]);
     for bad in [request(Some(&long), "5", &[]), request(Some(""), "5", &[]), request(Some("a"), "5", &twice)] {
-        assert_eq!(refused(bad).await, (400, "idempotency_key_invalid".to_owned()));
+        assert_eq!(rejected(bad).await, (400, "idempotency_key_invalid".to_owned()));
     }
     let binary = Request::post("/pay").header("idempotency-key", &b"\xff"[..]).body(Body::empty()).unwrap();
-    assert_eq!(refused(binary).await.0, 400);
-    assert_eq!(refused(request(Some("k"), "12345678901", &[])).await, (413, "idempotency_body_too_large".to_owned()));
+    assert_eq!(rejected(binary).await.0, 400);
+    assert_eq!(rejected(request(Some("k"), "12345678901", &[])).await, (413, "idempotency_body_too_large".to_owned()));
     assert_eq!(send(&app, Request::get("/pay").body(Body::empty()).unwrap()).await.0, 405, "the router's own word");
     assert_eq!(ledger.effects(), 0);
     assert_eq!(send(&service(&ledger, &memory()), request(None, "5", &[])).await.0, 201, "not required, not missed");
@@ -261,14 +261,14 @@ impl IdempotencyStore for Away {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_store_it_refuses_unless_told_to_let_pass() {
+async fn without_its_store_it_rejects_unless_told_to_let_pass() {
     let ledger = Ledger::default();
-    let refusing = IdempotencyLayer::new(Away(MemoryIdempotency::new()));
-    let app = service(&ledger, &refusing);
+    let rejecting = IdempotencyLayer::new(Away(MemoryIdempotency::new()));
+    let app = service(&ledger, &rejecting);
     let response = app.clone().oneshot(request(Some("k"), "5", &[])).await.unwrap();
     assert_eq!((response.status().as_u16(), response.headers()["retry-after"].clone()), (503, "1".parse().unwrap()));
     assert_eq!(code(&text(response).await), "store_unavailable");
-    assert_eq!((ledger.effects(), refusing.counts().unavailable), (0, 1));
+    assert_eq!((ledger.effects(), rejecting.counts().unavailable), (0, 1));
     let passing = IdempotencyLayer::new(Away(MemoryIdempotency::new())).on_unavailable(OnUnavailable::Pass);
     assert_eq!(send(&service(&ledger, &passing), request(Some("k"), "5", &[])).await.0, 201);
 }

@@ -7,7 +7,8 @@ mod effects;
 use std::time::Duration;
 
 use effects::{Ledger, request, send, service};
-use phalanx::{RedisOptions, ResilienceModule};
+use phalanx::ResilienceModule;
+use phalanx::store::RedisOptions;
 use phalanx_integration_tests::server::{Redis, Spawned};
 use phalanx_store_redis::RedisStore;
 use phalanx_tower::idempotency::{
@@ -111,7 +112,7 @@ async fn whatever_a_client_calls_its_request_its_words_are_in_no_key() {
 }
 
 #[tokio::test]
-async fn without_redis_it_refuses_within_its_budget_and_goes_on_when_it_is_back() {
+async fn without_redis_it_rejects_within_its_budget_and_goes_on_when_it_is_back() {
     let server = Spawned::start().await;
     let module =
         ResilienceModule::with_redis(Client::open(server.url()).unwrap()).store_budget(BUDGET).build().unwrap();

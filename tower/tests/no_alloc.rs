@@ -19,7 +19,7 @@ use tower::{Layer, Service, service_fn};
 const CALLS: u64 = 100;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The stack of the bar: rate limit, bulkhead, breaker, retry, time-out.
+/// The stack of the bar: rate limit, bulkhead, breaker, retry, timeout.
 fn stack() -> Policy {
     Policy::named("p")
         .rate_limit(RateLimitSpec::per_second(1_000_000))

@@ -1,4 +1,4 @@
-//! Four times what a service can do, over loopback: it refuses at once and says when to come back, its queue keeps to its
+//! Four times what a service can do, over loopback: it rejects at once and says when to come back, its queue keeps to its
 //! bound, and it holds no more requests than slots and queue places.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
@@ -12,7 +12,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use phalanx::{BulkheadSpec, Pipeline, Policy, ResilienceModule};
-use phalanx_tower::edge::{EdgeLayer, Refused};
+use phalanx_tower::edge::{EdgeLayer, RejectionResponse};
 use tokio::net::TcpListener;
 
 const SLOTS: u32 = 4;
@@ -53,7 +53,7 @@ struct Service {
     deepest: Arc<AtomicUsize>,
 }
 
-async fn handler(State(service): State<Service>) -> Result<&'static str, Refused> {
+async fn handler(State(service): State<Service>) -> Result<&'static str, RejectionResponse> {
     let held = service.held.enter();
     let answer = service.pipeline.run(async || {
         let view = service.pipeline.bulkhead().unwrap();
@@ -64,11 +64,11 @@ async fn handler(State(service): State<Service>) -> Result<&'static str, Refused
     });
     let answer = answer.await;
     drop(held);
-    answer.map_err(|error| Refused::new(*error.rejection().unwrap()))
+    answer.map_err(|error| RejectionResponse::new(*error.rejection().unwrap()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_four_times_its_load_a_service_refuses_with_a_time_and_holds_no_more_than_it_has_places() {
+async fn at_four_times_its_load_a_service_rejects_with_a_time_and_holds_no_more_than_it_has_places() {
     let policy = Policy::named("work").bulkhead(BulkheadSpec::fixed(SLOTS).queue(QUEUE));
     let module = ResilienceModule::in_memory().policy(policy).build().unwrap();
     let pipeline = module.pipeline("work", ()).unwrap();
@@ -84,7 +84,7 @@ async fn at_four_times_its_load_a_service_refuses_with_a_time_and_holds_no_more_
         .map(|_| {
             let (client, url) = (client.clone(), url.clone());
             tokio::spawn(async move {
-                let (mut done, mut refused) = (0, 0);
+                let (mut done, mut rejected) = (0, 0);
                 for _ in 0..REQUESTS {
                     let response = client.get(&url).send().await.unwrap();
                     match response.status().as_u16() {
@@ -94,29 +94,29 @@ async fn at_four_times_its_load_a_service_refuses_with_a_time_and_holds_no_more_
                             let problem: serde_json::Value =
                                 serde_json::from_str(&response.text().await.unwrap()).unwrap();
                             assert_eq!(problem["code"], "bulkhead_full");
-                            refused += 1;
+                            rejected += 1;
                         }
                         other => panic!("{other}"),
                     }
                 }
-                (done, refused)
+                (done, rejected)
             })
         })
         .collect();
-    let (mut done, mut refused) = (0, 0);
+    let (mut done, mut rejected) = (0, 0);
     for client in clients {
         let (d, r) = client.await.unwrap();
-        (done, refused) = (done + d, refused + r);
+        (done, rejected) = (done + d, rejected + r);
     }
 
     let most = |gauge: &Gauge| gauge.most.load(Ordering::SeqCst);
     let deepest = service.deepest.load(Ordering::SeqCst);
-    println!("{done} done, {refused} refused; at most {} working, {deepest} queued", most(&service.working));
-    assert_eq!(done + refused, CLIENTS * REQUESTS);
-    assert!(done > 0 && refused > 0);
+    println!("{done} done, {rejected} rejected; at most {} working, {deepest} queued", most(&service.working));
+    assert_eq!(done + rejected, CLIENTS * REQUESTS);
+    assert!(done > 0 && rejected > 0);
     assert!(most(&service.working) <= SLOTS as usize);
     assert!(deepest <= QUEUE as usize);
-    // A refused request is there for the moment of its refusal only: one a worker thread.
+    // A rejected request is there for the moment of its rejection only: one a worker thread.
     assert!(most(&service.held) <= (SLOTS + QUEUE) as usize + 2, "{}", most(&service.held));
     assert_eq!(service.held.now.load(Ordering::SeqCst) + service.working.now.load(Ordering::SeqCst), 0);
     let view = service.pipeline.bulkhead().unwrap();

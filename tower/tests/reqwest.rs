@@ -37,14 +37,14 @@ async fn a_body_that_streams_is_sent_once() {
 }
 
 #[tokio::test]
-async fn a_dead_server_is_an_error_and_then_a_refusal() {
+async fn a_dead_server_is_an_error_and_then_a_rejection() {
     let client = client(&module(Policy::named("p").breaker(brittle())));
     let nobody = || client.client().get("http://127.0.0.1:1");
     assert!(client.send(nobody()).await.unwrap_err().inner().unwrap().is_connect());
-    let refused = client.clone().send(nobody()).await.unwrap_err();
-    assert_eq!(refused.rejection().unwrap().code(), Code::CircuitOpen);
+    let rejected = client.clone().send(nobody()).await.unwrap_err();
+    assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::CircuitOpen);
     let misspelt = ResilientClient::new(reqwest::Client::new(), &module(Policy::named("p")), "typo", ());
-    assert_eq!(misspelt.unwrap_err().code(), Code::UnknownPolicy);
+    assert_eq!(misspelt.unwrap_err().code(), RejectionCode::UnknownPolicy);
 }
 
 #[tokio::test]

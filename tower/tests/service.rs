@@ -62,13 +62,16 @@ struct Precious;
 async fn a_misspelt_policy_is_found_when_the_layer_is_made() {
     let module = module(Policy::named("p"));
     let misspelt = ResilienceLayer::new(&module, "typo").unwrap_err();
-    assert_eq!(misspelt.code(), Code::UnknownPolicy);
+    assert_eq!(misspelt.code(), RejectionCode::UnknownPolicy);
     let long = "x".repeat(1025);
-    assert_eq!(ResilienceLayer::new(&module, "p").unwrap().route(&long).unwrap_err().code(), Code::RouteTooLong);
+    assert_eq!(
+        ResilienceLayer::new(&module, "p").unwrap().route(&long).unwrap_err().code(),
+        RejectionCode::RouteTooLong
+    );
 
     let layer = ResilienceLayer::by(&module, |module, _: &()| module.pipeline("typo", ())).any_service();
-    let refused = layer.layer(Strict::default()).oneshot(()).await.unwrap_err();
-    assert_eq!(refused.rejection().unwrap().code(), Code::UnknownPolicy, "by a function, at run time");
+    let rejected = layer.layer(Strict::default()).oneshot(()).await.unwrap_err();
+    assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::UnknownPolicy, "by a function, at run time");
 }
 
 #[tokio::test]
@@ -92,9 +95,9 @@ async fn the_wait_for_readiness_is_inside_the_policy() {
     let mut caller = layered.clone();
     let ready = caller.ready().await.unwrap();
     let late = ready.call(()).await.unwrap_err();
-    assert_eq!(late.rejection().unwrap().code(), Code::AttemptTimeout);
-    let refused = layered.oneshot(()).await.unwrap_err();
-    assert_eq!(refused.rejection().unwrap().code(), Code::CircuitOpen, "at once, although it is not ready");
+    assert_eq!(late.rejection().unwrap().code(), RejectionCode::AttemptTimeout);
+    let rejected = layered.oneshot(()).await.unwrap_err();
+    assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::CircuitOpen, "at once, although it is not ready");
 }
 
 #[tokio::test]
@@ -152,7 +155,7 @@ async fn clones_of_layer_and_service_share_circuit_and_limits() {
     for service in [first.clone(), first, layer.clone().layer(Strict::default())] {
         assert!(service.oneshot(()).await.is_ok());
     }
-    assert_eq!(other.oneshot(()).await.unwrap_err().rejection().unwrap().code(), Code::RateLimited);
+    assert_eq!(other.oneshot(()).await.unwrap_err().rejection().unwrap().code(), RejectionCode::RateLimited);
 }
 
 #[tokio::test]
@@ -163,7 +166,7 @@ async fn each_route_has_a_state_of_its_own() {
     let by_host = async |host: &'static str| if host == "eu" { Err(io::Error::other("broken")) } else { Ok(host) };
     let mut layered = layer.layer(service_fn(by_host));
     assert!(layered.call("eu").await.unwrap_err().inner().is_some());
-    assert_eq!(layered.call("eu").await.unwrap_err().rejection().unwrap().code(), Code::CircuitOpen);
+    assert_eq!(layered.call("eu").await.unwrap_err().rejection().unwrap().code(), RejectionCode::CircuitOpen);
     assert_eq!(layered.call("us").await.unwrap(), "us");
 
     let open = ResilienceLayer::new(&module, "p").unwrap().any_service().route("eu").unwrap();
@@ -204,12 +207,12 @@ async fn errors_can_be_boxed_and_downcast_to_what_they_were() {
     let mut layered = ServiceBuilder::new().layer(layer).service(failing(1));
     let own: BoxError = layered.call(()).await.unwrap_err();
     assert_eq!(own.downcast::<io::Error>().unwrap().to_string(), "broken");
-    let refused: tower::BoxError = layered.call(()).await.unwrap_err();
-    assert_eq!(refused.downcast_ref::<Rejection>().unwrap().code(), Code::CircuitOpen);
+    let rejected: tower::BoxError = layered.call(()).await.unwrap_err();
+    assert_eq!(rejected.downcast_ref::<Rejection>().unwrap().code(), RejectionCode::CircuitOpen);
 }
 
 #[tokio::test]
-async fn a_refusal_can_be_an_answer() {
+async fn a_rejection_can_be_an_answer() {
     let module = module(Policy::named("p").rate_limit(RateLimitSpec::new(1, 3_600 * SECOND)));
     let layer = ResilienceLayer::new(&module, "p").unwrap().any_service();
     let layer = layer.map_rejection(|rejection| rejection.code().to_string());

@@ -129,9 +129,9 @@ async fn a_server_opens_its_circuit_on_a_bad_status_and_says_so_in_grpc() {
     assert_eq!(greet(channel.clone(), "you").await.unwrap(), "hello you");
     assert_eq!(greet(channel.clone(), "").await.unwrap_err().code(), tonic::Code::InvalidArgument);
     assert_eq!(greet(channel.clone(), "nobody").await.unwrap_err().message(), "nobody is there");
-    let refused = greet(channel, "you").await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::Unavailable);
-    assert!(refused.message().starts_with("p: the circuit is open"), "{refused}");
+    let rejected = greet(channel, "you").await.unwrap_err();
+    assert_eq!(rejected.code(), tonic::Code::Unavailable);
+    assert!(rejected.message().starts_with("p: the circuit is open"), "{rejected}");
     assert_eq!(greeter.0.load(Relaxed), 3);
 }
 
@@ -143,8 +143,8 @@ async fn a_client_opens_its_circuit_on_a_bad_status_and_spares_the_server() {
     let layered = ResilienceLayer::new(&module, "client").unwrap().grpc().layer(channel);
     assert_eq!(greet(layered.clone(), "you").await.unwrap(), "hello you");
     assert_eq!(greet(layered.clone(), "nobody").await.unwrap_err().message(), "nobody is there");
-    let refused = greet(layered, "you").await.unwrap_err();
-    assert!(refused.message().contains("circuit is open"), "{refused}");
+    let rejected = greet(layered, "you").await.unwrap_err();
+    assert!(rejected.message().contains("circuit is open"), "{rejected}");
     assert_eq!(greeter.0.load(Relaxed), 2);
 }
 

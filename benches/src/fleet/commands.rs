@@ -75,7 +75,7 @@ async fn calls_at_the_rate(throughs: &mut [Through], span: Duration) -> Result<u
         let due = (start.elapsed().as_secs_f64() * RATE) as u64;
         while made < due {
             if !throughs[made as usize % routes].call().await {
-                return Err("commands_per_1000: a call was refused".to_owned());
+                return Err("commands_per_1000: a call was rejected".to_owned());
             }
             made += 1;
         }

@@ -4,9 +4,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::base::rate_limit::Take;
-use phalanx::base::store::{Ask, RateLimitStore, Store};
-use phalanx::{Source, StateKey};
+use phalanx::Source;
+use phalanx::store::StateKey;
+use phalanx::store::Take;
+use phalanx::store::{AcquireRequest, RateLimitStore, Store};
 use phalanx_store_redis::{Bucket, RedisStore};
 use tokio::runtime::Runtime;
 
@@ -69,7 +70,7 @@ impl Caller for Ours {
     /// One admission, as the pipeline asks for it; as meant if Redis granted it.
     async fn call(&mut self) -> bool {
         let bucket = self.draw.one_of(&self.buckets);
-        let (now, ask) = (self.store.clock().now(), Ask { cost: 1, max_wait: Duration::ZERO });
+        let (now, ask) = (self.store.clock().now(), AcquireRequest { cost: 1, max_wait: Duration::ZERO });
         let grant = match self.store.acquire_now(bucket, now, ask) {
             Some(grant) => grant,
             None => self.store.acquire(bucket, now, ask).await,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use phalanx::{Event, Policy, ResilienceModule, What};
+use phalanx::{Event, EventKind, Policy, ResilienceModule};
 use quanta::Clock;
 use tokio::runtime::Runtime;
 
@@ -92,9 +92,9 @@ impl Moments {
     }
 
     fn hear(&self, event: &Event<'_>) {
-        match event.what {
-            What::StoreDegraded { .. } => self.mark(&self.latched),
-            What::StoreRecovered { .. } => self.mark(&self.recovered),
+        match event.kind {
+            EventKind::StoreDegraded { .. } => self.mark(&self.latched),
+            EventKind::StoreRecovered { .. } => self.mark(&self.recovered),
             _ => {}
         }
     }

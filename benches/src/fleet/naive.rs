@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use phalanx::base::rate_limit::Rate;
+use phalanx::internal::core::rate_limit::Rate;
 use phalanx_lua::RATE_LIMIT_ACQUIRE;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Pipeline, Policy, RateLimitSpec, ResilienceModule, StoreMode};
+use phalanx::store::StoreMode;
+use phalanx::{BreakerSpec, Pipeline, Policy, RateLimitSpec, ResilienceModule};
 
 use super::server::Server;
 use crate::contender::Caller;
@@ -30,7 +31,7 @@ pub(crate) fn touchy() -> Policy {
     Policy::named(NAME).breaker(breaker)
 }
 
-/// A limit that counts and never refuses.
+/// A limit that counts and never rejects.
 pub(crate) fn limit() -> RateLimitSpec {
     RateLimitSpec::per_second(UNREACHABLE_RATE.into())
 }

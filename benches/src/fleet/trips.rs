@@ -1,7 +1,7 @@
-//! From the failure that trips a circuit in this process until another process refuses.
+//! From the failure that trips a circuit in this process until another process rejects.
 //!
 //! The other is this program started once more ([`watch`]): told a route, it calls it, says `ready`, and goes on calling
-//! until it is refused; then it says at which moment. Moments are the machine's monotonic clock, which both share.
+//! until it is rejected; then it says at which moment. Moments are the machine's monotonic clock, which both share.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Lines, Write};
@@ -40,12 +40,12 @@ pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
     for trip in 0..WARM_UPS + TRIPS {
         let route = format!("route-{trip}");
         let pipeline = module.pipeline(NAME, &route)?;
-        runtime.block_on(pipeline.run(ready)).map_err(|_| "trip_p99: a new circuit refused")?;
+        runtime.block_on(pipeline.run(ready)).map_err(|_| "trip_p99: a new circuit rejected")?;
         watcher.begin(&route)?;
         let failed = fail(runtime, &pipeline)?;
-        let refused = watcher.moment_of_refusal()?;
+        let rejected = watcher.moment_of_rejection()?;
         if trip >= WARM_UPS {
-            took.push(refused.saturating_sub(failed) as f64 / 1e6);
+            took.push(rejected.saturating_sub(failed) as f64 / 1e6);
         }
     }
     took.sort_by(f64::total_cmp);
@@ -63,7 +63,7 @@ fn fail(runtime: &Runtime, pipeline: &Pipeline) -> Result<u64, Box<dyn Error>> {
     });
     let _failed = runtime.block_on(failing);
     match failed.into_inner() {
-        0 => Err("trip_p99: the call that should fail was refused".into()),
+        0 => Err("trip_p99: the call that should fail was rejected".into()),
         moment => Ok(moment),
     }
 }
@@ -96,8 +96,8 @@ impl Watcher {
         }
     }
 
-    fn moment_of_refusal(&mut self) -> Result<u64, Box<dyn Error>> {
-        Ok(self.line()?.parse().map_err(|_| "trip_p99: the other process was never refused")?)
+    fn moment_of_rejection(&mut self) -> Result<u64, Box<dyn Error>> {
+        Ok(self.line()?.parse().map_err(|_| "trip_p99: the other process was never rejected")?)
     }
 
     fn line(&mut self) -> Result<String, Box<dyn Error>> {
@@ -120,8 +120,8 @@ pub(crate) fn watch(url: &str) -> Result<(), Box<dyn Error>> {
     for route in io::stdin().lock().lines() {
         let pipeline = module.pipeline(NAME, &route?)?;
         let admitted = runtime.block_on(pipeline.run(ready)).is_ok();
-        println!("{}", if admitted { "ready" } else { "refused at once" });
-        match refusal(&runtime, &pipeline) {
+        println!("{}", if admitted { "ready" } else { "rejected at once" });
+        match rejection(&runtime, &pipeline) {
             Some(moment) => println!("{moment}"),
             None => println!("never"),
         }
@@ -129,8 +129,8 @@ pub(crate) fn watch(url: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Calls until it is refused.
-fn refusal(runtime: &Runtime, pipeline: &Pipeline) -> Option<u64> {
+/// Calls until it is rejected.
+fn rejection(runtime: &Runtime, pipeline: &Pipeline) -> Option<u64> {
     for _ in 0..PATIENCE.as_micros() / PAUSE.as_micros() {
         if runtime.block_on(pipeline.run(ready)).is_err() {
             return Some(monotonic());

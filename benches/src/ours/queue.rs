@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use phalanx::base::bulkhead::{Arrival, Bulkhead, Entry, Place};
-use phalanx::{BulkheadSpec, Clock, Code, Criticality, Rng, Time};
+use phalanx::internal::core::bulkhead::{Arrival, Bulkhead, Entry, Place};
+use phalanx::store::{Rng, Time};
+use phalanx::{BulkheadSpec, Clock, Criticality, RejectionCode};
 
-type Verdict = Poll<Result<(), Code>>;
+type Verdict = Poll<Result<(), RejectionCode>>;
 
 /// All slots taken, and as many waiters. They are kept in the order they came.
 struct Crowd {
@@ -98,7 +99,7 @@ impl Displacing {
     pub(crate) fn displace(&mut self) -> bool {
         let Self(crowd) = self;
         let comes = crowd.comes(Criticality::Critical);
-        let displaced = crowd.first() == Some(Poll::Ready(Err(Code::BulkheadQueueShed)));
+        let displaced = crowd.first() == Some(Poll::Ready(Err(RejectionCode::BulkheadQueueShed)));
         crowd.bulkhead.leave(&crowd.clock);
         let served = crowd.last() == Some(Poll::Ready(Ok(())));
         comes && displaced && served && crowd.comes(Criticality::BestEffort)

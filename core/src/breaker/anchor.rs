@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Breaker, BreakerSpec, Forced, MAX_ESCALATION, Phase, Seen, longest_break};
+use super::{Breaker, BreakerSpec, MAX_ESCALATION, Override, Phase, Seen, longest_break};
 use crate::clock::Time;
 use crate::rate_limit::MAX_BACKSTEP;
 
@@ -20,12 +20,12 @@ impl Breaker {
         phase: Phase,
         left: Duration,
         escalation: u32,
-        forced: Option<Forced>,
+        overridden: Option<Override>,
     ) -> Self {
         let left = if phase == Phase::Open { left.min(longest_break(spec)) } else { Duration::ZERO };
         let phase = if phase == Phase::Closed { Phase::Closed } else { Phase::Open };
         let escalation = escalation.min(MAX_ESCALATION);
-        Self { epoch: epoch.max(1), phase, until: now.after(left), escalation, forced, ..Self::new(now, spec) }
+        Self { epoch: epoch.max(1), phase, until: now.after(left), escalation, overridden, ..Self::new(now, spec) }
     }
 
     /// The latest moment at which something changed. Who comes with an earlier one read his clock too early, or the clock

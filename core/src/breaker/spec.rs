@@ -64,7 +64,7 @@ pub struct BreakerSpec {
     /// Trial calls that must succeed before the circuit closes. Default 1.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub success_threshold: u32,
-    /// After this long a trial call that was never heard of again loses its place. Default: twice the longest
+    /// After this long a probe that was never heard of again loses its place. Default: twice the longest
     /// time the policy gives a call; where it gives none, the break, but at least 30 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
@@ -73,7 +73,7 @@ pub struct BreakerSpec {
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub ramp: Option<RampSpec>,
     /// Whether a call with its retries is one outcome, or each attempt is. Default `calls`.
-    pub count: Count,
+    pub count: CountBy,
 }
 
 /// The three numbers of a latency trip, together.
@@ -113,7 +113,7 @@ const fn default_steps() -> u32 {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Count {
+pub enum CountBy {
     /// A call with all its retries.
     #[default]
     Calls,
@@ -141,7 +141,7 @@ impl Default for BreakerSpec {
             success_threshold: 1,
             probe_lease: None,
             ramp: None,
-            count: Count::Calls,
+            count: CountBy::Calls,
         }
     }
 }
@@ -235,7 +235,7 @@ impl BreakerSpec {
         self
     }
 
-    /// After this long a trial call that was never heard of again loses its place.
+    /// After this long a probe that was never heard of again loses its place.
     #[must_use]
     pub const fn probe_lease(mut self, lease: Duration) -> Self {
         self.probe_lease = Some(lease);
@@ -252,11 +252,11 @@ impl BreakerSpec {
     /// Counts each attempt instead of each call.
     #[must_use]
     pub const fn count_attempts(mut self) -> Self {
-        self.count = Count::Attempts;
+        self.count = CountBy::Attempts;
         self
     }
 
-    /// The lease of a trial call.
+    /// The lease of a probe.
     pub fn lease(&self) -> Duration {
         let unbounded = self.break_duration.max(Duration::from_secs(30));
         self.probe_lease.unwrap_or(unbounded)

@@ -24,10 +24,10 @@ impl Rig {
         self.now = self.now.after(by);
     }
 
-    fn admit(&mut self) -> Result<Ticket, Code> {
+    fn admit(&mut self) -> Result<Ticket, RejectionCode> {
         match self.breaker.admit(self.now, &self.spec).0 {
             Admission::Admitted(ticket) => Ok(ticket),
-            Admission::Refused { code, .. } => Err(code),
+            Admission::Rejected { code, .. } => Err(code),
         }
     }
 
@@ -40,7 +40,7 @@ impl Rig {
         self.breaker.record(self.now, &self.spec, ticket, sample, 0.5)
     }
 
-    /// A whole call; panics if it is refused.
+    /// A whole call; panics if it is rejected.
     fn call(&mut self, outcome: Outcome) -> Option<Transition> {
         let ticket = self.admit().expect("admitted");
         self.end(ticket, outcome)
@@ -73,7 +73,7 @@ fn it_trips_at_the_ratio_and_not_before_the_minimum() {
     let opened = rig.call(Outcome::Failure).unwrap();
     assert_eq!((opened.from, opened.to), (Phase::Closed, Phase::Open));
     assert_eq!(opened.break_for, Some(30 * SECOND));
-    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
 }
 
 #[test]
@@ -150,14 +150,14 @@ fn a_high_quantile_trips_only_if_it_lasts() {
 }
 
 #[test]
-fn after_the_break_one_call_tries_and_the_next_is_refused() {
+fn after_the_break_one_call_tries_and_the_next_is_rejected() {
     let mut rig = Rig::new(ratio());
     rig.trip();
     rig.wait(30 * SECOND - Duration::from_micros(1));
-    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
     rig.wait(Duration::from_micros(1));
     let probe = rig.admit().unwrap();
-    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.admit(), Err(RejectionCode::ProbeQuota));
     assert_eq!(rig.end(probe, Outcome::Success).unwrap().to, Phase::Closed);
 }
 
@@ -168,7 +168,7 @@ fn a_failed_probe_opens_it_again() {
     rig.wait(30 * SECOND);
     let probe = rig.admit().unwrap();
     assert_eq!(rig.end(probe, Outcome::Failure).unwrap().to, Phase::Open);
-    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn several_probes_several_successes() {
     rig.trip();
     rig.wait(30 * SECOND);
     let (a, b) = (rig.admit().unwrap(), rig.admit().unwrap());
-    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.admit(), Err(RejectionCode::ProbeQuota));
     assert_eq!(rig.end(a, Outcome::Success), None);
     assert_eq!(rig.end(a, Outcome::Success), None, "settled once");
     assert_eq!(rig.end(b, Outcome::Success), None);
@@ -289,25 +289,25 @@ fn a_ramp_lets_traffic_back_in_by_steps() {
 #[test]
 fn an_operators_word_stands_above_the_phase() {
     let mut rig = Rig::new(ratio());
-    rig.breaker.force(Some(Forced::Open));
-    assert_eq!(rig.admit(), Err(Code::ForcedOpen));
+    rig.breaker.force(Some(Override::Open));
+    assert_eq!(rig.admit(), Err(RejectionCode::ForcedOpen));
 
-    rig.breaker.force(Some(Forced::Closed));
+    rig.breaker.force(Some(Override::Closed));
     for _ in 0..50 {
         assert_eq!(rig.call(Outcome::Failure), None);
     }
     assert_eq!(rig.breaker.inspect(rig.now).failures, 50);
 
-    rig.breaker.force(Some(Forced::Disabled));
+    rig.breaker.force(Some(Override::Disabled));
     rig.call(Outcome::Failure);
     assert_eq!(rig.breaker.inspect(rig.now).failures, 50);
 
-    rig.breaker.force(Some(Forced::MetricsOnly));
+    rig.breaker.force(Some(Override::MetricsOnly));
     assert_eq!(rig.call(Outcome::Failure).unwrap().to, Phase::Open);
     assert!(rig.admit().is_ok(), "reports open, admits all the same");
 
     rig.breaker.force(None);
-    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
 }
 
 #[test]
@@ -325,8 +325,8 @@ fn a_quantile_from_before_the_trip_does_not_open_a_circuit_that_has_just_closed(
 #[test]
 fn a_high_quantile_does_not_overrule_the_operator() {
     let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, Duration::ZERO));
-    for forced in [Forced::Closed, Forced::Disabled] {
-        rig.breaker.force(Some(forced));
+    for overridden in [Override::Closed, Override::Disabled] {
+        rig.breaker.force(Some(overridden));
         assert_eq!(rig.breaker.observe_quantile(rig.now, &rig.spec, Some(2 * SECOND), 0.0), None);
     }
     rig.breaker.force(None);

@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::clock::Time;
 use crate::estimate::ring::Counts;
 use crate::kind::Outcome;
-use crate::rejection::Code;
+use crate::rejection::RejectionCode;
 
 /// Where the circuit stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Calls pass and are counted.
     Closed,
-    /// Calls are refused.
+    /// Calls are rejected.
     Open,
     /// A few calls try it out.
     HalfOpen,
@@ -29,12 +29,12 @@ impl Phase {
     }
 }
 
-/// An operator's word, which stands above the phase.
+/// A manual state that an operator sets above the breaker's phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Forced {
-    /// Refuses everything.
+pub enum Override {
+    /// Rejects everything.
     Open,
     /// Admits everything; goes on counting, trips never.
     Closed,
@@ -44,12 +44,24 @@ pub enum Forced {
     MetricsOnly,
 }
 
+impl Override {
+    /// Returns the name used in files, logs and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Disabled => "disabled",
+            Self::MetricsOnly => "metrics_only",
+        }
+    }
+}
+
 /// What an admitted call holds: it names the epoch its outcome counts in and, in half-open, its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The epoch of the admission.
     pub epoch: u64,
-    /// The lease of a trial call.
+    /// The lease of a probe.
     pub lease: Option<u64>,
 }
 
@@ -59,9 +71,9 @@ pub enum Admission {
     /// It may.
     Admitted(Ticket),
     /// It may not.
-    Refused {
+    Rejected {
         /// `circuit_open`, `probe_quota` or `forced_open`.
-        code: Code,
+        code: RejectionCode,
         /// When the break is over; never, if that cannot be known.
         until: Time,
     },
@@ -87,7 +99,7 @@ pub struct Transition {
     pub epoch: u64,
     /// For an opening: how long the break lasts.
     pub break_for: Option<Duration>,
-    /// What the window had seen when the phase ended; nothing in half-open, where only trial calls pass.
+    /// What the window had seen when the phase ended; nothing in half-open, where only probes pass.
     pub seen: Seen,
 }
 
@@ -97,7 +109,7 @@ pub struct BreakerView {
     /// Where it stands.
     pub phase: Phase,
     /// The operator's word, if any.
-    pub forced: Option<Forced>,
+    pub overridden: Option<Override>,
     /// The present epoch.
     pub epoch: u64,
     /// Calls in the window.
@@ -110,7 +122,7 @@ pub struct BreakerView {
     pub streak: u32,
     /// Trial calls under way.
     pub probes: u32,
-    /// While open: the time until trial calls are let through.
+    /// While open: the time until probes are let through.
     pub break_left: Option<Duration>,
     /// Whether it closed so recently that only a growing share of the calls passes.
     pub ramping: bool,

@@ -43,7 +43,7 @@ const SMALLEST_STEP: f64 = 0.1;
 
 /// A limit that was lowered, in whole slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lowered {
+pub struct LimitChange {
     /// Slots before.
     pub from: u32,
     /// Slots now.
@@ -70,7 +70,7 @@ impl Aimd {
     }
 
     /// Learns from one completion; tells if it lowered the limit.
-    pub fn observe(&mut self, done: &Completion, spec: &AdaptiveSpec, max: u32) -> Option<Lowered> {
+    pub fn observe(&mut self, done: &Completion, spec: &AdaptiveSpec, max: u32) -> Option<LimitChange> {
         self.retune(spec, max);
         self.follow(done.now, spec);
         if done.latency > spec.latency_threshold {
@@ -88,7 +88,13 @@ impl Aimd {
 
     /// Learns what the quantile of the completions since [`Aimd::measured_since`] is; none while there are too few to
     /// tell. Tells if it lowered the limit. Matters only with a `latency_quantile`; to be called a few times a second.
-    pub fn judge(&mut self, now: Time, quantile: Option<Duration>, spec: &AdaptiveSpec, max: u32) -> Option<Lowered> {
+    pub fn judge(
+        &mut self,
+        now: Time,
+        quantile: Option<Duration>,
+        spec: &AdaptiveSpec,
+        max: u32,
+    ) -> Option<LimitChange> {
         self.retune(spec, max);
         self.follow(now, spec);
         let quantile = quantile.filter(|quantile| *quantile > spec.latency_threshold)?;
@@ -117,7 +123,7 @@ impl Aimd {
         self.set(self.limit, spec, max);
     }
 
-    fn lower(&mut self, now: Time, spec: &AdaptiveSpec, max: u32) -> Option<Lowered> {
+    fn lower(&mut self, now: Time, spec: &AdaptiveSpec, max: u32) -> Option<LimitChange> {
         if within(self.lowered, now, spec.cooldown) {
             return None;
         }
@@ -125,7 +131,7 @@ impl Aimd {
         self.lowered = Some(now);
         self.set(self.limit * spec.backoff_ratio, spec, max);
         let to = self.limit();
-        (to < from).then_some(Lowered { from, to })
+        (to < from).then_some(LimitChange { from, to })
     }
 
     fn set(&mut self, limit: f64, spec: &AdaptiveSpec, max: u32) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::MOST;
-use super::aimd::{Aimd, Lowered};
+use super::aimd::{Aimd, LimitChange};
 use super::gradient::Gradient;
 use super::spec::{AdaptiveSpec, BulkheadSpec, GradientSpec};
 use crate::clock::Time;
@@ -72,7 +72,7 @@ impl Limiter {
         }
     }
 
-    pub(super) fn observe(&mut self, done: &Completion) -> Option<Lowered> {
+    pub(super) fn observe(&mut self, done: &Completion) -> Option<LimitChange> {
         match &mut self.kind {
             Kind::Fixed => None,
             Kind::Adaptive(spec, aimd) => aimd.observe(done, spec, self.max),
@@ -83,7 +83,7 @@ impl Limiter {
         }
     }
 
-    pub(super) fn judge(&mut self, now: Time, quantile: Option<Duration>) -> Option<Lowered> {
+    pub(super) fn judge(&mut self, now: Time, quantile: Option<Duration>) -> Option<LimitChange> {
         match &mut self.kind {
             Kind::Adaptive(spec, aimd) => aimd.judge(now, quantile, spec, self.max),
             Kind::Fixed | Kind::Gradient(..) => None,

@@ -23,7 +23,7 @@ fn shared(spec: BulkheadSpec) -> Arc<Shared> {
 }
 
 impl Shared {
-    fn arrive(&self) -> Result<Entry, Code> {
+    fn arrive(&self) -> Result<Entry, RejectionCode> {
         if self.bulkhead.try_enter() {
             return Ok(Entry::Entered);
         }

@@ -23,7 +23,7 @@
 //!   due = min(since + interval, max(since + target, queue last empty + interval))
 //! ```
 //!
-//! Whoever is taken from the queue after his moment is refused instead of served; and he holds a timer himself, so that
+//! Whoever is taken from the queue after his moment is rejected instead of served; and he holds a timer himself, so that
 //! holders that hang cannot freeze the queue.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,7 +35,7 @@ use slab::Slab;
 use super::spec::BulkheadSpec;
 use crate::clock::Time;
 use crate::context::Criticality;
-use crate::rejection::Code;
+use crate::rejection::RejectionCode;
 
 /// How long each tier may wait, in quarters of what the spec says: from best effort to critical.
 const ALLOWANCE_QUARTERS: [u32; TIERS] = [1, 2, 4, 8];
@@ -49,8 +49,8 @@ const PLACES_KEPT: usize = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(usize);
 
-/// What became of a waiter: a slot, or a refusal.
-pub(super) type Verdict = Result<(), Code>;
+/// What became of a waiter: a slot, or a rejection.
+pub(super) type Verdict = Result<(), RejectionCode>;
 
 /// Who comes, and until when it makes sense.
 #[derive(Clone, Copy, Debug)]
@@ -79,9 +79,9 @@ struct Waiter {
     /// None as long as he waits. He takes it with him when he goes.
     verdict: Option<Verdict>,
     waker: Option<Waker>,
-    /// When he is refused, and why.
+    /// When he is rejected, and why.
     due: Time,
-    why: Code,
+    why: RejectionCode,
     tier: usize,
     newer: usize,
     older: usize,
@@ -143,14 +143,14 @@ impl Queue {
         self.waiting
     }
 
-    /// Puts somebody in the queue: his place and when he will be refused; and whoever he displaced.
+    /// Puts somebody in the queue: his place and when he will be rejected; and whoever he displaced.
     pub(super) fn push(&mut self, who: Arrival) -> Option<(Place, Time, Option<Wake>)> {
         let tier = if self.rules.prioritized { who.criticality as usize } else { Criticality::Normal as usize };
         let displaced = if self.waiting < self.rules.max_queue as usize {
             None
         } else {
             let last = self.last_to_be_served(who.now).filter(|last| self.waiters[*last].tier < tier)?;
-            Some(self.settle(last, Err(Code::BulkheadQueueShed)))
+            Some(self.settle(last, Err(RejectionCode::BulkheadQueueShed)))
         };
         if self.is_empty() {
             self.empty_at = who.now;
@@ -198,7 +198,7 @@ impl Queue {
     /// A waiter goes: with his verdict, if there is one already, else with the reason that is due; and with his waker.
     pub(super) fn leave(&mut self, Place(place): Place) -> (Verdict, Option<Waker>) {
         if !self.waiters.contains(place) {
-            return (Err(Code::BulkheadQueueShed), None);
+            return (Err(RejectionCode::BulkheadQueueShed), None);
         }
         if self.waiters[place].verdict.is_none() {
             self.unlink(place);
@@ -213,8 +213,8 @@ impl Queue {
         self.rules.queue_adaptive_lifo && now >= list.empty_at.after(self.rules.queue_interval)
     }
 
-    /// When an arrival will be refused, and why: whatever comes first.
-    fn due(&self, who: Arrival, tier: usize) -> (Time, Code) {
+    /// When an arrival will be rejected, and why: whatever comes first.
+    fn due(&self, who: Arrival, tier: usize) -> (Time, RejectionCode) {
         let rules = &self.rules;
         let timeout = rules.queue_timeout.map_or(Time::NEVER, |timeout| who.now.after(timeout));
         let shed = rules.queue_target.map_or(Time::NEVER, |target| {
@@ -223,11 +223,11 @@ impl Queue {
             who.now.after(allowed(rules.queue_interval)).min(congested)
         });
         let reasons = [
-            (who.deadline, Code::DeadlineExceeded),
-            (timeout, Code::BulkheadQueueTimeout),
-            (shed, Code::BulkheadQueueShed),
+            (who.deadline, RejectionCode::DeadlineExceeded),
+            (timeout, RejectionCode::BulkheadQueueTimeout),
+            (shed, RejectionCode::BulkheadQueueShed),
         ];
-        reasons.into_iter().min_by_key(|(due, _)| *due).unwrap_or((Time::NEVER, Code::BulkheadQueueTimeout))
+        reasons.into_iter().min_by_key(|(due, _)| *due).unwrap_or((Time::NEVER, RejectionCode::BulkheadQueueTimeout))
     }
 
     /// Of the least critical, the one who would be served last.

@@ -13,7 +13,7 @@ pub struct BulkheadSpec {
     /// Calls at a time, at least 1; for an adaptive limit, the most it may ever be, and where it starts.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub max_concurrency: u32,
-    /// Callers that may wait for a slot. Default 0: refused at once.
+    /// Callers that may wait for a slot. Default 0: rejected at once.
     #[cfg_attr(feature = "serde", serde(default))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::CountOrZero"))]
     pub max_queue: u32,

@@ -33,7 +33,7 @@ impl Bench {
         self.clock.advance(by);
     }
 
-    fn arrive_as(&self, criticality: Criticality) -> Result<Entry, Code> {
+    fn arrive_as(&self, criticality: Criticality) -> Result<Entry, RejectionCode> {
         self.bulkhead.enter(Arrival { now: self.clock.now(), criticality, deadline: Time::NEVER })
     }
 
@@ -49,7 +49,7 @@ impl Bench {
         }
     }
 
-    /// When a caller who comes now is refused.
+    /// When a caller who comes now is rejected.
     fn due(&self) -> Duration {
         let entry = self.arrive_as(Criticality::Normal);
         let Ok(Entry::Waiting(place, due)) = entry else { panic!("{entry:?}") };
@@ -61,7 +61,7 @@ impl Bench {
         self.bulkhead.leave(&self.clock);
     }
 
-    fn poll(&self, place: Place) -> Poll<Result<(), Code>> {
+    fn poll(&self, place: Place) -> Poll<Result<(), RejectionCode>> {
         self.bulkhead.poll(place, Waker::noop())
     }
 
@@ -71,9 +71,9 @@ impl Bench {
     }
 }
 
-const SERVED: Poll<Result<(), Code>> = Poll::Ready(Ok(()));
+const SERVED: Poll<Result<(), RejectionCode>> = Poll::Ready(Ok(()));
 
-const fn refused(code: Code) -> Poll<Result<(), Code>> {
+const fn rejected(code: RejectionCode) -> Poll<Result<(), RejectionCode>> {
     Poll::Ready(Err(code))
 }
 
@@ -81,7 +81,7 @@ const fn refused(code: Code) -> Poll<Result<(), Code>> {
 fn no_more_than_the_limit_are_under_way() {
     let bench = Bench::full(BulkheadSpec::fixed(2));
     assert!(!bench.bulkhead.try_enter());
-    assert_eq!(bench.arrive_as(Criticality::Critical), Err(Code::BulkheadFull));
+    assert_eq!(bench.arrive_as(Criticality::Critical), Err(RejectionCode::BulkheadFull));
     bench.leave();
     assert!(bench.bulkhead.try_enter());
     assert_eq!(bench.view(), (2, 2, 0));
@@ -91,7 +91,7 @@ fn no_more_than_the_limit_are_under_way() {
 fn waiters_are_served_in_the_order_they_came() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(3));
     let [first, second, third] = [(); 3].map(|()| bench.wait());
-    assert_eq!(bench.arrive_as(Criticality::Normal), Err(Code::BulkheadFull));
+    assert_eq!(bench.arrive_as(Criticality::Normal), Err(RejectionCode::BulkheadFull));
     bench.leave();
     assert_eq!((bench.poll(first), bench.poll(second)), (SERVED, Poll::Pending));
     bench.leave();
@@ -160,7 +160,7 @@ fn waiters_keep_their_places_when_the_queue_is_done_away_with() {
     let bench = Bench::full(spec);
     let waiter = bench.wait();
     bench.bulkhead.retune(&BulkheadSpec::fixed(1), &bench.clock);
-    assert_eq!(bench.arrive_as(Criticality::Critical), Err(Code::BulkheadFull));
+    assert_eq!(bench.arrive_as(Criticality::Critical), Err(RejectionCode::BulkheadFull));
     bench.leave();
     assert_eq!(bench.poll(waiter), SERVED);
 }
@@ -170,11 +170,11 @@ fn the_more_critical_are_served_first_and_displace_the_least_critical() {
     use Criticality::{BestEffort, Critical, Degraded, Normal};
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(3).prioritized());
     let (low, later_low, normal) = (bench.wait_as(BestEffort), bench.wait_as(BestEffort), bench.wait_as(Normal));
-    assert_eq!(bench.arrive_as(BestEffort), Err(Code::BulkheadFull), "he displaces nobody of his own rank");
+    assert_eq!(bench.arrive_as(BestEffort), Err(RejectionCode::BulkheadFull), "he displaces nobody of his own rank");
     let critical = bench.wait_as(Critical);
-    assert_eq!(bench.poll(later_low), refused(Code::BulkheadQueueShed), "the last in line of the lowest");
+    assert_eq!(bench.poll(later_low), rejected(RejectionCode::BulkheadQueueShed), "the last in line of the lowest");
     let degraded = bench.wait_as(Degraded);
-    assert_eq!(bench.poll(low), refused(Code::BulkheadQueueShed));
+    assert_eq!(bench.poll(low), rejected(RejectionCode::BulkheadQueueShed));
     assert_eq!(bench.view(), (1, 1, 3));
     for next in [critical, normal, degraded] {
         assert_eq!(bench.poll(next), Poll::Pending);
@@ -187,13 +187,13 @@ fn the_more_critical_are_served_first_and_displace_the_least_critical() {
 fn without_priorities_criticality_buys_nothing() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(1));
     let low = bench.wait_as(Criticality::BestEffort);
-    assert_eq!(bench.arrive_as(Criticality::Critical), Err(Code::BulkheadFull));
+    assert_eq!(bench.arrive_as(Criticality::Critical), Err(RejectionCode::BulkheadFull));
     bench.leave();
     assert_eq!(bench.poll(low), SERVED);
 }
 
 #[test]
-fn a_waiter_is_woken_when_he_is_served_or_refused_and_not_before() {
+fn a_waiter_is_woken_when_he_is_served_or_rejected_and_not_before() {
     struct Count(std::sync::atomic::AtomicUsize);
     impl std::task::Wake for Count {
         fn wake(self: std::sync::Arc<Self>) {

@@ -16,7 +16,7 @@ impl Classify for StatusCode {
             409 => Kind::Conflict,
             412 | 428 => Kind::Precondition,
             429 => Kind::Throttled,
-            // The peer gave up waiting for our request, or refuses to risk a replay: sending it again is the cure.
+            // The peer gave up waiting for our request, or rejects to risk a replay: sending it again is the cure.
             408 | 425 => Kind::Infrastructure,
             423 => Kind::Concurrency,
             501 | 505 => Kind::Configuration,

@@ -12,7 +12,7 @@ impl Classify for reqwest::Error {
         } else if self.is_decode() {
             Kind::Internal.into()
         } else {
-            // Connect, time-out, request, body: the way to the dependency is broken.
+            // Connect, timeout, request, body: the way to the dependency is broken.
             Kind::Infrastructure.into()
         }
     }

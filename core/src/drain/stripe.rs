@@ -2,7 +2,7 @@
 //! wait.
 //!
 //! Count and door are one word, so that a call is either counted before the door shuts or sees it shut; there is no
-//! moment in between, and a refusal writes nothing. A call leaves through the stripe it came in by, whatever thread it
+//! moment in between, and a rejection writes nothing. A call leaves through the stripe it came in by, whatever thread it
 //! ends on, so no count is ever negative and "all are zero" means what it says.
 
 use std::sync::atomic::AtomicU32;

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn code<T>(result: Result<T, Rejection>) -> Option<Code> {
+fn code<T>(result: Result<T, Rejection>) -> Option<RejectionCode> {
     result.err().map(|rejection| rejection.code())
 }
 
@@ -20,13 +20,13 @@ async fn a_gate_with_nobody_inside_is_drained_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_work_is_refused_and_told_when_to_come_back() {
+async fn new_work_is_rejected_and_told_when_to_come_back() {
     let gate = Gate::new(3 * SECOND);
     gate.begin();
     gate.begin();
     assert!(gate.is_draining());
-    let refusal = gate.run(async {}).await.unwrap_err();
-    assert_eq!((refusal.code(), refusal.retry_after()), (Code::Draining, Some(3 * SECOND)));
+    let rejection = gate.run(async {}).await.unwrap_err();
+    assert_eq!((rejection.code(), rejection.retry_after()), (RejectionCode::Draining, Some(3 * SECOND)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,7 +54,7 @@ async fn work_that_outlasts_the_window_is_counted_cancelled_and_told_so() {
     let drained = gate.drain(SECOND).await;
     assert_eq!(drained, Drained { in_flight: 100, leftovers: 100, stuck: 0, elapsed: SECOND });
     for work in all {
-        assert_eq!(code(work.await.unwrap()), Some(Code::Draining));
+        assert_eq!(code(work.await.unwrap()), Some(RejectionCode::Draining));
     }
 }
 
@@ -71,7 +71,7 @@ async fn work_inside_other_work_is_let_in_while_the_gate_drains_also_in_a_scoped
                 assert_eq!(gate.run(async { 1 }).await, Ok(1));
                 let (bare, taken) = (gate.clone(), gate.clone());
                 let bare = tokio::spawn(async move { bare.run(async {}).await }).await.unwrap();
-                assert_eq!(code(bare), Some(Code::Draining), "nobody told that task");
+                assert_eq!(code(bare), Some(RejectionCode::Draining), "nobody told that task");
                 let scoped = scope(Context::current(), async move { taken.run(async { 2 }).await });
                 assert_eq!(tokio::spawn(scoped).await.unwrap(), Ok(2));
             })
@@ -89,7 +89,7 @@ async fn once_it_is_drained_nobody_comes_in() {
     gate.begin();
     assert_eq!(code(scope(inside, gate.run(async {})).await), None);
     gate.drain(SECOND).await;
-    assert_eq!(code(scope(inside, gate.run(async {})).await), Some(Code::Draining));
+    assert_eq!(code(scope(inside, gate.run(async {})).await), Some(RejectionCode::Draining));
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,7 +97,7 @@ async fn work_inside_one_gate_is_outside_another() {
     let (gate, other) = (Gate::default(), Gate::default());
     other.begin();
     let nested = gate.run(other.run(async {})).await.unwrap();
-    assert_eq!(code(nested), Some(Code::Draining));
+    assert_eq!(code(nested), Some(RejectionCode::Draining));
 }
 
 #[tokio::test(start_paused = true)]

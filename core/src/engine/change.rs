@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::policies::{Policies, wrong};
-use crate::event::What;
+use crate::event::EventKind;
 use crate::levers::LeverSpec;
 use crate::pipeline::Slot;
 use crate::policy::Policy;
@@ -17,7 +17,7 @@ use crate::store::Store;
 
 /// Everything a configuration says about policies.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct PolicySet {
     /// The policies, by name, besides the built-in ones.
     pub policies: Vec<Policy>,
     /// For every name that has no policy of its own.
@@ -28,7 +28,7 @@ pub struct Plan {
 
 /// What a plan changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct ConfigChange {
     /// Names whose policy is new, another, or gone, sorted.
     pub policies: Vec<String>,
     /// Whether names without a policy of their own mean something else now.
@@ -37,7 +37,7 @@ pub struct Applied {
     pub levers: Vec<String>,
 }
 
-impl Applied {
+impl ConfigChange {
     /// How many things are not what they were.
     pub fn count(&self) -> usize {
         self.policies.len() + usize::from(self.default_policy) + self.levers.len()
@@ -67,7 +67,7 @@ impl<S: Store> Engine<S> {
     /// # Errors
     /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
     /// changed then.
-    pub fn apply(&self, plan: Plan) -> Result<Applied, ConfigError> {
+    pub fn apply(&self, plan: PolicySet) -> Result<ConfigChange, ConfigError> {
         self.noting(|| {}).apply(plan)
     }
 
@@ -111,11 +111,11 @@ impl<S: Store> Engine<S> {
         drop(one_at_a_time); // an observer may want to change something itself
         for slot in retuned {
             let stages = slot.latest();
-            shared.observers.tell(&stages.key, What::Retuned { version: stages.version });
+            shared.observers.emit(&stages.key, EventKind::Retuned { version: stages.version });
         }
         for policy in differing(&before, &after) {
             let lever = after.get(&policy).map(Arc::as_ref);
-            shared.observers.tell_all(What::Lever { policy: &policy, lever });
+            shared.observers.emit_all(EventKind::Lever { policy: &policy, lever });
         }
         Ok(made)
     }
@@ -153,7 +153,7 @@ impl<S: Store, F: FnOnce()> Noting<'_, S, F> {
                 let reason = if known { "no policy has this name" } else { "a policy has this name already" };
                 mistakes.push(wrong(&policy.name, reason));
             }
-            refuse_if_any(mistakes)?;
+            reject_if_any(mistakes)?;
             policies.put(policy);
             Ok(())
         };
@@ -164,7 +164,7 @@ impl<S: Store, F: FnOnce()> Noting<'_, S, F> {
     ///
     /// # Errors
     /// As for [`Engine::apply`].
-    pub fn apply(self, plan: Plan) -> Result<Applied, ConfigError> {
+    pub fn apply(self, plan: PolicySet) -> Result<ConfigChange, ConfigError> {
         self.revise(|_| plan)
     }
 
@@ -173,14 +173,14 @@ impl<S: Store, F: FnOnce()> Noting<'_, S, F> {
     ///
     /// # Errors
     /// As for [`Engine::apply`].
-    pub fn revise(self, make: impl FnOnce(Plan) -> Plan) -> Result<Applied, ConfigError> {
+    pub fn revise(self, make: impl FnOnce(PolicySet) -> PolicySet) -> Result<ConfigChange, ConfigError> {
         let engine = self.engine;
         let revise = |policies: &mut Policies| {
             let (new, mut mistakes) = policies.planned(make(policies.plan()));
             let in_use: BTreeSet<_> = engine.slots().iter().map(|slot| slot.latest().policy.name.clone()).collect();
             let lost = in_use.iter().filter(|name| new.find(name).is_none());
             mistakes.extend(lost.map(|name| wrong(name, "is in use, and without it the name would mean nothing")));
-            refuse_if_any(mistakes)?;
+            reject_if_any(mistakes)?;
             let applied = policies.difference(&new);
             *policies = new;
             Ok(applied)
@@ -194,7 +194,7 @@ impl<S: Store, F: FnOnce()> Noting<'_, S, F> {
     /// As for [`Engine::pull`].
     pub fn pull(self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
         let pull = |policies: &mut Policies| {
-            refuse_if_any(policies.lever_mistakes(policy, &lever))?;
+            reject_if_any(policies.lever_mistakes(policy, &lever))?;
             policies.pull(policy, lever);
             Ok(())
         };
@@ -225,12 +225,12 @@ impl<S: Store> Slot<S> {
 
 impl Policies {
     /// What is not the same in another.
-    fn difference(&self, new: &Self) -> Applied {
+    fn difference(&self, new: &Self) -> ConfigChange {
         let names: BTreeSet<_> = self.names().into_iter().chain(new.names()).collect();
         let own = |policies: &Self, name: &str| policies.find(name).filter(|_| policies.is_named(name));
         let policy = |policies: &Self, name: &str| own(policies, name).map(|said| said.policy);
         let nobody = |policies: &Self| policies.find("").map(|said| said.policy);
-        Applied {
+        ConfigChange {
             policies: names.into_iter().filter(|name| policy(self, name) != policy(new, name)).collect(),
             default_policy: nobody(self) != nobody(new),
             levers: differing(&self.levers(), &new.levers()),
@@ -244,6 +244,6 @@ fn differing(before: &BTreeMap<String, Arc<LeverSpec>>, after: &BTreeMap<String,
     names.into_iter().filter(|name| before.get(*name) != after.get(*name)).cloned().collect()
 }
 
-fn refuse_if_any(mistakes: Vec<Mistake>) -> Result<(), ConfigError> {
+fn reject_if_any(mistakes: Vec<Mistake>) -> Result<(), ConfigError> {
     if mistakes.is_empty() { Ok(()) } else { Err(ConfigError { mistakes }) }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Plan, Unknown};
+use super::{PolicySet, UnknownPolicy};
 use crate::key::MAX_NAME_BYTES;
 use crate::levers::{self, EVERY_POLICY, LeverSpec};
 use crate::pipeline::Said;
@@ -16,7 +16,7 @@ use crate::policy::validate::Mistake;
 pub(super) struct Policies {
     named: HashMap<String, Versioned>,
     default: Option<Arc<Policy>>,
-    unknown: Unknown,
+    unknown: UnknownPolicy,
     /// As configured.
     given: BTreeMap<String, Arc<LeverSpec>>,
     /// Pulled since, by hand. They stand in the place of the configured ones of the same name.
@@ -31,13 +31,13 @@ struct Versioned {
 
 impl Policies {
     /// The policies of a plan with the built-in ones, and everything that is wrong with them.
-    pub(super) fn new(plan: Plan, unknown: Unknown) -> (Self, Vec<Mistake>) {
+    pub(super) fn new(plan: PolicySet, unknown: UnknownPolicy) -> (Self, Vec<Mistake>) {
         Self { unknown, ..Self::default() }.planned(plan)
     }
 
     /// What a plan makes of them. A policy that it does not change keeps its version, one that it brings without guards
     /// keeps those it had, and levers pulled by hand stay pulled.
-    pub(super) fn planned(&self, plan: Plan) -> (Self, Vec<Mistake>) {
+    pub(super) fn planned(&self, plan: PolicySet) -> (Self, Vec<Mistake>) {
         let mut mistakes = Vec::new();
         let (unknown, pulled) = (self.unknown, self.pulled.clone());
         let mut new = Self { unknown, pulled, ..Self::default() };
@@ -67,11 +67,11 @@ impl Policies {
     }
 
     /// The plan they are: what [`planned`](Self::planned) makes the same of again. Built-in policies are in it too.
-    pub(super) fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> PolicySet {
         let mut policies: Vec<Policy> = self.named.values().map(|known| (*known.policy).clone()).collect();
         policies.sort_by(|a, b| a.name.cmp(&b.name));
         let levers = self.given.iter().map(|(name, lever)| (name.clone(), (**lever).clone())).collect();
-        Plan { policies, default_policy: self.default.as_deref().cloned(), levers }
+        PolicySet { policies, default_policy: self.default.as_deref().cloned(), levers }
     }
 
     fn hand_on(&self, mut policy: Policy, new: &mut Self) {
@@ -116,7 +116,7 @@ impl Policies {
         self.default.clone()
     }
 
-    pub(super) const fn unknown(&self) -> Unknown {
+    pub(super) const fn unknown(&self) -> UnknownPolicy {
         self.unknown
     }
 
@@ -131,8 +131,8 @@ impl Policies {
         }
         let policy = match (&self.default, self.unknown) {
             (Some(policy), _) => Policy { name: name.to_owned(), ..(**policy).clone() },
-            (None, Unknown::Passthrough) => Policy::named(name),
-            (None, Unknown::Error) => return None,
+            (None, UnknownPolicy::Passthrough) => Policy::named(name),
+            (None, UnknownPolicy::Error) => return None,
         };
         Some(Said { policy: Arc::new(policy), version: 1, lever })
     }

@@ -1,4 +1,4 @@
-//! The other half of a lock: whoever keeps what is written under it refuses the fence of a holder that was replaced.
+//! The other half of a lock: whoever keeps what is written under it rejects the fence of a holder that was replaced.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ pub struct Fences(AtomicU64);
 /// Somebody with a higher fence has written since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale {
-    /// The fence that was refused.
+    /// The fence that was rejected.
     pub fence: u64,
     /// The highest one seen.
     pub newest: u64,
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_below_the_highest_seen_is_refused() {
+    fn a_fence_below_the_highest_seen_is_rejected() {
         let fences = Fences::default();
         assert_eq!(fences.check(5), Ok(()));
         assert_eq!(fences.check(5), Ok(()), "the holder writes more than once");

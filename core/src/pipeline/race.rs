@@ -1,10 +1,10 @@
 //! A hedged attempt: copies race it, the first answer wins, the rest are dropped.
 //!
 //! The walk comes here when an attempt is not over after the hedge's delay, so this is the exception and may allocate.
-//! Whoever runs has a time-out of his own, from when he was started; the caller's deadline ends them all.
+//! Whoever runs has a timeout of his own, from when he was started; the caller's deadline ends them all.
 //!
 //! * The first answer wins, be it a "no" of the domain: another copy would say the same.
-//! * A failure or a time-out of one is waited out while others run; of the last who runs, it is the attempt's.
+//! * A failure or a timeout of one is waited out while others run; of the last who runs, it is the attempt's.
 //! * A copy is sent only if the bulkhead has a slot free, the budget allows it and, where the circuit counts attempts,
 //!   the circuit admits it; otherwise this attempt gets no more copies. Each is given back when its copy is over.
 //! * Whoever lost after running longer than the winner took at least that long, and is counted so in the digest. Left
@@ -23,7 +23,7 @@ use self::hold::Hold;
 use super::ride::Ride;
 use crate::call::Classifier;
 use crate::classify::Class;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::hedge::HedgeSpec;
 use crate::kind::Outcome;
 use crate::store::Store;
@@ -200,7 +200,7 @@ impl<'p, 'a, S: Store, Fut> Race<'p, 'a, S, Fut> {
         self.next = None;
         let Some(mut hold) = ride.admits_copy(&self.spec) else { return };
         self.sent += 1;
-        ride.tell(What::Hedge { copy: self.sent, after: self.delay });
+        ride.emit(EventKind::Hedge { copy: self.sent, after: self.delay });
         hold.trace = ride.trace.begin_copy(ride.attempts, ride.stages.timeout, self.sent);
         let running = Box::pin(ride.inside_of(&hold.trace, operation));
         let ends = ride.stages.timeout.and_then(|limit| now.checked_add(limit));

@@ -1,7 +1,7 @@
 //! One call on its way: what it holds, and what is noted about it.
 //!
 //! Everything a stage gave is written down here and given back exactly once: by [`Ride::settle_attempt`] and
-//! [`Ride::settle_call`] when there is an answer, and by dropping the ride when there is none (a refusal further in, a
+//! [`Ride::settle_call`] when there is an answer, and by dropping the ride when there is none (a rejection further in, a
 //! caller that went away at any await, a panic). It is filled in place and never moved, which is half of why a call is
 //! cheap.
 
@@ -23,11 +23,11 @@ use crate::context::{self, Context};
 use crate::decision::{Decision, Verdict};
 use crate::drain::Stay;
 use crate::error::Error;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
 use crate::rate_limit::Level;
-use crate::rejection::{Code, Rejection, Source, UNKNOWN};
+use crate::rejection::{Rejection, RejectionCode, Source, UNKNOWN};
 use crate::retry::nested::Mark;
 use crate::store::Store;
 
@@ -37,10 +37,10 @@ pub(super) enum Step {
     Go,
     /// After a wait.
     Wait(Duration),
-    /// Refused; [`Ride::refusal`] says why.
+    /// Rejected; [`Ride::rejection`] says why.
     Stop,
     /// Somebody has to be asked and waited for: a store, or a queue.
-    Ask,
+    AcquireRequest,
 }
 
 impl Step {
@@ -116,8 +116,8 @@ pub(crate) struct Ride<'a, S: Store> {
     pub(super) decided: bool,
     pub(super) stage: Option<Stage>,
     source: Source,
-    /// The last refusal's reason and microseconds to wait; meaningful once there was one.
-    code: Code,
+    /// The last rejection's reason and microseconds to wait; meaningful once there was one.
+    code: RejectionCode,
     wait: u64,
     /// What the rate limit's bucket held; a price of zero where there is none.
     left: Level,
@@ -168,7 +168,7 @@ impl<'a, S: Store> Ride<'a, S> {
             decided: false,
             stage: None,
             source: Source::Local,
-            code: Code::GuardRefused,
+            code: RejectionCode::GuardRejected,
             wait: UNKNOWN,
             left: Level { units: 0, price: 0 },
             started: now,
@@ -227,16 +227,16 @@ impl<'a, S: Store> Ride<'a, S> {
         done
     }
 
-    /// Notes who refused, and why.
+    /// Notes who rejected, and why.
     #[inline]
-    pub(super) fn refuse(&mut self, stage: Stage, code: Code) {
+    pub(super) fn reject(&mut self, stage: Stage, code: RejectionCode) {
         self.stage = Some(stage);
         (self.code, self.wait, self.source) = (code, UNKNOWN, Source::Local);
     }
 
-    /// Why the call or its last attempt was refused.
+    /// Why the call or its last attempt was rejected.
     #[inline]
-    pub(super) fn refusal<E>(&self) -> Error<E> {
+    pub(super) fn rejection<E>(&self) -> Error<E> {
         Error::Rejected(Rejection::by(self.stages.name, self.code, self.wait, self.source))
     }
 
@@ -249,19 +249,19 @@ impl<'a, S: Store> Ride<'a, S> {
     #[inline]
     pub(super) fn tell_change(&self, change: Option<Transition>) {
         if let Some(change) = change {
-            self.tell(What::Transition(change));
+            self.emit(EventKind::Transition(change));
         }
     }
 
-    pub(super) fn tell(&self, what: What<'_>) {
+    pub(super) fn emit(&self, kind: EventKind<'_>) {
         let _in_call = self.trace.enter_call();
-        self.stages.observers.tell(&self.stages.key, what);
+        self.stages.observers.emit(&self.stages.key, kind);
     }
 
     /// The record of the call so far.
     pub(crate) fn decision(&self, rejection: Option<&Rejection>) -> Decision {
         Decision {
-            verdict: if self.attempts > 0 { Verdict::Admitted } else { Verdict::Refused },
+            verdict: if self.attempts > 0 { Verdict::Admitted } else { Verdict::Rejected },
             stage: self.stage,
             reason: rejection.map(Rejection::code),
             source: self.source,
@@ -290,7 +290,7 @@ impl<'a, S: Store> Ride<'a, S> {
             let outcome = self.outcome;
             let guarded = matches!(self.stages.circuit, Circuit::Breaker { .. });
             self.trace.end(outcome, kind, decision, guarded);
-            self.tell(What::Finished { outcome, kind, decision });
+            self.emit(EventKind::Finished { outcome, kind, decision });
         }
     }
 }

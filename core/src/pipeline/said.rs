@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::breaker::BreakerSpec;
-use crate::levers::{Force, LeverSpec};
+use crate::breaker::{BreakerSpec, Override};
+use crate::levers::LeverSpec;
 use crate::policy::Policy;
 
 /// What a route is told to do: its policy, in which version, and the lever above it.
@@ -27,10 +27,10 @@ impl Said {
     /// The breaker. What it inherits from the rest of the policy it has from the policy as written: a lever holds here
     /// only, and must not change the numbers of a circuit that others share.
     pub(in crate::pipeline) fn breaker(&self) -> Option<BreakerSpec> {
-        self.policy.complete_breaker().filter(|_| self.force() != Some(Force::Closed))
+        self.policy.complete_breaker().filter(|_| self.force() != Some(Override::Closed))
     }
 
-    pub(in crate::pipeline) fn force(&self) -> Option<Force> {
+    pub(in crate::pipeline) fn force(&self) -> Option<Override> {
         self.lever.as_ref()?.force
     }
 }

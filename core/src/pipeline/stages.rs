@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::said::Said;
 use super::trace::Traced;
 use super::watch::Watch;
-use crate::breaker::{BreakerSpec, Count};
+use crate::breaker::{BreakerSpec, CountBy, Override};
 use crate::budget::Budget;
 use crate::bulkhead::{Bulkhead, BulkheadSpec};
 use crate::clock::{Clock, Time};
@@ -18,7 +18,7 @@ use crate::event::Observers;
 use crate::guard::{Guard, Guards};
 use crate::hedge::HedgeSpec;
 use crate::key::{StateKey, intern};
-use crate::levers::{Force, LeverSpec};
+use crate::levers::LeverSpec;
 use crate::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
 use crate::retry::RetrySpec;
 use crate::rng::Rng;
@@ -81,7 +81,7 @@ pub(crate) struct Slots {
 /// What watches outcomes. Breaker and throttle exclude each other.
 pub(crate) enum Circuit<S: Store> {
     None,
-    Breaker { breaker: Arc<S::Breaker>, count: Count },
+    Breaker { breaker: Arc<S::Breaker>, count: CountBy },
     Throttle(ThrottleSpec),
 }
 
@@ -220,7 +220,7 @@ impl<S: Store> Stages<S> {
             bulkhead,
             timeout: policy.timeout,
             guards: PlacedGuards::new(&policy.guards),
-            shut: said.force() == Some(Force::Open),
+            shut: said.force() == Some(Override::Open),
             key,
             version: said.version,
             policy: said.policy.clone(),
@@ -250,18 +250,18 @@ impl<S: Store> Stages<S> {
 
     /// Whether the circuit counts these. A throttle counts calls.
     #[inline]
-    pub(crate) fn counts(&self, what: Count) -> bool {
+    pub(crate) fn counts(&self, what: CountBy) -> bool {
         match &self.circuit {
             Circuit::None => false,
             Circuit::Breaker { count, .. } => *count == what,
-            Circuit::Throttle(_) => what == Count::Calls,
+            Circuit::Throttle(_) => what == CountBy::Calls,
         }
     }
 
     /// The circuit to ask after so many attempts.
     #[inline]
     pub(crate) fn circuit_for(&self, attempts: u32) -> &Circuit<S> {
-        let asked = attempts == 0 || self.counts(Count::Attempts);
+        let asked = attempts == 0 || self.counts(CountBy::Attempts);
         if asked { &self.circuit } else { &Circuit::None }
     }
 }

@@ -15,11 +15,11 @@ use super::{Current, Terms};
 use crate::call::Classifier;
 use crate::classify::Class;
 use crate::error::Error;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::hedge::HedgeSpec;
 use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
-use crate::rejection::Code;
+use crate::rejection::RejectionCode;
 use crate::store::Store;
 use crate::timeout::{Elapsed, Timer, poll_within};
 
@@ -51,14 +51,14 @@ where
         let result = 'call: {
             // 1 gate: a call that is late already must not take anything from anybody.
             if !ride.passes_gate() {
-                break 'call Err(ride.refusal());
+                break 'call Err(ride.rejection());
             }
 
-            // 2 admit: cheap and certain refusals first, then what has to be held. Whatever a later stage refuses, the
+            // 2 admit: cheap and certain rejections first, then what has to be held. Whatever a later stage rejects, the
             //   earlier ones get back, because dropping the ride gives it back.
             if let Some(limit) = &stages.rate_limit {
                 let mut step = ride.takes_now(limit);
-                if step == Step::Ask {
+                if step == Step::AcquireRequest {
                     let ask = ride.ask(limit);
                     let within = ride.time_left();
                     let mut asking = pin!(stages.store.acquire(&limit.bucket, ride.now, ask));
@@ -77,15 +77,15 @@ where
                     ride.waited();
                 }
                 if step == Step::Stop {
-                    break 'call Err(ride.refusal());
+                    break 'call Err(ride.rejection());
                 }
             }
             if !ride.passes_guards(Place::BeforeBulkhead) {
-                break 'call Err(ride.refusal());
+                break 'call Err(ride.rejection());
             }
             if let Some(slots) = &stages.bulkhead {
                 let mut step = ride.enters(slots);
-                if step == Step::Ask {
+                if step == Step::AcquireRequest {
                     let within = ride.patience();
                     let poll = |cx: &mut task::Context<'_>| {
                         let polled = poll_within(&mut timer, within, cx, |cx| ride.poll_seat(slots, cx));
@@ -97,11 +97,11 @@ where
                     step = ride.sits_down(slots, heard);
                 }
                 if step == Step::Stop {
-                    break 'call Err(ride.refusal());
+                    break 'call Err(ride.rejection());
                 }
             }
             if !ride.passes_guards(Place::BeforeCircuit) {
-                break 'call Err(ride.refusal());
+                break 'call Err(ride.rejection());
             }
 
             // 3 attempt, as often as the policy says. The circuit is asked for the call, or for each attempt.
@@ -111,7 +111,7 @@ where
                 let stage_before = ride.stage;
                 let admitted = {
                     let mut step = ride.passes_now();
-                    if let (Step::Ask, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
+                    if let (Step::AcquireRequest, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
                         let within = ride.time_left();
                         let mut asking = pin!(stages.store.admit(breaker, ride.now));
                         let poll = |cx: &mut task::Context<'_>| {
@@ -134,7 +134,7 @@ where
                     break 'call match last {
                         None => {
                             ride.cancel_attempt_guards();
-                            Err(ride.refusal())
+                            Err(ride.rejection())
                         }
                         // The error of the attempt before says more than why there was no other.
                         Some(error) => {
@@ -186,7 +186,7 @@ where
                             return end(&mut ride, Ok(value));
                         }
                         Ok(result) => (result.map_err(Error::Inner), next),
-                        Err(Elapsed) => (Err(ride.refusal()), next),
+                        Err(Elapsed) => (Err(ride.rejection()), next),
                     }
                 };
                 timer.disarm();
@@ -238,7 +238,7 @@ impl<S: Store> Ride<'_, S> {
         }
     }
 
-    /// The attempt gets its own time-out, or what is left of the caller's time if that is less.
+    /// The attempt gets its own timeout, or what is left of the caller's time if that is less.
     #[cold]
     fn has_time(&mut self) -> bool {
         let left = self.time_left().unwrap_or(Duration::MAX);
@@ -247,7 +247,7 @@ impl<S: Store> Ride<'_, S> {
             self.limit = Some(left);
         }
         if left.is_zero() {
-            self.refuse(Stage::Deadline, Code::DeadlineExceeded);
+            self.reject(Stage::Deadline, RejectionCode::DeadlineExceeded);
         }
         !left.is_zero()
     }
@@ -255,7 +255,7 @@ impl<S: Store> Ride<'_, S> {
     /// The caller's time ran out while a store was being asked.
     #[cold]
     fn is_late(&mut self) -> Step {
-        self.refuse(Stage::Deadline, Code::DeadlineExceeded);
+        self.reject(Stage::Deadline, RejectionCode::DeadlineExceeded);
         Step::Stop
     }
 
@@ -283,22 +283,22 @@ impl<S: Store> Ride<'_, S> {
     fn cut_off(&mut self) -> Class {
         if self.is_cancelled() {
             self.by_deadline = true; // not the dependency's doing
-            return Class::from(Code::Draining.kind());
+            return Class::from(RejectionCode::Draining.kind());
         }
         let (stage, code) = if self.by_deadline {
-            (Stage::Deadline, Code::DeadlineExceeded)
+            (Stage::Deadline, RejectionCode::DeadlineExceeded)
         } else {
             self.tell_timeout();
-            (Stage::Timeout, Code::AttemptTimeout)
+            (Stage::Timeout, RejectionCode::AttemptTimeout)
         };
-        self.refuse(stage, code);
+        self.reject(stage, code);
         Class::from(code.kind())
     }
 
     #[cold]
     pub(super) fn tell_timeout(&self) {
         let (attempt, limit) = (self.attempts, self.stages.timeout.unwrap_or_default());
-        self.tell(What::AttemptTimeout { attempt, limit });
+        self.emit(EventKind::AttemptTimeout { attempt, limit });
     }
 
     /// The wait before the next attempt; none if this one is final.
@@ -325,17 +325,17 @@ impl<S: Store> Ride<'_, S> {
         // A wait that would outlive the caller is pointless: the real error now is worth more.
         let patience = self.time_left().unwrap_or(LONGEST_UNBOUNDED_WAIT.max(spec.backoff.max));
         if delay > patience || delay == patience && self.context.deadline().is_some() {
-            self.tell(What::RetryAbandoned { delay });
+            self.emit(EventKind::RetryAbandoned { delay });
             return None;
         }
         if let Some(budget) = &spec.budget
             && !stages.kept.retry_budget.withdraw(self.ended, budget)
         {
-            self.tell(What::RetryBudgetExhausted);
+            self.emit(EventKind::RetryBudgetExhausted);
             return None;
         }
         (self.decided, self.hedge_won) = (false, false);
-        self.tell(What::Retry { attempt: self.attempts, delay, kind });
+        self.emit(EventKind::Retry { attempt: self.attempts, delay, kind });
         Some(delay)
     }
 }

@@ -12,7 +12,7 @@ use super::stages::{Circuit, Stages};
 use crate::breaker::LatencyTrip;
 use crate::bulkhead::Completion;
 use crate::clock::{Time, micros};
-use crate::event::What;
+use crate::event::EventKind;
 use crate::hedge::HedgeSpec;
 use crate::key::StateKey;
 use crate::kind::Outcome;
@@ -72,7 +72,7 @@ impl<S: Store> Stages<S> {
         if let Some(slots) = self.bulkhead.as_ref().filter(|slots| slots.learns) {
             let done = Completion { now, latency, outcome, in_use: slots.bulkhead.in_use() };
             if let Some(change) = slots.bulkhead.observe(&done, &self.clock) {
-                self.observers.tell(&self.key, What::LimitLowered(change));
+                self.observers.emit(&self.key, EventKind::LimitLowered(change));
             }
         }
     }
@@ -110,14 +110,14 @@ impl<S: Store> Stages<S> {
         if let (Some(trip), Circuit::Breaker { breaker, .. }) = (watch.trip, &self.circuit) {
             let value = self.store.quantile(&watch.digest, now, trip.quantile);
             if let Some(change) = self.store.observe_quantile(breaker, now, value) {
-                self.observers.tell(&self.key, What::Transition(change));
+                self.observers.emit(&self.key, EventKind::Transition(change));
             }
         }
         if let (Some(quantile), Some(slots)) = (watch.limit_quantile, &self.bulkhead) {
             let since = slots.bulkhead.measured_since();
             let value = self.store.quantile_since(&watch.digest, now, since, quantile);
             if let Some(change) = slots.bulkhead.judge(now, value, &self.clock) {
-                self.observers.tell(&self.key, What::LimitLowered(change));
+                self.observers.emit(&self.key, EventKind::LimitLowered(change));
             }
         }
         if let (Some(quantile), Some(spec)) = (watch.hedge_quantile, &self.hedge) {

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_numbers_are_refused_wherever_they_stand() {
+    fn nonsense_numbers_are_rejected_wherever_they_stand() {
         for ratio in [f64::NAN, f64::INFINITY, -0.1, 0.0, 1.1] {
             let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(ratio));
             assert_eq!(paths(&policy), ["policies.p.breaker.failure_ratio"], "{ratio}");

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use super::{DeadlineSpec, OnDegraded, Policy};
-use crate::breaker::{BreakerSpec, Count, RampSpec};
+use crate::breaker::{BreakerSpec, CountBy, Override, RampSpec};
 use crate::budget::BudgetSpec;
 use crate::bulkhead::{AdaptiveSpec, BulkheadSpec, GradientSpec};
 use crate::hedge::HedgeSpec;
 use crate::kind::Kinds;
-use crate::levers::{Force, LeverSpec};
+use crate::levers::LeverSpec;
 use crate::rate_limit::RateLimitSpec;
 use crate::retry::RetrySpec;
 use crate::retry::backoff::{Backoff, Curve, Jitter};
@@ -59,11 +59,7 @@ impl LeverSpec {
     pub fn values(&self) -> Vec<(String, String)> {
         let mut list = List::default();
         let Self { force, hedging, retries, max_concurrency, reason } = self;
-        let force = force.map(|force| match force {
-            Force::Open => "open",
-            Force::Closed => "closed",
-        });
-        list.optional("force", force);
+        list.optional("force", force.map(Override::name));
         list.plain("hedging", hedging);
         list.plain("retries", retries);
         list.optional("max_concurrency", *max_concurrency);
@@ -219,8 +215,8 @@ impl List {
             list.plain("steps", steps);
         });
         let count = match count {
-            Count::Calls => "calls",
-            Count::Attempts => "attempts",
+            CountBy::Calls => "calls",
+            CountBy::Attempts => "attempts",
         };
         self.text("count", count);
     }

@@ -23,12 +23,12 @@ fn it_starts_full_and_then_gives_the_rate() {
 }
 
 #[test]
-fn a_refusal_says_when_to_come_back_and_is_right() {
+fn a_rejection_says_when_to_come_back_and_is_right() {
     let rate = Rate::of(&RateLimitSpec::new(3, Duration::from_secs(1)).burst(1));
     let mut bucket = Bucket::full(at(0), rate);
     assert!(take(&mut bucket, at(0), rate));
-    let refused = bucket.take(at(0), rate, 1, Duration::ZERO);
-    assert_eq!(refused, Take::Refused { until: at(333_334) });
+    let rejected = bucket.take(at(0), rate, 1, Duration::ZERO);
+    assert_eq!(rejected, Take::Rejected { until: at(333_334) });
     assert!(!take(&mut bucket, at(333_333), rate));
     assert!(take(&mut bucket, at(333_334), rate));
 }
@@ -50,15 +50,15 @@ fn waiting_calls_are_served_in_order_one_gap_apart() {
     let patience = Duration::from_millis(250);
     let waits = [(); 4].map(|()| bucket.take(at(0), rate, 1, patience));
     let after = |millis| Take::Granted { wait: Duration::from_millis(millis) };
-    let refused = Take::Refused { until: at(300_000) };
-    assert_eq!(waits, [after(0), after(100), after(200), refused]);
+    let rejected = Take::Rejected { until: at(300_000) };
+    assert_eq!(waits, [after(0), after(100), after(200), rejected]);
 }
 
 #[test]
-fn a_cost_above_the_burst_is_refused_for_good() {
+fn a_cost_above_the_burst_is_rejected_for_good() {
     let rate = Rate::of(&RateLimitSpec::per_second(10));
     let never = Bucket::full(at(0), rate).take(at(0), rate, 11, Duration::from_secs(60));
-    assert_eq!(never, Take::Refused { until: Time::NEVER });
+    assert_eq!(never, Take::Rejected { until: Time::NEVER });
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn nobody_queues_beyond_what_can_be_counted() {
     assert!(matches!(bucket.take(at(0), rate, 1_000_000, forever), Take::Granted { .. }));
     assert!(matches!(bucket.take(at(0), rate, 1_000_000, forever), Take::Granted { .. }));
     let owed = bucket.level(rate);
-    let refused = bucket.take(at(0), rate, 1_000_000, forever);
-    assert_eq!(refused, Take::Refused { until: at(2_000_000 * 3_600_000_000) });
+    let rejected = bucket.take(at(0), rate, 1_000_000, forever);
+    assert_eq!(rejected, Take::Rejected { until: at(2_000_000 * 3_600_000_000) });
     assert_eq!(bucket.level(rate), owed);
 }
 

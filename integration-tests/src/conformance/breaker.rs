@@ -11,10 +11,10 @@ mod tripping;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, BreakerView, Forced, Phase, Sample, Seen, Ticket, Transition};
+use phalanx_core::breaker::{BreakerSpec, BreakerView, Override, Phase, Sample, Seen, Ticket, Transition};
 use phalanx_core::key::StateKey;
 use phalanx_core::kind::Outcome;
-use phalanx_core::rejection::{Code, Source};
+use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{BreakerStore, Store};
 
 pub use self::admitting::*;
@@ -23,7 +23,7 @@ pub use self::operating::*;
 pub use self::recording::*;
 pub use self::tripping::*;
 use super::{MICRO, SECOND, advance_to_edge, keys_that_look_alike};
-use crate::answer::{Refusal, answered, passed};
+use crate::answer::{Rejection, answered, passed};
 use crate::bed::Bed;
 
 const BREAK: Duration = Duration::from_secs(30);
@@ -36,11 +36,11 @@ const FIRST_OPEN: u64 = 2;
 const FIRST_HALF_OPEN: u64 = 3;
 const SECOND_CLOSED: u64 = 4;
 
-const fn circuit_open(retry_after: Duration) -> Refusal {
-    (Code::CircuitOpen, Some(retry_after))
+const fn circuit_open(retry_after: Duration) -> Rejection {
+    (RejectionCode::CircuitOpen, Some(retry_after))
 }
 
-const NO_PLACE: Refusal = (Code::ProbeQuota, None);
+const NO_PLACE: Rejection = (RejectionCode::ProbeQuota, None);
 
 /// Trips when half of ten calls or more failed.
 fn ratio() -> BreakerSpec {
@@ -55,7 +55,7 @@ fn brittle() -> BreakerSpec {
 /// A circuit that has seen nothing.
 const FRESH: BreakerView = BreakerView {
     phase: Phase::Closed,
-    forced: None,
+    overridden: None,
     epoch: FIRST_CLOSED,
     calls: 0,
     failures: 0,
@@ -95,7 +95,7 @@ struct Fleet<B: Bed> {
 /// What an ask came to: whether the call may pass, what asking changed, and whose word it was.
 #[derive(Debug)]
 struct Asked {
-    passed: Result<Ticket, Refusal>,
+    passed: Result<Ticket, Rejection>,
     transition: Option<Transition>,
     source: Source,
 }
@@ -183,8 +183,8 @@ impl<B: Bed> Fleet<B> {
         }
     }
 
-    async fn force(&self, by: &Replica<B>, forced: Option<Forced>) {
-        by.store.force(&by.circuit, forced).await;
+    async fn force(&self, by: &Replica<B>, overridden: Option<Override>) {
+        by.store.force(&by.circuit, overridden).await;
         self.bed.settle().await;
     }
 
@@ -225,12 +225,12 @@ impl<B: Bed> Replica<B> {
     async fn ask(&self) -> Asked {
         let now = self.store.clock().now();
         let (answer, transition) = answered(&self.store, &self.circuit, now).await;
-        let known = [B::SOURCE, Source::Forced, Source::Shadow];
+        let known = [B::SOURCE, Source::Override, Source::Shadow];
         assert!(known.contains(&answer.source), "the store under test must answer itself: {answer:?}");
         Asked { passed: passed(answer.admission, now), transition, source: answer.source }
     }
 
-    async fn admit(&self) -> Result<Ticket, Refusal> {
+    async fn admit(&self) -> Result<Ticket, Rejection> {
         self.ask().await.passed
     }
 

@@ -39,7 +39,7 @@ pub async fn a_free_lock_is_taken_for_its_ttl<B: Bed>() {
     assert_eq!(left(ask::<B>(&b, "l", "b").await), Some(MICRO));
 }
 
-pub async fn a_lock_that_is_held_is_refused_with_the_time_left<B: Bed>() {
+pub async fn a_lock_that_is_held_is_rejected_with_the_time_left<B: Bed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let fence = take::<B>(&a, "l", "a").await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
-use phalanx_core::store::{Ask, Level, RateLimitStore, Store};
+use phalanx_core::store::{AcquireRequest, Level, RateLimitStore, Store};
 
 use super::{MICRO, SECOND, keys_that_look_alike};
 use crate::answer::{Took, acquired};
@@ -75,7 +75,7 @@ impl<B: Bed> Replica<B> {
 
     async fn ask(&self, cost: u32, max_wait: Duration) -> Asked {
         let now = self.store.clock().now();
-        let grant = acquired(&self.store, &self.bucket, now, Ask { cost, max_wait }).await;
+        let grant = acquired(&self.store, &self.bucket, now, AcquireRequest { cost, max_wait }).await;
         assert_eq!(grant.source, B::SOURCE, "the store under test must answer itself");
         Asked { take: Took::of(grant.take, now), left: grant.left }
     }
@@ -160,7 +160,7 @@ pub async fn permits_come_back_at_the_declared_rate<B: Bed>() {
     assert_eq!(fleet.one.permits().await, 3, "never more than the burst");
 }
 
-pub async fn an_empty_bucket_refuses_and_says_when_to_come_back<B: Bed>() {
+pub async fn an_empty_bucket_rejects_and_says_when_to_come_back<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(3).burst(1)).await;
     assert_eq!(fleet.one.take().await, AT_ONCE);
     assert_eq!(fleet.two.take().await, not_before(333_334 * MICRO));
@@ -170,13 +170,13 @@ pub async fn an_empty_bucket_refuses_and_says_when_to_come_back<B: Bed>() {
     assert_eq!(fleet.two.take().await, AT_ONCE, "what it said is true");
 }
 
-pub async fn a_refusal_takes_nothing<B: Bed>() {
+pub async fn a_rejection_takes_nothing<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
     fleet.one.ask(7, Duration::ZERO).await;
     for replica in [&fleet.one, &fleet.two, &fleet.one] {
-        let refused = replica.ask(4, Duration::ZERO).await;
-        assert_eq!(refused.take, not_before(SECOND / 10));
-        assert_eq!(refused.left, Level { units: 300_000, price: 100_000 });
+        let rejected = replica.ask(4, Duration::ZERO).await;
+        assert_eq!(rejected.take, not_before(SECOND / 10));
+        assert_eq!(rejected.left, Level { units: 300_000, price: 100_000 });
     }
     assert_eq!(fleet.two.ask(3, Duration::ZERO).await.take, AT_ONCE);
 }
@@ -191,7 +191,7 @@ pub async fn a_cost_takes_that_many_permits<B: Bed>() {
     assert_eq!((third.take, third.left.permits()), (not_before(SECOND / 5), 2));
 }
 
-pub async fn a_cost_above_the_burst_is_refused_for_good<B: Bed>() {
+pub async fn a_cost_above_the_burst_is_rejected_for_good<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10).burst(5)).await;
     let never = Took::Nothing(None);
     assert_eq!(fleet.one.ask(6, Duration::ZERO).await.take, never);
@@ -214,7 +214,7 @@ pub async fn waiters_are_served_in_the_order_they_came<B: Bed>() {
     assert_eq!(two.take().await, not_before(SECOND / 10), "what came is the waiters', not the newcomer's");
 }
 
-pub async fn a_wait_longer_than_allowed_is_refused<B: Bed>() {
+pub async fn a_wait_longer_than_allowed_is_rejected<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10).burst(1)).await;
     assert_eq!(fleet.one.take().await, AT_ONCE);
     let too_long = fleet.two.ask(1, SECOND / 10 - MICRO).await.take;
@@ -281,7 +281,7 @@ pub async fn a_look_takes_nothing<B: Bed>() {
 pub async fn what_is_known_of_a_bucket_is_what_the_last_call_left<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
     let known = |replica: &Replica<B>| {
-        let level = replica.store.known_level(&replica.bucket, replica.store.clock().now());
+        let level = replica.store.cached_level(&replica.bucket, replica.store.clock().now());
         level.map(Level::permits)
     };
     for left in [9, 8, 7] {

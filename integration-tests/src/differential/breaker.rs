@@ -4,13 +4,13 @@ use std::any::type_name;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{Breaker, BreakerSpec, BreakerView, Forced, Sample, Ticket, Transition};
+use phalanx_core::breaker::{Breaker, BreakerSpec, BreakerView, Override, Sample, Ticket, Transition};
 use phalanx_core::clock::Time;
 use phalanx_core::key::StateKey;
 use phalanx_core::store::{BreakerStore, Store};
 
 use super::{Contestant, Playing};
-use crate::answer::{Refusal, answered, passed};
+use crate::answer::{Rejection, answered, passed};
 use crate::bed::{Bed, ORIGIN};
 
 /// What can happen to a circuit. `by` chooses the replica it happens at.
@@ -42,7 +42,7 @@ pub enum Step {
         /// Which replica.
         by: usize,
         /// The word, or none any more.
-        forced: Option<Forced>,
+        overridden: Option<Override>,
     },
     /// An operator's reset.
     Reset {
@@ -64,7 +64,7 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// To a call that wants to pass.
-    Admission(Result<Ticket, Refusal>, Option<Transition>),
+    Admission(Result<Ticket, Rejection>, Option<Transition>),
     /// To an outcome, a quantile or a reset.
     Change(Option<Transition>),
     /// To an outcome or a quantile, where the store cannot know yet: later steps will show it.
@@ -89,7 +89,7 @@ impl super::Reply for Reply {
 struct Out(Vec<Ticket>);
 
 impl Out {
-    fn keep(&mut self, passed: Result<Ticket, Refusal>) {
+    fn keep(&mut self, passed: Result<Ticket, Rejection>) {
         self.0.extend(passed);
     }
 
@@ -129,8 +129,8 @@ impl Machine {
                 None => Reply::Done,
             },
             Step::Quantile { value, .. } => Reply::Change(breaker.observe_quantile(*now, spec, *value, NO_LUCK)),
-            Step::Force { forced, .. } => {
-                breaker.force(*forced);
+            Step::Force { overridden, .. } => {
+                breaker.force(*overridden);
                 Reply::Done
             }
             Step::Reset { .. } => Reply::Change(breaker.reset(*now, spec)),
@@ -213,9 +213,9 @@ impl<B: Bed> OnBed<B> {
                 let (store, circuit, now) = replica(by);
                 told::<B>(store.observe_quantile(circuit, now, *value))
             }
-            Step::Force { by, forced } => {
+            Step::Force { by, overridden } => {
                 let (store, circuit, _) = replica(by);
-                store.force(circuit, *forced).await;
+                store.force(circuit, *overridden).await;
                 Reply::Done
             }
             Step::Reset { by } => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use phalanx_core::clock::Time;
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::{Bucket, Rate, RateLimitSpec};
-use phalanx_core::store::{Ask, Level, RateLimitStore, Store};
+use phalanx_core::store::{AcquireRequest, Level, RateLimitStore, Store};
 
 use super::{Contestant, Playing};
 use crate::answer::{Took, acquired};
@@ -141,7 +141,7 @@ impl<B: Bed> OnBed<B> {
         match step {
             Step::Acquire { by, cost, max_wait } => {
                 let Replica { store, bucket } = self.replica(*by);
-                let ask = Ask { cost: *cost, max_wait: *max_wait };
+                let ask = AcquireRequest { cost: *cost, max_wait: *max_wait };
                 let now = store.clock().now();
                 let grant = acquired(store, bucket, now, ask).await;
                 return Reply::Take(Took::of(grant.take, now), grant.left);

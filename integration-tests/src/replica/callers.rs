@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use phalanx::{Error, Pipeline, ResilienceModule, Source, StoreMode};
+use phalanx::store::StoreMode;
+use phalanx::{Error, Pipeline, ResilienceModule, Source};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
@@ -51,7 +52,7 @@ pub(super) async fn call_for_a_while(ground: Arc<Ground>, load: Arc<Load>, numbe
         let after = typical.filter(|_| number % 2 == 1).map(spin);
         losses.note(&entry);
         ground.ledger.enter(&entry, before.or(after));
-        if load.until_refused && entry.refused.is_some() {
+        if load.until_rejected && entry.rejected.is_some() {
             return;
         }
         in_a_row = if entry.alone { in_a_row + 1 } else { load.in_a_row };
@@ -104,7 +105,7 @@ async fn call<'a>(ground: &Ground, pipeline: &Pipeline, route: &'a str) -> Entry
     let departed = Some(departed.into_inner()).filter(|at| *at > 0).map(Moment::from_nanos);
     Entry {
         route,
-        refused: answer.as_ref().err().and_then(Error::rejection).map(|rejection| rejection.code()),
+        rejected: answer.as_ref().err().and_then(Error::rejection).map(|rejection| rejection.code()),
         source: decision.source,
         probe: decision.probe,
         failed: answer.is_err() && departed.is_some(),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use phalanx::{Event, Observer, Phase, What};
+use phalanx::describe::Phase;
+use phalanx::{Event, EventKind, Observer};
 use serde::{Deserialize, Serialize};
 
 use super::moment::Moment;
@@ -15,7 +16,7 @@ pub struct Told {
     /// When.
     pub at: Moment,
     /// What.
-    pub what: Heard,
+    pub kind: Heard,
 }
 
 /// What a test wants to know of.
@@ -31,7 +32,7 @@ pub enum Heard {
         /// How long it was away.
         outage: Duration,
         /// Calls decided in its place.
-        decided_locally: u64,
+        degraded_decisions: u64,
     },
     /// Redis lost what it held.
     StateLost,
@@ -88,20 +89,20 @@ impl Ear {
 impl Observer for Ear {
     fn on_event(&self, event: &Event<'_>) {
         let route = || event.key.and_then(|key| key.route()).unwrap_or_default().to_owned();
-        let what = match event.what {
-            What::StoreDegraded { reason } => Heard::Degraded { reason: reason.to_owned() },
-            What::StoreRecovered { outage, decided_locally } => Heard::Recovered { outage, decided_locally },
-            What::StateLost => Heard::StateLost,
-            What::StateRepaired => Heard::StateRepaired,
-            What::ConfigMismatch => Heard::ConfigMismatch,
-            What::Replicas { live } => Heard::Replicas { live },
-            What::Transition(change) => match change.to {
+        let what = match event.kind {
+            EventKind::StoreDegraded { reason } => Heard::Degraded { reason: reason.to_owned() },
+            EventKind::StoreRecovered { outage, degraded_decisions } => Heard::Recovered { outage, degraded_decisions },
+            EventKind::StateLost => Heard::StateLost,
+            EventKind::StateRepaired => Heard::StateRepaired,
+            EventKind::ConfigMismatch => Heard::ConfigMismatch,
+            EventKind::Replicas { live } => Heard::Replicas { live },
+            EventKind::Transition(change) => match change.to {
                 Phase::Open => Heard::Opened { route: route() },
                 Phase::HalfOpen => Heard::HalfOpened { route: route() },
                 Phase::Closed => Heard::Closed { route: route() },
             },
             _ => return,
         };
-        self.0.lock().push(Told { at: Moment::now(), what });
+        self.0.lock().push(Told { at: Moment::now(), kind: what });
     }
 }

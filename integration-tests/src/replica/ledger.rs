@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use phalanx::{Code, Source};
+use phalanx::{RejectionCode, Source};
 use serde::{Deserialize, Serialize};
 
 use super::moment::Moment;
@@ -15,19 +15,19 @@ use super::starvation;
 pub struct Tally {
     /// Calls let through, by whose state that was decided on (`fleet`, `degraded`, …).
     pub admitted: BTreeMap<String, u64>,
-    /// Calls refused, by code and by whose state that was decided on.
-    pub refused: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Calls rejected, by code and by whose state that was decided on.
+    pub rejected: BTreeMap<String, BTreeMap<String, u64>>,
     /// When the first was let through, and the last.
     pub first_admitted: Option<Moment>,
     /// See above.
     pub last_admitted: Option<Moment>,
     /// When each route was last let through.
     pub last_admitted_on: BTreeMap<String, Moment>,
-    /// When each route was first refused.
-    pub first_refused: BTreeMap<String, Moment>,
+    /// When each route was first rejected.
+    pub first_rejected: BTreeMap<String, Moment>,
     /// When the dependency first failed, on each route.
     pub first_failed: BTreeMap<String, Moment>,
-    /// When trial calls were at the dependency.
+    /// When probes were at the dependency.
     pub probes: Vec<Span>,
     /// Since when calls are there that have not come back.
     pub at_dependency: Vec<Moment>,
@@ -63,25 +63,25 @@ impl Tally {
         self.admitted.get(source.name()).copied().unwrap_or(0)
     }
 
-    /// Calls refused for this reason, whoever said so.
-    pub fn refused(&self, code: Code) -> u64 {
-        self.refused.get(code.name()).map_or(0, |sources| sources.values().sum())
+    /// Calls rejected for this reason, whoever said so.
+    pub fn rejected(&self, code: RejectionCode) -> u64 {
+        self.rejected.get(code.name()).map_or(0, |sources| sources.values().sum())
     }
 
     /// Calls decided on this word, either way.
     pub fn decided_by(&self, source: Source) -> u64 {
-        let refused = self.refused.values().filter_map(|sources| sources.get(source.name()));
-        self.admitted_by(source) + refused.sum::<u64>()
+        let rejected = self.rejected.values().filter_map(|sources| sources.get(source.name()));
+        self.admitted_by(source) + rejected.sum::<u64>()
     }
 
     /// All calls that are over.
     pub fn calls(&self) -> u64 {
-        self.admitted() + self.refused.values().flat_map(BTreeMap::values).sum::<u64>()
+        self.admitted() + self.rejected.values().flat_map(BTreeMap::values).sum::<u64>()
     }
 
-    /// The reasons for which calls were refused.
+    /// The reasons for which calls were rejected.
     pub fn reasons(&self) -> Vec<&str> {
-        self.refused.keys().map(String::as_str).collect()
+        self.rejected.keys().map(String::as_str).collect()
     }
 }
 
@@ -146,7 +146,7 @@ impl Waits {
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     pub(super) route: &'a str,
-    pub(super) refused: Option<Code>,
+    pub(super) rejected: Option<RejectionCode>,
     pub(super) source: Source,
     pub(super) probe: bool,
     pub(super) failed: bool,
@@ -161,7 +161,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// When its operation was started, or it was refused.
+    /// When its operation was started, or it was rejected.
     pub(super) fn decided(&self) -> Moment {
         self.departed.unwrap_or(self.ended)
     }
@@ -180,7 +180,7 @@ pub(super) struct Ledger(Mutex<Pages>);
 struct Pages {
     tally: Tally,
     admitted: HashMap<Source, u64>,
-    refused: HashMap<(Code, Source), u64>,
+    rejected: HashMap<(RejectionCode, Source), u64>,
     asking: Vec<Duration>,
     alone: Vec<Duration>,
     alone_on_processor: Vec<Duration>,
@@ -254,9 +254,9 @@ impl Ledger {
             if entry.failed {
                 note_first(&mut tally.first_failed, entry);
             }
-        } else if let Some(code) = entry.refused {
-            *pages.refused.entry((code, entry.source)).or_default() += 1;
-            note_first(&mut tally.first_refused, entry);
+        } else if let Some(code) = entry.rejected {
+            *pages.rejected.entry((code, entry.source)).or_default() += 1;
+            note_first(&mut tally.first_rejected, entry);
         }
         if entry.alone {
             pages.alone.push(entry.wait());
@@ -308,8 +308,8 @@ impl Pages {
         for (source, count) in &self.admitted {
             tally.admitted.insert(source.name().to_owned(), *count);
         }
-        for ((code, source), count) in &self.refused {
-            let sources = tally.refused.entry(code.name().to_owned()).or_default();
+        for ((code, source), count) in &self.rejected {
+            let sources = tally.rejected.entry(code.name().to_owned()).or_default();
             sources.insert(source.name().to_owned(), *count);
         }
         tally

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use phalanx::{ModuleBuilder, Policy, RedisSource, ResilienceModule};
+use phalanx::store::RedisConnection;
+use phalanx::{ModuleBuilder, Policy, ResilienceModule};
 use serde::{Deserialize, Serialize};
 
 use super::dependency::Behaviour;
@@ -88,7 +89,7 @@ impl Setup {
     /// The module, being put together.
     pub fn module(&self) -> ModuleBuilder {
         let client = |url: &str| redis::Client::open(url).expect("a URL of Redis");
-        let mut source = RedisSource::from(client(&self.url));
+        let mut source = RedisConnection::from(client(&self.url));
         if let Some(url) = &self.push_url {
             source = source.with_push(client(url));
         }
@@ -131,7 +132,7 @@ pub struct Load {
     pub(super) lasting: Duration,
     /// How many calls each makes at most.
     pub(super) calls: u64,
-    pub(super) until_refused: bool,
+    pub(super) until_rejected: bool,
     /// Whether all come in the same moment, and not spread over their pause.
     pub(super) at_once: bool,
     /// Calls that each makes in a row, without a pause, while Redis is not asked.
@@ -150,7 +151,7 @@ impl Load {
             pause: Duration::ZERO,
             lasting: Duration::from_secs(60),
             calls: 1,
-            until_refused: false,
+            until_rejected: false,
             at_once: false,
             in_a_row: 1,
             starving: None,
@@ -183,10 +184,10 @@ impl Load {
         self
     }
 
-    /// Each ends with the first refusal.
+    /// Each ends with the first rejection.
     #[must_use]
-    pub fn until_refused(mut self) -> Self {
-        self.until_refused = true;
+    pub fn until_rejected(mut self) -> Self {
+        self.until_rejected = true;
         self
     }
 
@@ -250,12 +251,12 @@ pub struct Report {
 impl Report {
     /// When observers were told something, each time.
     pub fn moments(&self, wanted: impl Fn(&Heard) -> bool) -> Vec<Moment> {
-        self.told.iter().filter(|told| wanted(&told.what)).map(|told| told.at).collect()
+        self.told.iter().filter(|told| wanted(&told.kind)).map(|told| told.at).collect()
     }
 
     /// The reasons of all outages that were told, in order.
     pub fn outages(&self) -> Vec<&str> {
-        self.told.iter().filter_map(|told| told.what.reason()).collect()
+        self.told.iter().filter_map(|told| told.kind.reason()).collect()
     }
 
     /// How many outages were told to be over.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use phalanx::{Pipeline, ResilienceModule, StoreMode};
+use phalanx::store::StoreMode;
+use phalanx::{Pipeline, ResilienceModule};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 

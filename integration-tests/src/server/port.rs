@@ -1,7 +1,7 @@
 //! Ports of our own: free, and still ours while nobody listens on them.
 //!
 //! A server that is killed and started again must find its port free, and clients that dial it meanwhile must be
-//! refused. Hence two rules. Ports lie below the range from which the kernel takes ports for outgoing connections;
+//! rejected. Hence two rules. Ports lie below the range from which the kernel takes ports for outgoing connections;
 //! above it, a client that keeps dialling a dead server can be given that very port and connect to itself. And a port
 //! is held by a UDP socket on the same number: TCP does not see it, every other test process does.
 

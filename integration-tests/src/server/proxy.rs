@@ -29,7 +29,7 @@ use super::port::Port;
 pub struct Proxy {
     port: Port,
     shared: Arc<Shared>,
-    /// The task that owns the listener; none while connections are refused.
+    /// The task that owns the listener; none while connections are rejected.
     accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -135,8 +135,8 @@ impl Proxy {
         gone.expect("the sender is ours");
     }
 
-    /// Nobody listens any more when this returns: dialling is refused, existing connections go on.
-    pub async fn refuse(&self) {
+    /// Nobody listens any more when this returns: dialling is rejected, existing connections go on.
+    pub async fn reject(&self) {
         if let Some(task) = self.accepting.lock().await.take() {
             task.abort();
             let _ = task.await;

@@ -152,7 +152,7 @@ impl Spawned {
         self.process().cont();
     }
 
-    /// SIGKILL: gone without a word; its port refuses connections.
+    /// SIGKILL: gone without a word; its port rejects connections.
     pub fn kill(&self) {
         self.process().kill();
     }

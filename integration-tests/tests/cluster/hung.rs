@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use deadpool_redis::Runtime;
 use deadpool_redis::cluster::Config;
-use phalanx::{Pipeline, ResilienceModule, Source, StoreMode};
+use phalanx::store::StoreMode;
+use phalanx::{Pipeline, ResilienceModule, Source};
 use phalanx_integration_tests::server::{Cluster, Spawned};
 use tokio::time::{Instant, sleep};
 

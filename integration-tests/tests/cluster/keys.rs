@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use phalanx::{Pipeline, RedisOptions, ResilienceModule, Source, StateKey};
+use phalanx::store::{RedisOptions, StateKey};
+use phalanx::{Pipeline, ResilienceModule, Source};
 use phalanx_integration_tests::server::ask::field;
 use phalanx_integration_tests::server::{Cluster, Spawned};
 use phalanx_store_redis::RedisStore;

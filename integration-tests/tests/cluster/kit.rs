@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use phalanx::describe::Phase;
+use phalanx::store::{RedisConnection, StoreMode};
 use phalanx::*;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -27,7 +29,7 @@ pub const SLACK: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     Degraded(String),
-    Recovered { decided_locally: u64 },
+    Recovered { degraded_decisions: u64 },
     Replicas(u32),
     StateLost,
     Phase(String, Phase),
@@ -90,12 +92,12 @@ impl Log {
 impl Observer for Log {
     fn on_event(&self, event: &Event<'_>) {
         let route = event.key.and_then(|key| key.route()).unwrap_or_default();
-        let told = match event.what {
-            What::StoreDegraded { reason } => Told::Degraded(reason.to_owned()),
-            What::StoreRecovered { decided_locally, .. } => Told::Recovered { decided_locally },
-            What::Replicas { live } => Told::Replicas(live),
-            What::StateLost => Told::StateLost,
-            What::Transition(change) => Told::Phase(route.to_owned(), change.to),
+        let told = match event.kind {
+            EventKind::StoreDegraded { reason } => Told::Degraded(reason.to_owned()),
+            EventKind::StoreRecovered { degraded_decisions, .. } => Told::Recovered { degraded_decisions },
+            EventKind::Replicas { live } => Told::Replicas(live),
+            EventKind::StateLost => Told::StateLost,
+            EventKind::Transition(change) => Told::Phase(route.to_owned(), change.to),
             _ => return,
         };
         self.0.send_modify(|log| log.push(told));
@@ -125,7 +127,7 @@ pub fn stack() -> Policy {
 }
 
 /// A replica of the fleet, not yet built: tests add what they vary.
-pub fn replica(source: impl Into<RedisSource>, log: &Log) -> ModuleBuilder {
+pub fn replica(source: impl Into<RedisConnection>, log: &Log) -> ModuleBuilder {
     let builder = ResilienceModule::with_redis(source).store_budget(BUDGET).policy(stack());
     builder.shared_observer(Arc::new(log.clone()))
 }
@@ -134,7 +136,7 @@ pub fn replica(source: impl Into<RedisSource>, log: &Log) -> ModuleBuilder {
 pub async fn call(pipeline: &Pipeline) -> (Decision, Duration) {
     let began = Instant::now();
     let (answer, decision) = pipeline.call().run_recorded(|| async { Ok::<_, Broken>(()) }).await;
-    assert!(answer.is_ok() || decision.verdict == Verdict::Refused, "{answer:?}");
+    assert!(answer.is_ok() || decision.verdict == Verdict::Rejected, "{answer:?}");
     (decision, began.elapsed())
 }
 
@@ -177,11 +179,11 @@ pub async fn until_shared(module: &ResilienceModule) {
     .await;
 }
 
-/// Calls until the circuit refuses, and how long that took.
-pub async fn until_refused(pipeline: &Pipeline) -> Duration {
+/// Calls until the circuit rejects, and how long that took.
+pub async fn until_rejected(pipeline: &Pipeline) -> Duration {
     let began = Instant::now();
     let calling = async {
-        while call(pipeline).await.0.reason != Some(Code::CircuitOpen) {
+        while call(pipeline).await.0.reason != Some(RejectionCode::CircuitOpen) {
             tokio::time::sleep(MS).await;
         }
     };

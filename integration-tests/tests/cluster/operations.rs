@@ -4,11 +4,13 @@
 
 use std::time::Duration;
 
-use phalanx::base::breaker::{Admission, Sample, Ticket};
-use phalanx::base::kind::Outcome;
-use phalanx::base::lock::{Acquired, LockStore};
-use phalanx::base::store::{Ask, BreakerStore, LatencyDigestStore, RateLimitStore, Store};
-use phalanx::{BreakerSpec, Forced, RateLimitSpec, Source, StateKey};
+use phalanx::describe::Outcome;
+use phalanx::lifecycle::{Acquired, LockStore};
+use phalanx::policy::Override;
+use phalanx::store::StateKey;
+use phalanx::store::{AcquireRequest, BreakerStore, LatencyDigestStore, RateLimitStore, Store};
+use phalanx::store::{Admission, Sample, Ticket};
+use phalanx::{BreakerSpec, RateLimitSpec, Source};
 use phalanx_store_redis::{Circuit, RedisStore};
 
 const BREAK: Duration = Duration::from_millis(30);
@@ -27,7 +29,7 @@ pub async fn play_all(store: &RedisStore, key: &StateKey) -> Vec<Source> {
 async fn play_bucket(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     let now = || store.clock().now();
     let bucket = store.bucket(key, &RateLimitSpec::per_second(1_000));
-    let ask = Ask { cost: 1, max_wait: Duration::ZERO };
+    let ask = AcquireRequest { cost: 1, max_wait: Duration::ZERO };
     let first = store.acquire(&bucket, now(), ask).await;
     store.refund(&bucket, 1, now(), first.source);
     store.peek(&bucket, now()).await;
@@ -35,7 +37,7 @@ async fn play_bucket(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     vec![first.source, store.acquire(&bucket, now(), ask).await.source]
 }
 
-/// Admit, sync, a trip, a trial call and its end, force, inspect, reset.
+/// Admit, sync, a trip, a probe and its end, force, inspect, reset.
 async fn play_circuit(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     let now = || store.clock().now();
     let spec = BreakerSpec { consecutive_failures: Some(1), break_duration: BREAK, ..BreakerSpec::default() };
@@ -47,7 +49,7 @@ async fn play_circuit(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     tokio::time::sleep(2 * BREAK).await;
     decided.push(pass(store, &circuit, Outcome::Success).await);
     store.settle().await;
-    store.force(&circuit, Some(Forced::Open)).await;
+    store.force(&circuit, Some(Override::Open)).await;
     store.force(&circuit, None).await;
     store.inspect(&circuit, now()).await;
     store.reset(&circuit, now()).await;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use deadpool_redis::Runtime;
-use phalanx::{Phase, RedisSource, ResilienceModule};
+use phalanx::ResilienceModule;
+use phalanx::describe::Phase;
+use phalanx::store::RedisConnection;
 use phalanx_integration_tests::server::{Cluster, Spawned};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::{Client, ProtocolVersion};
@@ -20,7 +22,7 @@ fn speaking_resp3(cluster: &Cluster) -> ClusterClient {
 }
 
 /// Two replicas of a fleet, both at work.
-async fn pair<S: Into<RedisSource>>(
+async fn pair<S: Into<RedisConnection>>(
     source: impl Fn() -> S,
     fleet: &str,
     sync: Duration,
@@ -59,7 +61,7 @@ async fn trips_are_pushed_to_clients_that_speak_resp3_and_to_pools_that_have_som
     let node = &cluster.masters()[1];
     let listening_pool = || {
         let pool = deadpool_redis::cluster::Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1));
-        RedisSource::from(pool.unwrap()).with_push(Client::open(node.url()).unwrap())
+        RedisConnection::from(pool.unwrap()).with_push(Client::open(node.url()).unwrap())
     };
     let (clients, pools) =
         tokio::join!(pair(|| speaking_resp3(&cluster), "clients", NEVER), pair(listening_pool, "pools", NEVER));
@@ -114,7 +116,7 @@ async fn a_client_that_speaks_resp2_finds_trips_within_the_sync_interval() {
             kit::until_fleet(pipeline).await;
         }
         kit::fail(&here).await;
-        let took = kit::until_refused(&far).await;
+        let took = kit::until_rejected(&far).await;
         assert!(took < sync + SLACK, "{took:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Masters that go for good: a replica takes over, or they come back with nothing.
 
-use phalanx::{Source, StoreMode};
+use phalanx::Source;
+use phalanx::store::StoreMode;
 use phalanx_integration_tests::server::ask::field;
 use phalanx_integration_tests::server::{Cluster, Options, Spawned};
 use tokio::time::Instant;

@@ -1,6 +1,6 @@
 //! What a PromQL expression asks for: which series, by which labels, with which values.
 //!
-//! Not a whole parser: it knows where names of metrics, functions and labels stand, and refuses what it does not know, so
+//! Not a whole parser: it knows where names of metrics, functions and labels stand, and rejects what it does not know, so
 //! that nothing is passed over in silence.
 
 use std::collections::BTreeSet;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_understand_it_refuses() {
+    fn what_it_does_not_understand_it_rejects() {
         for wrong in [
             "summ(a)",
             "sum by (x (a)",

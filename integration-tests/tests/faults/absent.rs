@@ -1,6 +1,7 @@
 //! A Redis that is not there when the service starts.
 
-use phalanx::{Source, StoreMode};
+use phalanx::Source;
+use phalanx::store::StoreMode;
 use phalanx_integration_tests::replica::{Heard, Load, Moment, Order, Setup, Worker};
 use phalanx_integration_tests::server::Spawned;
 

@@ -1,6 +1,6 @@
 //! Connections that break, and connections that swallow everything.
 
-use phalanx::{BreakerSpec, Code, Policy, Source};
+use phalanx::{BreakerSpec, Policy, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Behaviour, Heard, Load, Moment, Order, Setup};
 use phalanx_integration_tests::server::{Proxy, Spawned};
 use tokio::time::sleep;
@@ -55,7 +55,7 @@ async fn connections_killed_again_and_again_are_opened_again_and_callers_see_no_
     let seen = one.obey(Order::Enough).await;
     delays.sort_unstable();
     println!("{KILLS} kills: Redis decided again after {delays:?}; {:?}", seen.tally.admitted);
-    assert!(seen.tally.refused.is_empty(), "{:?}", seen.tally.refused);
+    assert!(seen.tally.rejected.is_empty(), "{:?}", seen.tally.rejected);
     // Two of twenty may be the machine's doing.
     assert!(delays[KILLS as usize - 3] < 100 * MS, "Redis decided again after {delays:?}");
     assert_eq!(seen.outages(), Vec::<&str>::new(), "a broken connection is no outage");
@@ -68,10 +68,10 @@ async fn connections_killed_again_and_again_are_opened_again_and_callers_see_no_
     other.run(Load::once("guarded", "r")).await;
     one.obey(Order::Behave(Behaviour::Badly)).await;
     let failed = one.run(Load::once("guarded", "r")).await.tally.first_failed["r"];
-    other.start(Load::lasting("guarded", "r", 5 * SECOND).pause(MS).until_refused());
-    let refused = other.obey(Order::Finish).await.tally;
-    let after = refused.first_refused["r"].since(failed);
-    assert_eq!(refused.refused(Code::CircuitOpen), 1);
+    other.start(Load::lasting("guarded", "r", 5 * SECOND).pause(MS).until_rejected());
+    let rejected = other.obey(Order::Finish).await.tally;
+    let after = rejected.first_rejected["r"].since(failed);
+    assert_eq!(rejected.rejected(RejectionCode::CircuitOpen), 1);
     println!("a trip was pushed after {after:?}");
     assert!(after < SECOND, "a trip was seen after {after:?}: not by push, at rounds of {round:?}");
 }

@@ -4,7 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use phalanx::{BreakerSpec, Code, Kind, Phase, Policy, RateLimitSpec, Source};
+use phalanx::describe::Phase;
+use phalanx::{BreakerSpec, Kind, Policy, RateLimitSpec, RejectionCode, Source};
 use phalanx_integration_tests::replica::Setup;
 use phalanx_integration_tests::server::{Proxy, Spawned};
 use tokio::time::{sleep, timeout};
@@ -84,7 +85,11 @@ async fn a_reserved_permit_comes_back_from_a_caller_who_went_away_while_waiting_
             let waited = timeout(100 * MS, &mut waiting).await;
             assert!(waited.is_err(), "it waits for an hour: {waited:?}");
             let second = pipeline.run(well).await.unwrap_err();
-            assert_eq!(second.rejection().map(|no| no.code()), Some(Code::RateLimited), "two hours are too long");
+            assert_eq!(
+                second.rejection().map(|no| no.code()),
+                Some(RejectionCode::RateLimited),
+                "two hours are too long"
+            );
         }
         worker.module().redis_store().unwrap().settle().await; // what he gives back is on its way
     }
@@ -103,7 +108,7 @@ async fn a_trial_place_comes_back_from_a_caller_who_went_away_while_asking() {
     sleep(60 * MS).await;
     proxy.delay(30 * MS);
     for after in [1, 10, 29, 31, 40] {
-        // He asks for the trial place, or is at the dependency with it, and goes away.
+        // He asks for the probe place, or is at the dependency with it, and goes away.
         assert!(timeout(after * MS, pipeline.run(never)).await.is_err(), "it never ends by itself");
         sleep(80 * MS).await; // both round trips are over: the lease, and its return
     }

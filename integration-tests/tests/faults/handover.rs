@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Code, Policy, RateLimitSpec, Source};
+use phalanx::{BreakerSpec, Policy, RateLimitSpec, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Behaviour, Heard, Load, Moment, Order, Setup};
 use phalanx_integration_tests::server::Spawned;
 use tokio::time::sleep;
@@ -79,10 +79,10 @@ async fn a_circuit_opened_alone_stays_open_here_until_its_own_break_is_over() {
     redis.stop();
     // Nobody asks while a circuit is closed, so nobody would notice; a sign of life does, or bad news.
     one.obey(Order::Behave(Behaviour::Badly)).await;
-    one.start(Load::lasting("guarded", "r", 60 * SECOND).pause(5 * MS).until_refused());
+    one.start(Load::lasting("guarded", "r", 60 * SECOND).pause(5 * MS).until_rejected());
     let seen = one.obey(Order::Finish).await;
     let opened = seen.moments(|what| matches!(what, Heard::Opened { .. }))[0];
-    assert_eq!(seen.tally.refused[Code::CircuitOpen.name()].get("degraded"), Some(&1), "{:#?}", seen.tally);
+    assert_eq!(seen.tally.rejected[RejectionCode::CircuitOpen.name()].get("degraded"), Some(&1), "{:#?}", seen.tally);
     one.obey(Order::Behave(Behaviour::Well)).await;
     redis.cont();
     for replica in [&one, &other] {
@@ -97,7 +97,7 @@ async fn a_circuit_opened_alone_stays_open_here_until_its_own_break_is_over() {
     let tally = other.run(Load::once("guarded", "r")).await.tally;
     assert_eq!(tally.admitted_by(Source::Fleet), 1, "{tally:#?}");
     sleep(300 * MS).await; // a round has told how the fleet's stands
-    one.start(Load::lasting("guarded", "r", 60 * SECOND).pause(5 * MS).until_refused());
+    one.start(Load::lasting("guarded", "r", 60 * SECOND).pause(5 * MS).until_rejected());
     assert_eq!(one.obey(Order::Finish).await.tally.admitted(), 0, "it is held open here");
     one.start(Load::lasting("guarded", "r", 2 * BREAK).pause(5 * MS));
     one.until(2 * BREAK, "it passes again", |seen| seen.tally.admitted() > 0).await;

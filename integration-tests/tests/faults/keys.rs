@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Forced, Policy, RateLimitSpec};
+use phalanx::policy::Override;
+use phalanx::{BreakerSpec, Policy, RateLimitSpec};
 use phalanx_integration_tests::replica::{Behaviour, Load, Order, Setup};
 use phalanx_integration_tests::server::Spawned;
 use tokio::time::sleep;
@@ -18,10 +19,10 @@ async fn whatever_was_done_every_key_has_a_time_to_live_and_a_short_name() {
     let setup = Setup::new(redis.url()).policy(policy("p")).policy(policy(&"long".repeat(30))).patient();
     let [mut one, mut other] = workers(&setup).await;
     for policy in ["p", &"long".repeat(30)] {
-        // Well, badly, tried out, refused, given up, operated on.
+        // Well, badly, tried out, rejected, given up, operated on.
         one.run(Load::once(policy, "r").callers(30)).await;
         one.obey(Order::Behave(Behaviour::Badly)).await;
-        one.start(Load::lasting(policy, "r", 10 * SECOND).pause(20 * MS).until_refused());
+        one.start(Load::lasting(policy, "r", 10 * SECOND).pause(20 * MS).until_rejected());
         one.obey(Order::Finish).await;
         one.obey(Order::Behave(Behaviour::Well)).await;
         sleep(100 * MS).await;
@@ -30,7 +31,7 @@ async fn whatever_was_done_every_key_has_a_time_to_live_and_a_short_name() {
         one.obey(Order::Finish).await;
         other.obey(Order::Finish).await;
         let pipeline = one.module().pipeline(policy, "forced").unwrap();
-        pipeline.force(Some(Forced::Open)).await;
+        pipeline.force(Some(Override::Open)).await;
         one.module().pipeline(policy, "reset").unwrap().reset().await;
         let _ = tokio::time::timeout(MS, one.module().pipeline(policy, "r").unwrap().run(pending)).await;
     }

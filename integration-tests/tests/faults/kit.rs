@@ -14,7 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Redis decides again so soon after it is well again.
 pub(crate) const RECOVERY: Duration = Duration::from_millis(2_500);
 
-/// A policy that asks Redis with every call and refuses nobody.
+/// A policy that asks Redis with every call and rejects nobody.
 pub(crate) fn plenty() -> Policy {
     Policy::named("plenty").rate_limit(RateLimitSpec::per_second(1_000_000)).breaker(BreakerSpec::failure_ratio(0.5))
 }
@@ -45,9 +45,9 @@ pub(crate) async fn workers<const N: usize>(setup: &Setup) -> [Worker; N] {
     workers.try_into().unwrap()
 }
 
-/// One outage, told once at its beginning, for this reason, and once at its end; nobody was refused.
+/// One outage, told once at its beginning, for this reason, and once at its end; nobody was rejected.
 pub(crate) fn assert_one_outage(seen: &Report, reason: &str) {
     assert_eq!(seen.outages(), [reason], "one outage, told once: {:#?}", seen.told);
     assert_eq!(seen.recoveries(), 1, "its end, told once: {:#?}", seen.told);
-    assert!(seen.tally.refused.is_empty(), "nobody is refused for it: {:?}", seen.tally.refused);
+    assert!(seen.tally.rejected.is_empty(), "nobody is rejected for it: {:?}", seen.tally.rejected);
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use phalanx::base::store::{LatencyDigestStore, Store};
-use phalanx::{BreakerSpec, Policy, StateKey};
+use phalanx::store::StateKey;
+use phalanx::store::{LatencyDigestStore, Store};
+use phalanx::{BreakerSpec, Policy};
 use phalanx_integration_tests::replica::{Behaviour, Load, Order, Setup, Worker};
 use phalanx_integration_tests::server::Redis;
 use tokio::time::{sleep, timeout};
@@ -52,11 +53,11 @@ async fn latencies_measured_by_one_trip_the_circuit_of_all() {
     let spec = BreakerSpec::latency(0.9, 40 * MS, Duration::ZERO).window(WINDOW).break_for(60 * SECOND);
     let setup = Setup::new(Redis::shared().await).policy(Policy::named("timed").breaker(spec)).patient();
     let [mut one, mut other] = workers(&setup).await;
-    other.start(Load::lasting("timed", "r", PATIENCE).pause(10 * MS).until_refused());
+    other.start(Load::lasting("timed", "r", PATIENCE).pause(10 * MS).until_rejected());
     one.obey(Order::Behave(Behaviour::Slowly(80 * MS))).await;
-    one.start(Load::lasting("timed", "r", PATIENCE).callers(40).until_refused());
+    one.start(Load::lasting("timed", "r", PATIENCE).callers(40).until_rejected());
     let (slow, quick) = (one.obey(Order::Finish).await.tally, other.obey(Order::Finish).await.tally);
-    println!("slow: {:?} {:?}, quick: {:?} {:?}", slow.admitted, slow.refused, quick.admitted, quick.refused);
+    println!("slow: {:?} {:?}, quick: {:?} {:?}", slow.admitted, slow.rejected, quick.admitted, quick.rejected);
     for tally in [slow, quick] {
         assert_eq!(tally.reasons(), ["circuit_open"], "{tally:#?}");
     }

@@ -12,7 +12,7 @@ async fn replicas_that_make_their_rounds_rarely_are_alive_all_the_same() {
     let replicas = workers::<2>(&setup).await;
     sleep(5 * SECOND).await; // longer than a sign of life counts
     for replica in replicas {
-        let told: Vec<_> = replica.look().told.into_iter().map(|told| told.what).collect();
+        let told: Vec<_> = replica.look().told.into_iter().map(|told| told.kind).collect();
         let lives = |live: u32| Heard::Replicas { live };
         assert!(!told.ends_with(&[lives(1)]), "they have lost sight of each other: {told:?}");
         assert_eq!(replica.module().replicas(), Some(2), "{told:?}");

@@ -1,6 +1,6 @@
 //! What Redis holds, lost or spoilt while it runs.
 
-use phalanx::{BreakerSpec, Code, Policy, RateLimitSpec, Source};
+use phalanx::{BreakerSpec, Policy, RateLimitSpec, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Behaviour, Heard, Load, Order, Setup};
 use phalanx_integration_tests::server::Spawned;
 
@@ -14,7 +14,7 @@ async fn a_flush_is_told_and_an_open_circuit_is_put_back_by_those_who_know_it() 
     let [mut one, other] = workers(&setup).await;
     one.obey(Order::Behave(Behaviour::Badly)).await;
     one.run(Load::once("guarded", "r")).await;
-    one.until(PATIENCE, "open", |seen| seen.told.iter().any(|told| matches!(told.what, Heard::Opened { .. }))).await;
+    one.until(PATIENCE, "open", |seen| seen.told.iter().any(|told| matches!(told.kind, Heard::Opened { .. }))).await;
     redis.cli(&["FLUSHALL"]).await;
     for replica in [&one, &other] {
         let lost = |count: usize| count == 1;
@@ -25,7 +25,7 @@ async fn a_flush_is_told_and_an_open_circuit_is_put_back_by_those_who_know_it() 
     redis.until(&["KEYS", &circuits], |keys| !keys.is_empty()).await;
     let mut newcomer = worker(&setup).await;
     let tally = newcomer.run(Load::once("guarded", "r")).await.tally;
-    assert_eq!(tally.refused(Code::CircuitOpen), 1, "{tally:#?}");
+    assert_eq!(tally.rejected(RejectionCode::CircuitOpen), 1, "{tally:#?}");
     assert_eq!(tally.decided_by(Source::Fleet), 1, "{tally:#?}");
 }
 

@@ -53,7 +53,7 @@ async fn hang(callers: usize, pause: Duration, in_a_row: u64) {
         tally.most_starved, tally.alone, tally.alone_on_processor, tally.control_on_processor,
     );
     assert_eq!((seen.outages(), seen.recoveries()), (vec!["timeout"], 1), "one outage, told once");
-    assert_eq!(tally.refused.len(), 0, "no caller was refused: {:?}", tally.refused);
+    assert_eq!(tally.rejected.len(), 0, "no caller was rejected: {:?}", tally.rejected);
     assert!(tally.decided_by(Source::Degraded) > callers as u64, "nobody called meanwhile: {tally:#?}");
     assert!(lost <= 3 * BUDGET + 5 * MS, "a caller lost {lost:?} at a budget of {BUDGET:?}");
     assert_eq!(tally.alone_and_parked, 0, "decided alone and yet had to wait, of {:?}", tally.alone);

@@ -44,9 +44,9 @@ pub(crate) async fn meet(replica: &Child) {
     replica.obey(Order::Forget).await; // on a busy machine the first connection may have taken too long
 }
 
-/// Lets a replica's calls fail until it refuses one itself. One failed call is not enough: it is told behind its caller,
+/// Lets a replica's calls fail until it rejects one itself. One failed call is not enough: it is told behind its caller,
 /// so that a call right after it may still pass as if the circuit were closed.
 pub(crate) async fn trip(replica: &Child, policy: &str, route: &str) {
     replica.obey(Order::Behave(Behaviour::Badly)).await;
-    replica.run(Load::lasting(policy, route, PATIENCE).pause(MS).until_refused()).await;
+    replica.run(Load::lasting(policy, route, PATIENCE).pause(MS).until_rejected()).await;
 }

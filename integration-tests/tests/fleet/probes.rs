@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Code, Policy, Source};
+use phalanx::{BreakerSpec, Policy, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Behaviour, Load, Order, Setup, Span};
 use phalanx_integration_tests::server::Redis;
 
@@ -32,13 +32,13 @@ async fn most_at_a_time(at_a_time: u32) -> usize {
         tallies.push(replica.obey(Order::Enough).await.tally);
     }
     let spans: Vec<Span> = tallies.iter().flat_map(|tally| tally.probes.iter().copied()).collect();
-    let count = |code| tallies.iter().map(|tally| tally.refused(code)).sum::<u64>();
-    let (open, quota) = (count(Code::CircuitOpen), count(Code::ProbeQuota));
+    let count = |code| tallies.iter().map(|tally| tally.rejected(code)).sum::<u64>();
+    let (open, quota) = (count(RejectionCode::CircuitOpen), count(RejectionCode::ProbeQuota));
     let most = Span::most_at_a_time(&spans);
     let by: Vec<_> = tallies.iter().map(|tally| tally.probes.len()).collect();
-    println!("{by:?} trial calls, {most} at a time; refused: {open} open, {quota} beyond {at_a_time} trial calls");
-    assert!(spans.len() >= SUCCESSES as usize, "{} trial calls cannot have closed it", spans.len());
-    assert!(open > 600 && quota > 600, "nobody stood at the edge: {open} refused before it, {quota} after it");
+    println!("{by:?} probes, {most} at a time; rejected: {open} open, {quota} beyond {at_a_time} probes");
+    assert!(spans.len() >= SUCCESSES as usize, "{} probes cannot have closed it", spans.len());
+    assert!(open > 600 && quota > 600, "nobody stood at the edge: {open} rejected before it, {quota} after it");
     let alone: u64 = tallies.iter().map(|tally| tally.decided_by(Source::Degraded)).sum();
     assert_eq!(alone, 0, "decided without Redis");
     most
@@ -67,16 +67,16 @@ async fn a_killed_holder_of_a_trial_call_is_replaced_when_its_lease_is_over() {
     trip(&holder, "guarded", "r").await;
     holder.obey(Order::Behave(Behaviour::Never)).await;
     holder.start_load(Load::lasting("guarded", "r", 60 * SECOND).pause(5 * MS)).await;
-    let held = holder.until(PATIENCE, "a trial call hangs", |seen| !seen.tally.at_dependency.is_empty()).await;
+    let held = holder.until(PATIENCE, "a probe hangs", |seen| !seen.tally.at_dependency.is_empty()).await;
     let held = held.tally.at_dependency[0];
     other.start_load(Load::lasting("guarded", "r", 60 * SECOND).pause(5 * MS)).await;
-    other.until(PATIENCE, "the place is taken", |seen| seen.tally.refused(Code::ProbeQuota) > 0).await;
+    other.until(PATIENCE, "the place is taken", |seen| seen.tally.rejected(RejectionCode::ProbeQuota) > 0).await;
     holder.process().kill9();
 
-    other.until(PATIENCE, "another trial call passes", |seen| !seen.tally.probes.is_empty()).await;
+    other.until(PATIENCE, "another probe passes", |seen| !seen.tally.probes.is_empty()).await;
     let tally = other.obey(Order::Enough).await.tally;
-    let (after, refused) = (tally.probes[0].from.since(held), tally.refused(Code::ProbeQuota));
-    println!("replaced {after:?} after the lease of {LEASE:?} began; {refused} refused meanwhile");
+    let (after, rejected) = (tally.probes[0].from.since(held), tally.rejected(RejectionCode::ProbeQuota));
+    println!("replaced {after:?} after the lease of {LEASE:?} began; {rejected} rejected meanwhile");
     // The lease began a round trip before the call that it allowed.
     assert!(after >= LEASE - 50 * MS, "replaced after {after:?}, while the lease of {LEASE:?} still ran");
     assert!(after <= LEASE + 100 * MS, "replaced after {after:?} only: the lease is {LEASE:?}, the pause 5 ms");

@@ -1,6 +1,6 @@
 //! A Redis that is killed and comes back empty.
 
-use phalanx::{BreakerSpec, Code, Policy, RateLimitSpec, Source};
+use phalanx::{BreakerSpec, Policy, RateLimitSpec, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Behaviour, Heard, Load, Moment, Order, Setup};
 use phalanx_integration_tests::server::Spawned;
 use tokio::time::sleep;
@@ -28,7 +28,7 @@ async fn an_empty_redis_after_a_kill_costs_one_burst_and_open_circuits_are_put_b
     replicas[0].obey(Order::Behave(Behaviour::Well)).await;
     for replica in &replicas {
         replica
-            .until(PATIENCE, "open", |seen| seen.told.iter().any(|told| matches!(told.what, Heard::Opened { .. })))
+            .until(PATIENCE, "open", |seen| seen.told.iter().any(|told| matches!(told.kind, Heard::Opened { .. })))
             .await;
     }
 
@@ -75,7 +75,7 @@ async fn an_empty_redis_after_a_kill_costs_one_burst_and_open_circuits_are_put_b
         assert_eq!((seen.outages(), seen.recoveries()), (vec!["connection"], 1), "one outage, told once");
         let lost = seen.moments(|what| *what == Heard::StateLost);
         assert_eq!(lost.len(), 1, "the loss is told once");
-        assert_eq!(seen.tally.reasons(), [Code::RateLimited.name()], "callers see the limit and nothing else");
+        assert_eq!(seen.tally.reasons(), [RejectionCode::RateLimited.name()], "callers see the limit and nothing else");
         let lost = seen.tally.most_lost;
         assert!(lost <= 3 * budget + 5 * MS, "a caller lost {lost:?} at a budget of {budget:?}");
     }
@@ -86,5 +86,9 @@ async fn an_empty_redis_after_a_kill_costs_one_burst_and_open_circuits_are_put_b
     let newcomer = replica(&setup);
     meet(&newcomer).await;
     let tally = newcomer.run(Load::once("guarded", "r")).await.tally;
-    assert_eq!(tally.refused.get(Code::CircuitOpen.name()).and_then(|by| by.get("fleet")), Some(&1), "{tally:#?}");
+    assert_eq!(
+        tally.rejected.get(RejectionCode::CircuitOpen.name()).and_then(|by| by.get("fleet")),
+        Some(&1),
+        "{tally:#?}"
+    );
 }

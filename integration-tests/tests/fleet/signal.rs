@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use phalanx::{AdaptiveSpec, BulkheadSpec, HedgeSpec, Policy};
+use phalanx::policy::AdaptiveSpec;
+use phalanx::{BulkheadSpec, HedgeSpec, Policy};
 use phalanx_integration_tests::replica::{Behaviour, Child, Gauges, Load, Order, Report, Setup};
 use phalanx_integration_tests::server::Redis;
 

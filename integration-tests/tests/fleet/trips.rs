@@ -20,7 +20,7 @@ fn setup(url: &str) -> Setup {
 }
 
 /// How long after one replica's dependency failed the others still let calls through, over many circuits. (A caller
-/// that has no processor makes no calls, so a crowded machine delays this less than it would delay the first refusal.)
+/// that has no processor makes no calls, so a crowded machine delays this less than it would delay the first rejection.)
 async fn delays([one, others @ ..]: &[Child; 3], trips: usize) -> Waits {
     one.obey(Order::Behave(Behaviour::Badly)).await;
     let mut delays = Vec::new();
@@ -28,7 +28,7 @@ async fn delays([one, others @ ..]: &[Child; 3], trips: usize) -> Waits {
         let routes: Vec<_> = (0..WAVE).map(|n| format!("{wave}-{n}")).collect();
         for other in others {
             let load = Load::lasting("guarded", "", 5 * SECOND).routes(routes.clone()).callers(WAVE);
-            other.start_load(load.pause(PAUSE).until_refused()).await;
+            other.start_load(load.pause(PAUSE).until_rejected()).await;
         }
         for other in others {
             let calling = |calls: u64| calls >= 3 * WAVE as u64;
@@ -38,7 +38,7 @@ async fn delays([one, others @ ..]: &[Child; 3], trips: usize) -> Waits {
         for other in others {
             let tally = other.obey(Order::Finish).await.tally;
             for route in &routes {
-                assert!(tally.first_refused.contains_key(route), "the trip of {route} was not seen within 5 s");
+                assert!(tally.first_rejected.contains_key(route), "the trip of {route} was not seen within 5 s");
                 // The next call would have been a pause later.
                 delays.push(tally.last_admitted_on[route].since(failed.first_failed[route]) + PAUSE);
             }

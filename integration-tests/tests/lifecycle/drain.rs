@@ -79,15 +79,15 @@ async fn of_a_thousand_calls_in_flight_none_is_lost_and_new_ones_are_told_when_t
     let callers = thousand(port).await;
     let signalled = Moment::now();
     life.0.term();
-    // It may take a moment until the signal is heard; from then on every new call is refused.
-    let refused = loop {
+    // It may take a moment until the signal is heard; from then on every new call is rejected.
+    let rejected = loop {
         let new = tokio::spawn(ask(connect(port).await, "/work"));
         if let Ok(answer) = timeout(Duration::from_millis(500), new).await {
             break answer.unwrap();
         }
     };
-    assert_eq!((refused.status, &*refused.body), (503, "draining"));
-    assert_eq!(refused.retry_after.as_deref(), Some("1"));
+    assert_eq!((rejected.status, &*rejected.body), (503, "draining"));
+    assert_eq!(rejected.retry_after.as_deref(), Some("1"));
     let ready = ask(connect(port).await, "/readyz").await;
     assert!(ready.status == 503 && ready.body.starts_with(r#"{"status":"draining""#), "{ready:?}");
     assert_eq!(ask(connect(port).await, "/livez").await.status, 200, "it must not be killed for draining");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx::ResilienceModule;
-use phalanx::base::lock::Fences;
+use phalanx::lifecycle::Fences;
 use phalanx::lifecycle::{DistributedLock, LockSpec};
 use phalanx_integration_tests::life::{Fleet, Role, Said};
 use phalanx_integration_tests::replica::Moment;
@@ -14,7 +14,7 @@ use crate::kit::{Life, fleet};
 
 const TTL: Duration = Duration::from_secs(1);
 
-fn lock(fleet: &Fleet, poll: Duration) -> DistributedLock<phalanx::Locks> {
+fn lock(fleet: &Fleet, poll: Duration) -> DistributedLock<phalanx::lifecycle::Locks> {
     let client = redis::Client::open(fleet.url.as_str()).unwrap();
     let builder = ResilienceModule::with_redis(client).environment(&fleet.environment);
     let module = builder.store_budget(Duration::from_millis(500)).build().unwrap();
@@ -27,7 +27,7 @@ fn writes(said: &Said) -> Option<u64> {
 
 /// FAULTS G6 and I-13.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_was_stopped_past_its_time_says_so_before_its_next_write_and_its_fence_is_refused() {
+async fn a_holder_that_was_stopped_past_its_time_says_so_before_its_next_write_and_its_fence_is_rejected() {
     let fleet = fleet(Redis::shared().await);
     let life = Life::begin(&Role::Hold { fleet: fleet.clone(), ttl: TTL });
     let (_, old) = life.until(writes).await;
@@ -52,7 +52,7 @@ async fn a_holder_that_was_stopped_past_its_time_says_so_before_its_next_write_a
             other => panic!("{other:?}"),
         }
     }
-    assert!(fences.check(old).is_err(), "and whatever it might still write is refused");
+    assert!(fences.check(old).is_err(), "and whatever it might still write is rejected");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_core::breaker::{Admission, Breaker, BreakerSpec, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{Admission, Breaker, BreakerSpec, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::Time;
 use phalanx_core::estimate::ring::slice_micros;
 use phalanx_core::kind::Outcome;
@@ -20,16 +20,16 @@ enum Step {
     Sync(Vec<(u64, u8, u64, u64)>),
     /// Of each end: which of the tickets that are out, kind.
     Settle(Vec<(prop::sample::Index, u8)>),
-    Force(Option<Forced>),
+    Force(Option<Override>),
     Reset,
     Retune(usize),
-    Claim(u64, usize, u64, u32, Option<Forced>),
+    Claim(u64, usize, u64, u32, Option<Override>),
     Luck(f64),
     Clock(i64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let forced = prop::sample::select(FORCED.to_vec());
+    let overridden = prop::sample::select(FORCED.to_vec());
     let age = prop_oneof![2 => Just(0_u64), 2 => 0_u64..4_000_000, 1 => 0_u64..20_000_000];
     let successes = (Just(0_u8), 0_u64..4, age);
     // Bad news one at a time: what a run of them does is the next test's.
@@ -42,11 +42,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => (1_u64..5).prop_map(Step::Admit),
         6 => prop::collection::vec(run, 0..5).prop_map(Step::Sync),
         5 => prop::collection::vec(end, 1..4).prop_map(Step::Settle),
-        1 => prop_oneof![Just(None), forced.clone()].prop_map(Step::Force),
+        1 => prop_oneof![Just(None), overridden.clone()].prop_map(Step::Force),
         1 => Just(Step::Reset),
         1 => (0..specs().len()).prop_map(Step::Retune),
-        1 => (0_u64..3, 0_usize..3, 0_u64..40_000_000, 0_u32..2_000, forced)
-            .prop_map(|(ahead, phase, left, escalation, forced)| Step::Claim(ahead, phase, left, escalation, forced)),
+        1 => (0_u64..3, 0_usize..3, 0_u64..40_000_000, 0_u32..2_000, overridden)
+            .prop_map(|(ahead, phase, left, escalation, overridden)| Step::Claim(ahead, phase, left, escalation, overridden)),
         1 => prop::sample::select(vec![0.0, 0.123_456_789, 0.999_999]).prop_map(Step::Luck),
         10 => clock_step().prop_map(Step::Clock),
     ];
@@ -62,11 +62,11 @@ struct Model {
 impl Model {
     /// The machine that answers, and the flags.
     fn load(&self, now: Time, circuit: &Circuit) -> (Breaker, i64) {
-        let Claim { epoch, phase, left, escalation, forced } = circuit.claim;
+        let Claim { epoch, phase, left, escalation, overridden } = circuit.claim;
         match &self.kept {
             Some(kept) if kept.epoch() >= epoch => (kept.clone(), 0),
             None if epoch == 0 => (Breaker::new(now, &circuit.spec), 0),
-            _ => (Breaker::restore(now, &circuit.spec, epoch, phase, left, escalation, forced), 4),
+            _ => (Breaker::restore(now, &circuit.spec, epoch, phase, left, escalation, overridden), 4),
         }
     }
 }
@@ -110,7 +110,7 @@ fn state(breaker: &Breaker, now: Time, flags: i64, transitions: &[Transition]) -
         phase: phase_number(view.phase),
         epoch: view.epoch as i64,
         left: micros(view.break_left.unwrap_or_default()) as i64,
-        forced: forced_number(view.forced),
+        overridden: forced_number(view.overridden),
         ramping: i64::from(view.ramping),
         escalation: i64::from(breaker.escalation()),
         flags,
@@ -121,7 +121,7 @@ fn state(breaker: &Breaker, now: Time, flags: i64, transitions: &[Transition]) -
 fn admitted(admission: Admission) -> Admitted {
     match admission {
         Admission::Admitted(ticket) => Ok(ticket),
-        Admission::Refused { code, .. } => Err(code),
+        Admission::Rejected { code, .. } => Err(code),
     }
 }
 
@@ -130,7 +130,7 @@ fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) 
     let now = now(server);
     let (mut breaker, flags) = model.load(now, circuit);
     let loaded = format!("{breaker:?}");
-    let before = (breaker.phase(), breaker.epoch(), breaker.forced());
+    let before = (breaker.phase(), breaker.epoch(), breaker.overridden());
     if matches!(step, Step::Sync(_) | Step::Settle(_) | Step::Force(_)) {
         anchor(&mut breaker, now, &circuit.spec);
     }
@@ -146,8 +146,8 @@ fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) 
                 transitions.extend(transition);
             }
             let (told, mut answers) = circuit.admit(server, *n);
-            if breaker.forced() == Some(Forced::MetricsOnly) {
-                // The client turns refusals into admissions, by the ticket that decides nothing.
+            if breaker.overridden() == Some(Override::MetricsOnly) {
+                // The client turns rejections into admissions, by the ticket that decides nothing.
                 for (answer, expected) in answers.iter_mut().zip(&expected) {
                     *answer = answer.or(*expected);
                 }
@@ -174,20 +174,20 @@ fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) 
             }
             circuit.settle(server, &all)
         }
-        Step::Force(forced) => {
-            breaker.force(*forced);
+        Step::Force(overridden) => {
+            breaker.force(*overridden);
             keep = true;
-            circuit.force(server, *forced)
+            circuit.force(server, *overridden)
         }
         Step::Reset => {
             transitions.extend(breaker.reset(now, &circuit.spec));
             circuit.reset(server)
         }
         Step::Retune(number) => return retune(server, model, circuit, *number),
-        Step::Claim(ahead, phase, left, escalation, forced) => {
+        Step::Claim(ahead, phase, left, escalation, overridden) => {
             let phase = [Phase::Closed, Phase::Open, Phase::HalfOpen][*phase];
-            let (left, forced) = (Duration::from_micros(*left), *forced);
-            circuit.claim = Claim { epoch: breaker.epoch() + ahead, phase, left, escalation: *escalation, forced };
+            let (left, overridden) = (Duration::from_micros(*left), *overridden);
+            circuit.claim = Claim { epoch: breaker.epoch() + ahead, phase, left, escalation: *escalation, overridden };
             return Ok(());
         }
         Step::Luck(luck) => {
@@ -203,7 +203,7 @@ fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) 
     keep |= format!("{breaker:?}") != loaded;
     if keep {
         prop_assert!(raw(server).1.is_some(), "kept, with a TTL");
-        let news = flags == 4 || before != (breaker.phase(), breaker.epoch(), breaker.forced());
+        let news = flags == 4 || before != (breaker.phase(), breaker.epoch(), breaker.overridden());
         let message = published(&told, transitions.last());
         prop_assert_eq!(server.published(), Vec::from_iter(news.then_some((b"ph1:news".to_vec(), message))));
         model.kept = Some(breaker);
@@ -221,11 +221,11 @@ fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) 
 }
 
 fn published(told: &State, last: Option<&Transition>) -> Vec<u8> {
-    let State { now, phase, epoch, left, forced, ramping, escalation, .. } = told;
+    let State { now, phase, epoch, left, overridden, ramping, escalation, .. } = told;
     let last = last.map_or(vec![0, 0, 0, -1, 0, 0, 0], transition_numbers);
     let [from, _, _, break_for, calls, failures, slow] = last[..] else { unreachable!() };
     let text = format!(
-        "id7 {now} {phase} {epoch} {left} {forced} {ramping} {escalation} {from} {break_for} {calls} {failures} {slow}"
+        "id7 {now} {phase} {epoch} {left} {overridden} {ramping} {escalation} {from} {break_for} {calls} {failures} {slow}"
     );
     text.into_bytes()
 }

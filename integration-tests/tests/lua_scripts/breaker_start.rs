@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use phalanx_core::breaker::{Forced, Phase};
-use phalanx_core::rejection::Code;
+use phalanx_core::breaker::{Override, Phase};
+use phalanx_core::rejection::RejectionCode;
 use phalanx_integration_tests::lua_server::{Server, Stored};
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn words(server: &Server) -> Vec<String> {
 /// FAULTS I-8: after the longest break or lease (and the second for which a clock may stand still), somebody passes.
 fn not_wedged(server: &Server, circuit: &Circuit) -> Result<(), TestCaseError> {
     // What an operator said stands until he takes it back.
-    if circuit.inspect(server).0.forced != 0 {
+    if circuit.inspect(server).0.overridden != 0 {
         circuit.force(server, None);
     }
     let first = circuit.admit(server, 1).0;
@@ -51,7 +51,7 @@ proptest! {
         let (asked, _) = circuit.admit(server, n);
         prop_assert_eq!(looked.flags, asked.flags);
         if asked.flags == 1 {
-            prop_assert_eq!((asked.phase, asked.epoch, asked.forced), (CLOSED, 1, 0), "as new");
+            prop_assert_eq!((asked.phase, asked.epoch, asked.overridden), (CLOSED, 1, 0), "as new");
             prop_assert!(raw(server).1.is_some(), "healed, with a TTL");
             prop_assert_eq!(circuit.admit(server, 1).0.flags, 0);
         }
@@ -107,14 +107,14 @@ proptest! {
 }
 
 #[test]
-fn refusals_write_nothing_and_let_the_key_run_out() {
+fn rejections_write_nothing_and_let_the_key_run_out() {
     let server = Server::new();
     let circuit = Circuit::new(0);
     circuit.sync(&server, &[(1, 2, 9, 0)]);
     let (text, mut left) = raw(&server);
     for _ in 0..5 {
         server.clock().advance(Duration::from_millis(100));
-        assert_eq!(circuit.admit(&server, 3).1, [Err(Code::CircuitOpen); 3]);
+        assert_eq!(circuit.admit(&server, 3).1, [Err(RejectionCode::CircuitOpen); 3]);
         let now = raw(&server);
         assert!(now.0 == text && now.1 < left);
         left = now.1;
@@ -126,17 +126,17 @@ fn refusals_write_nothing_and_let_the_key_run_out() {
 fn an_operators_word_is_kept_for_a_month() {
     let server = Server::new();
     let circuit = Circuit::new(0);
-    assert_eq!(circuit.force(&server, Some(Forced::Open)).forced, 1);
+    assert_eq!(circuit.force(&server, Some(Override::Open)).overridden, 1);
     assert_eq!(raw(&server).1, Some(30 * 86_400_000));
-    assert_eq!(circuit.admit(&server, 2).1, [Err(Code::ForcedOpen); 2]);
+    assert_eq!(circuit.admit(&server, 2).1, [Err(RejectionCode::ForcedOpen); 2]);
 }
 
 #[test]
 fn what_a_replica_still_knows_outlives_the_server() {
     let server = Server::new();
     let mut circuit = Circuit::new(0);
-    let (left, forced) = (2 * SECOND, None);
-    circuit.claim = Claim { epoch: 6, phase: Phase::Open, left, escalation: 2, forced };
+    let (left, overridden) = (2 * SECOND, None);
+    circuit.claim = Claim { epoch: 6, phase: Phase::Open, left, escalation: 2, overridden };
     let state = circuit.sync(&server, &[]);
     assert_eq!((state.phase, state.epoch, state.left, state.escalation, state.flags), (OPEN, 6, 2_000_000, 2, 4));
     assert_eq!(server.published().len(), 1, "the others are told");
@@ -147,13 +147,14 @@ fn what_a_replica_still_knows_outlives_the_server() {
     // A claim that is older than what is stored says nothing.
     server.clock().advance(2 * SECOND);
     circuit.admit(&server, 1);
-    circuit.claim = Claim { epoch: 6, phase: Phase::Closed, left: SECOND, escalation: 0, forced: Some(Forced::Open) };
+    circuit.claim =
+        Claim { epoch: 6, phase: Phase::Closed, left: SECOND, escalation: 0, overridden: Some(Override::Open) };
     let state = circuit.inspect(&server).0;
-    assert_eq!((state.phase, state.epoch, state.forced, state.flags), (HALF_OPEN, 7, 0, 0));
+    assert_eq!((state.phase, state.epoch, state.overridden, state.flags), (HALF_OPEN, 7, 0, 0));
 
     // Damage is mended from a claim as well; a half-open circuit comes back open, and the next call tries it out.
     server.put(KEY, Stored::Text(b"1 2 3".to_vec()));
-    circuit.claim = Claim { epoch: 7, phase: Phase::HalfOpen, left: Duration::ZERO, escalation: 1, forced };
+    circuit.claim = Claim { epoch: 7, phase: Phase::HalfOpen, left: Duration::ZERO, escalation: 1, overridden };
     let (state, answers) = circuit.admit(&server, 2);
     assert_eq!((state.phase, state.epoch, state.flags), (HALF_OPEN, 8, 5));
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2);

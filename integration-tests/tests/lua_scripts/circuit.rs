@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, Forced, Phase, Ticket, Transition};
-use phalanx_core::rejection::Code;
+use phalanx_core::breaker::{BreakerSpec, Override, Phase, Ticket, Transition};
+use phalanx_core::rejection::RejectionCode;
 use phalanx_integration_tests::lua_server::Server;
 use phalanx_lua::{BREAKER_ADMIT, BREAKER_FORCE, BREAKER_INSPECT, BREAKER_RESET, BREAKER_SETTLE, BREAKER_SYNC, Script};
 
@@ -56,18 +56,18 @@ pub(crate) const fn phase_number(phase: Phase) -> i64 {
     }
 }
 
-pub(crate) const fn forced_number(forced: Option<Forced>) -> i64 {
-    match forced {
+pub(crate) const fn forced_number(overridden: Option<Override>) -> i64 {
+    match overridden {
         None => 0,
-        Some(Forced::Open) => 1,
-        Some(Forced::Closed) => 2,
-        Some(Forced::Disabled) => 3,
-        Some(Forced::MetricsOnly) => 4,
+        Some(Override::Open) => 1,
+        Some(Override::Closed) => 2,
+        Some(Override::Disabled) => 3,
+        Some(Override::MetricsOnly) => 4,
     }
 }
 
-pub(crate) const FORCED: [Option<Forced>; 5] =
-    [None, Some(Forced::Open), Some(Forced::Closed), Some(Forced::Disabled), Some(Forced::MetricsOnly)];
+pub(crate) const FORCED: [Option<Override>; 5] =
+    [None, Some(Override::Open), Some(Override::Closed), Some(Override::Disabled), Some(Override::MetricsOnly)];
 
 /// What a replica last knew.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +76,11 @@ pub(crate) struct Claim {
     pub(crate) phase: Phase,
     pub(crate) left: Duration,
     pub(crate) escalation: u32,
-    pub(crate) forced: Option<Forced>,
+    pub(crate) overridden: Option<Override>,
 }
 
 pub(crate) const NO_CLAIM: Claim =
-    Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, escalation: 0, forced: None };
+    Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, escalation: 0, overridden: None };
 
 /// The common answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub(crate) struct State {
     pub(crate) phase: i64,
     pub(crate) epoch: i64,
     pub(crate) left: i64,
-    pub(crate) forced: i64,
+    pub(crate) overridden: i64,
     pub(crate) ramping: i64,
     pub(crate) escalation: i64,
     pub(crate) flags: i64,
@@ -104,7 +104,7 @@ pub(crate) fn transition_numbers(transition: &Transition) -> Vec<i64> {
 }
 
 /// The answer to one call of an admit.
-pub(crate) type Admitted = Result<Ticket, Code>;
+pub(crate) type Admitted = Result<Ticket, RejectionCode>;
 
 /// A circuit as one replica asks for it.
 #[derive(Clone, Debug)]
@@ -122,9 +122,9 @@ impl Circuit {
 
     fn ask(&self, server: &Server, script: &Script, more: &[Vec<u8>]) -> (State, Vec<i64>) {
         let claim = self.claim;
-        let forced = forced_number(claim.forced);
+        let overridden = forced_number(claim.overridden);
         let claim =
-            args![claim.epoch, phase_number(claim.phase), micros(claim.left), claim.escalation, forced].join(&b' ');
+            args![claim.epoch, phase_number(claim.phase), micros(claim.left), claim.escalation, overridden].join(&b' ');
         let mut args = args![spec_text(&self.spec, self.fingerprint)];
         args.push(claim);
         args.extend(args!["ph1:news", "id7", self.luck]);
@@ -137,7 +137,7 @@ impl Circuit {
             phase: head[1],
             epoch: head[2],
             left: head[3],
-            forced: head[4],
+            overridden: head[4],
             ramping: head[5],
             escalation: head[6],
             flags: head[7],
@@ -155,10 +155,12 @@ impl Circuit {
         let passed = |asked: u64| asked * (a + 1) / (steps + 1);
         let answers = (0..n).map(|i| match tail[0] {
             0 => Ok(ticket(None)),
-            1 => Err([Code::CircuitOpen, Code::ProbeQuota, Code::ForcedOpen][a as usize - 1]),
+            1 => {
+                Err([RejectionCode::CircuitOpen, RejectionCode::ProbeQuota, RejectionCode::ForcedOpen][a as usize - 1])
+            }
             2 if i < b => Ok(ticket(Some(a + i))),
             3 if passed(b + i + 1) > passed(b + i) => Ok(ticket(None)),
-            _ => Err(Code::ProbeQuota),
+            _ => Err(RejectionCode::ProbeQuota),
         });
         let answers = answers.collect();
         (state, answers)
@@ -178,8 +180,8 @@ impl Circuit {
         self.ask(server, &BREAKER_SETTLE, &args).0
     }
 
-    pub(crate) fn force(&self, server: &Server, forced: Option<Forced>) -> State {
-        self.ask(server, &BREAKER_FORCE, &args![forced_number(forced)]).0
+    pub(crate) fn force(&self, server: &Server, overridden: Option<Override>) -> State {
+        self.ask(server, &BREAKER_FORCE, &args![forced_number(overridden)]).0
     }
 
     pub(crate) fn reset(&self, server: &Server) -> State {

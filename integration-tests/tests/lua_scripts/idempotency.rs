@@ -46,7 +46,7 @@ fn one_claims_it_and_the_others_see_it_run_until_it_is_answered() {
     assert_eq!(claim(&server, "a1", "ff").0, OWN, "asked again, it is still his");
     assert_eq!(claim(&server, "b2", "ee").0, MISMATCH);
     assert!(!renew(&server, "b2") && !release(&server, "b2") && !complete(&server, "b2", b"no"));
-    assert_eq!(raw(&server), before, "refusals write nothing");
+    assert_eq!(raw(&server), before, "rejections write nothing");
     assert!(renew(&server, "a1"));
     let answer = b"any \0 bytes \xff\n";
     assert!(complete(&server, "a1", answer));

@@ -63,7 +63,7 @@ proptest! {
 }
 
 #[test]
-fn a_refusal_and_a_look_write_nothing_and_let_the_key_run_out() {
+fn a_rejection_and_a_look_write_nothing_and_let_the_key_run_out() {
     let server = Server::new();
     let rate = rates()[0];
     acquire(&server, rate, &[(3, 1, 0)]);
@@ -80,7 +80,7 @@ fn a_refusal_and_a_look_write_nothing_and_let_the_key_run_out() {
 }
 
 #[test]
-fn a_bucket_whose_anchor_lies_an_hour_ahead_fills_from_the_first_refusal_on() {
+fn a_bucket_whose_anchor_lies_an_hour_ahead_fills_from_the_first_rejection_on() {
     let server = Server::new();
     let rate = rates()[0];
     acquire(&server, rate, &[(3, 1, 0)]);

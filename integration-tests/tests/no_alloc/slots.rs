@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use phalanx::policy::{AdaptiveSpec, GradientSpec};
 use phalanx::*;
 
 use super::*;
@@ -49,8 +50,8 @@ fn a_call_that_finds_a_bulkhead_full_allocates_nothing() {
     let _inside = runtime.enter();
     let mut holder = Box::pin(kept.run(hang));
     assert!(poll_once(holder.as_mut()).is_pending());
-    let refused = || at_once(kept.run(ok)).unwrap_err().rejection().unwrap().code();
-    assert_eq!(allocations(|| assert_eq!(refused(), Code::BulkheadFull)), 0);
+    let rejected = || at_once(kept.run(ok)).unwrap_err().rejection().unwrap().code();
+    assert_eq!(allocations(|| assert_eq!(rejected(), RejectionCode::BulkheadFull)), 0);
 }
 
 /// It may, and does not as long as the queue is no longer than it has been before.

@@ -6,6 +6,8 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
+use phalanx::describe::Outcome;
+use phalanx::guard::{CallInfo, Guard};
 use phalanx::*;
 
 pub fn boom<T>() -> T {

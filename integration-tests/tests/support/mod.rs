@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use phalanx::describe::{Outcome, Phase};
+use phalanx::guard::{CallInfo, Guard};
+use phalanx::store::MemoryStore;
 use phalanx::*;
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -88,9 +91,9 @@ impl Ledger {
 impl Observer for Ledger {
     fn on_event(&self, event: &Event<'_>) {
         let mut entries = self.0.lock().unwrap();
-        match event.what {
-            What::Finished { outcome, .. } => entries.finished.push(outcome),
-            What::AttemptTimeout { .. } => entries.timeouts += 1,
+        match event.kind {
+            EventKind::Finished { outcome, .. } => entries.finished.push(outcome),
+            EventKind::AttemptTimeout { .. } => entries.timeouts += 1,
             _ => {}
         }
     }

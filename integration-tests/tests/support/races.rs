@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use phalanx::describe::Outcome;
 use phalanx::*;
 use tokio::time::Instant;
 
@@ -165,7 +166,7 @@ impl Ends {
 
 impl Observer for Ends {
     fn on_event(&self, event: &Event<'_>) {
-        if let What::Finished { outcome, decision, .. } = event.what
+        if let EventKind::Finished { outcome, decision, .. } = event.kind
             && decision.policy_version > 1
         {
             self.0.lock().unwrap().push((outcome, *decision));

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
+use phalanx::guard::{CallInfo, Guard};
 use phalanx::*;
 
 use super::*;
@@ -46,9 +47,9 @@ pub enum Circuit {
     None,
     Calls,
     Attempts,
-    /// Half-open: the call is the one trial call.
+    /// Half-open: the call is the one probe.
     ProbeOfCalls,
-    /// Half-open: the first attempt is the one trial call.
+    /// Half-open: the first attempt is the one probe.
     ProbeOfAttempts,
     Open,
     Throttle,
@@ -77,12 +78,12 @@ pub enum GuardPlan {
     None,
     /// One at every place.
     Everywhere,
-    /// One at every place, and one innermost that refuses the attempts from this one on.
-    RefusingFrom(u32),
+    /// One at every place, and one innermost that rejects the attempts from this one on.
+    RejectingFrom(u32),
 }
 
 impl GuardPlan {
-    pub const ALL: [Self; 4] = [Self::None, Self::Everywhere, Self::RefusingFrom(1), Self::RefusingFrom(2)];
+    pub const ALL: [Self; 4] = [Self::None, Self::Everywhere, Self::RejectingFrom(1), Self::RejectingFrom(2)];
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,12 +96,12 @@ pub enum Work {
     Hangs,
 }
 
-/// Refuses the attempts from this one on.
-pub struct RefusingFrom(pub u32);
+/// Rejects the attempts from this one on.
+pub struct RejectingFrom(pub u32);
 
-impl Guard for RefusingFrom {
+impl Guard for RejectingFrom {
     fn name(&self) -> &str {
-        "refusing"
+        "rejecting"
     }
 
     fn order(&self) -> u16 {
@@ -108,7 +109,7 @@ impl Guard for RefusingFrom {
     }
 
     fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection> {
-        if call.attempt < self.0 { Ok(()) } else { Err(Rejection::new(Code::GuardRefused)) }
+        if call.attempt < self.0 { Ok(()) } else { Err(Rejection::new(RejectionCode::GuardRejected)) }
     }
 }
 

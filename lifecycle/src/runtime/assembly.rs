@@ -76,13 +76,13 @@ impl RuntimeBuilder {
         self
     }
 
-    /// When callers that are refused because of the drain are told to come back. Default 1 s.
+    /// When callers that are rejected because of the drain are told to come back. Default 1 s.
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
     }
 
-    /// How long readiness says `draining` before calls are refused, for balancers that hear of it late. Default none.
+    /// How long readiness says `draining` before calls are rejected, for balancers that hear of it late. Default none.
     pub fn notice(mut self, notice: Duration) -> Self {
         self.notice = notice;
         self

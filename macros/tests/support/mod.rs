@@ -6,24 +6,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use phalanx::policy::Jitter;
 use phalanx::{
-    Backoff, BreakerSpec, Class, Classify, Code, Jitter, Kind, Policy, RateLimitSpec, Rejection, ResilienceModule,
+    Backoff, BreakerSpec, Class, Classify, Kind, Policy, RateLimitSpec, Rejection, RejectionCode, ResilienceModule,
     Resilient, RetrySpec,
 };
 
-/// An error that can say a refusal.
+/// An error that can say a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    Refused(Rejection),
+    Rejected(Rejection),
     Own(Kind),
 }
 
 pub const BROKEN: Failure = Failure::Own(Kind::Infrastructure);
 
 impl Failure {
-    pub fn code(self) -> Option<Code> {
+    pub fn code(self) -> Option<RejectionCode> {
         match self {
-            Self::Refused(rejection) => Some(rejection.code()),
+            Self::Rejected(rejection) => Some(rejection.code()),
             Self::Own(_) => None,
         }
     }
@@ -31,14 +32,14 @@ impl Failure {
 
 impl From<Rejection> for Failure {
     fn from(rejection: Rejection) -> Self {
-        Self::Refused(rejection)
+        Self::Rejected(rejection)
     }
 }
 
 impl Classify for Failure {
     fn classify(&self) -> Class {
         match self {
-            Self::Refused(rejection) => rejection.classify(),
+            Self::Rejected(rejection) => rejection.classify(),
             Self::Own(kind) => kind.classify(),
         }
     }

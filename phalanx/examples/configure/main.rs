@@ -7,13 +7,15 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use phalanx::{Config, ConfigError, Event, LeverSpec, ResilienceModule, What};
+use phalanx::config::Config;
+use phalanx::policy::LeverSpec;
+use phalanx::{ConfigError, Event, EventKind, ResilienceModule};
 
 #[rustfmt::skip] // as in the README
 fn configure(path: &Path) -> Result<ResilienceModule, ConfigError> {
-    let reader = Config::reader().file(path).env();      // what is read later wins, value by value
+    let loader = Config::loader().file(path).env();      // what is read later wins, value by value
     let module = ResilienceModule::in_memory()
-        .config(reader.read()?)                          // every mistake at once: file, line and the nearest name
+        .config(loader.load()?)                          // every mistake at once: file, line and the nearest name
         .on_event(say)
         .build()?;
     println!("{}", module.describe());                   // what is in force, and who said so
@@ -23,8 +25,8 @@ fn configure(path: &Path) -> Result<ResilienceModule, ConfigError> {
 #[rustfmt::skip] // as in the README
 async fn operate(module: &ResilienceModule) -> Result<(), ConfigError> {
     module.pull("payments", LeverSpec::force_open().reason("INC-4711"))?;
-    if let Err(refused) = module.run("payments", "stripe", charge).await {
-        println!("{refused}");                           // … (forced_open)
+    if let Err(rejected) = module.run("payments", "stripe", charge).await {
+        println!("{rejected}");                           // … (forced_open)
     }
     module.release("payments");                          // what the file says holds again
     Ok(())
@@ -36,14 +38,14 @@ async fn charge() -> std::io::Result<u32> {
 
 /// What an operator would like to be told.
 fn say(event: &Event<'_>) {
-    match event.what {
-        What::ConfigApplied { changed } => println!("{changed} changed"),
-        What::ConfigRefused { reason } => println!("nothing changed: {reason}"),
-        What::Lever { policy, lever: Some(lever) } => {
+    match event.kind {
+        EventKind::ConfigApplied { changed } => println!("{changed} changed"),
+        EventKind::ConfigRejected { reason } => println!("nothing changed: {reason}"),
+        EventKind::Lever { policy, lever: Some(lever) } => {
             let pulled: Vec<_> = lever.pulled().collect();
             println!("lever of {policy}: {}", pulled.join(", "));
         }
-        What::Lever { policy, lever: None } => println!("lever of {policy}: released"),
+        EventKind::Lever { policy, lever: None } => println!("lever of {policy}: released"),
         _ => {}
     }
 }
@@ -52,7 +54,7 @@ async fn run(path: &Path, follow: bool) -> Result<(), Box<dyn Error>> {
     let module = configure(path)?;
     operate(&module).await?;
     if follow {
-        let following = module.follow(Config::reader().file(path).env())?;
+        let following = module.watch_config(Config::loader().file(path).env())?;
         println!("following {}", path.display());
         tokio::signal::ctrl_c().await?;
         drop(following);

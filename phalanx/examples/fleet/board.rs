@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::{BreakerView, Phase};
+use phalanx::describe::{BreakerView, Phase};
 
 use crate::ledger::Ledger;
 use crate::paint::{Ink, Line};

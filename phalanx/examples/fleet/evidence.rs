@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx::{Phase, Transition};
+use phalanx::describe::{Phase, Transition};
 
 use crate::faults::Fault;
 
@@ -30,8 +30,8 @@ pub(crate) struct Evidence {
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When each replica was last heard of before it was killed.
     pub(crate) gone: Vec<Option<Duration>>,
-    /// How long refusals took.
-    pub(crate) refusals: Refusals,
+    /// How long rejections took.
+    pub(crate) rejections: Rejections,
 }
 
 /// The fleet's circuit changed its phase: when each replica knew of it.
@@ -45,15 +45,15 @@ pub(crate) struct Change {
     pub(crate) heard: Vec<Option<Duration>>,
 }
 
-/// How long it took to be refused.
+/// How long it took to be rejected.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct Rejections {
     pub(crate) slowest: Duration,
     all: Vec<Duration>,
 }
 
-impl Refusals {
-    /// What 99 of 100 refusals kept under.
+impl Rejections {
+    /// What 99 of 100 rejections kept under.
     pub(crate) fn p99(&self) -> Duration {
         let mut all = self.all.clone();
         all.sort_unstable();
@@ -87,7 +87,7 @@ impl Evidence {
             losses: vec![0; replicas],
             faults: Vec::new(),
             gone: vec![None; replicas],
-            refusals: Refusals::default(),
+            rejections: Rejections::default(),
         }
     }
 
@@ -109,7 +109,7 @@ impl Evidence {
         true
     }
 
-    /// A replica refused a call because the circuit is open: it knows, whether or not it told.
+    /// A replica rejected a call because the circuit is open: it knows, whether or not it told.
     pub(crate) fn knows(&mut self, replica: usize, at: Duration) {
         if let Some(change) = self.changes.last_mut().filter(|change| change.to == Phase::Open && change.first <= at) {
             change.heard[replica].get_or_insert(at);
@@ -136,9 +136,9 @@ impl Evidence {
         late || self.outages[replica].iter().any(away)
     }
 
-    pub(crate) fn refused(&mut self, took: Duration) {
-        self.refusals.slowest = self.refusals.slowest.max(took);
-        self.refusals.all.push(took);
+    pub(crate) fn rejected(&mut self, took: Duration) {
+        self.rejections.slowest = self.rejections.slowest.max(took);
+        self.rejections.all.push(took);
     }
 
     pub(crate) fn left_alone(&mut self, replica: usize, at: Duration) {

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Code, Outcome, Phase, Policy, Transition};
+use phalanx::describe::{Outcome, Phase, Transition};
+use phalanx::{BreakerSpec, Policy, RejectionCode};
 
 use crate::evidence::Evidence;
 use crate::moment::{Moment, Turn};
@@ -35,7 +36,7 @@ pub(crate) struct Pages {
     pub(crate) standings: Vec<Option<Standing>>,
     /// When each replica was first told that the circuit is open.
     pub(crate) told: Vec<Option<Duration>>,
-    /// Refused by the circuit while the upstream was dead.
+    /// Rejected by the circuit while the upstream was dead.
     pub(crate) spared: u64,
     /// Sent to the dead upstream by an open or half-open circuit.
     pub(crate) vain_probes: u64,
@@ -96,12 +97,12 @@ impl Ledger {
     }
 
     /// Something was done to the fleet.
-    pub(crate) fn turned(&self, what: Turn) {
+    pub(crate) fn turned(&self, kind: Turn) {
         let (at, mut pages) = (self.story.now(), self.read());
-        if let Turn::Fault(fault) = what {
+        if let Turn::Fault(fault) = kind {
             pages.evidence.faults.push((at, fault));
         }
-        pages.moments.push(Moment { at, what });
+        pages.moments.push(Moment { at, kind });
     }
 
     /// A replica's process has ended before its time.
@@ -125,7 +126,7 @@ impl Ledger {
                 return;
             }
             Report::Probed { from, to, alone } => return self.probed(&mut pages, replica, (from, to), alone),
-            Report::Refused(took) => return pages.evidence.refused(took),
+            Report::Rejected(took) => return pages.evidence.rejected(took),
             Report::Changed { change, alone } => return self.changed(&mut pages, replica, at, change, alone),
             Report::Stands(standing) => {
                 pages.standings[replica] = Some(standing);
@@ -145,7 +146,7 @@ impl Ledger {
             }
             Report::Ended => return,
         };
-        pages.moments.push(Moment { at, what: turn });
+        pages.moments.push(Moment { at, kind: turn });
     }
 
     /// A call is over.
@@ -155,15 +156,15 @@ impl Ledger {
             pages.evidence.decided_alone(replica, at);
         }
         match (call.reason, call.outcome) {
-            (Some(Code::CircuitOpen | Code::ProbeQuota), _) => {
+            (Some(RejectionCode::CircuitOpen | RejectionCode::ProbeQuota), _) => {
                 pages.spared += u64::from(self.story.act_at(at) == Act::Failing);
                 pages.told[replica].get_or_insert(at);
-                if call.reason == Some(Code::CircuitOpen) && !call.alone {
+                if call.reason == Some(RejectionCode::CircuitOpen) && !call.alone {
                     pages.evidence.knows(replica, at);
                 }
-                pages.timeline.refused(at);
+                pages.timeline.rejected(at);
             }
-            (_, None) => pages.timeline.refused(at),
+            (_, None) => pages.timeline.rejected(at),
             (_, Some(outcome)) => pages.attempted(at, outcome == Outcome::Failure),
         }
         pages.forget_before(at.saturating_sub(self.window));
@@ -192,7 +193,7 @@ impl Ledger {
             pages.window.clear();
         }
         pages.turns.push((at, change.to));
-        pages.moments.push(Moment { at, what: Turn::Circuit { replica, change, failing, alone } });
+        pages.moments.push(Moment { at, kind: Turn::Circuit { replica, change, failing, alone } });
     }
 }
 
@@ -202,7 +203,7 @@ impl Pages {
         let act = story.act();
         if self.act != Some(act) {
             self.act = Some(act);
-            self.moments.push(Moment { at: story.start_of(act), what: Turn::Upstream(act) });
+            self.moments.push(Moment { at: story.start_of(act), kind: Turn::Upstream(act) });
         }
     }
 

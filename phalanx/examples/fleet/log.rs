@@ -39,7 +39,7 @@ impl Log {
             Report::Degraded(reason) => Turn::Alone { replica, reason },
             Report::Recovered { outage, decided } => Turn::Back { replica, outage, decided },
             Report::Lost => Turn::Lost { replica },
-            Report::Retried | Report::Withheld | Report::Probed { .. } | Report::Refused(_) | Report::Ended => {
+            Report::Retried | Report::Withheld | Report::Probed { .. } | Report::Rejected(_) | Report::Ended => {
                 return Ok(());
             }
         };

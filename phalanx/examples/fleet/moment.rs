@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use phalanx::{Phase, Transition};
+use phalanx::describe::{Phase, Transition};
 
 use crate::faults::Fault;
 use crate::paint::Ink;
@@ -13,7 +13,7 @@ use crate::story::Act;
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     pub(crate) at: Duration,
-    pub(crate) what: Turn,
+    pub(crate) kind: Turn,
 }
 
 /// What turned.
@@ -44,14 +44,14 @@ pub(crate) enum Turn {
 impl Moment {
     /// The phase that began, if it is a turn of the circuit.
     pub(crate) const fn phase(&self) -> Option<Phase> {
-        match self.what {
+        match self.kind {
             Turn::Circuit { change, .. } => Some(change.to),
             _ => None,
         }
     }
 
     pub(crate) const fn ink(&self) -> Ink {
-        match self.what {
+        match self.kind {
             Turn::Upstream(_) => Ink::Dim,
             Turn::Circuit { change, .. } => Ink::of_phase(change.to),
             Turn::Fault(_) => Ink::Bold,
@@ -63,7 +63,7 @@ impl Moment {
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:5.1}s  {}", self.at.as_secs_f64(), self.what)
+        write!(f, "{:5.1}s  {}", self.at.as_secs_f64(), self.kind)
     }
 }
 

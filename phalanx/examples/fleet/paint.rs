@@ -1,6 +1,6 @@
 //! Text with colours, cut to the width there is.
 
-use phalanx::Phase;
+use phalanx::describe::Phase;
 
 /// A way to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

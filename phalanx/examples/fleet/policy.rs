@@ -1,11 +1,12 @@
-//! What stands between the replicas and their upstream: rate limit, breaker, retry with a budget, time-out.
+//! What stands between the replicas and their upstream: rate limit, breaker, retry with a budget, timeout.
 //!
 //! A production policy has a window of ten seconds and a break of thirty. These are that, in the time of the story:
 //! every act must see the circuit react.
 
 use std::time::Duration;
 
-use phalanx::{Backoff, BreakerSpec, BudgetSpec, Policy, RateLimitSpec, RetrySpec};
+use phalanx::policy::BudgetSpec;
+use phalanx::{Backoff, BreakerSpec, Policy, RateLimitSpec, RetrySpec};
 
 use crate::story::Story;
 

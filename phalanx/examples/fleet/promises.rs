@@ -119,7 +119,7 @@ fn trips(evidence: &Evidence) -> Promise {
     Promise { name, kept: Some(worst <= TRIP), seen }
 }
 
-/// One trial call at a time in all processes together, and a failed one ends the trial.
+/// One probe at a time in all processes together, and a failed one ends the trial.
 fn probes(evidence: &Evidence, story: &Story) -> Promise {
     let (name, quota) = ("probes", ONE_PROBE.0 as usize);
     let mut breaks = evidence.openings().map(|opening| opening.first).peekable();
@@ -183,9 +183,12 @@ fn alone(evidence: &Evidence) -> Promise {
 
 /// Nobody waits long for Redis, whatever it does. Not judged: on a busy machine this is the machine.
 fn waits(evidence: &Evidence) -> Promise {
-    let refusals = &evidence.refusals;
-    let seen =
-        format!("99 of 100 refusals within {}, the slowest after {}", exact(refusals.p99()), exact(refusals.slowest));
+    let rejections = &evidence.rejections;
+    let seen = format!(
+        "99 of 100 rejections within {}, the slowest after {}",
+        exact(rejections.p99()),
+        exact(rejections.slowest)
+    );
     Promise { name: "waits", kept: None, seen }
 }
 

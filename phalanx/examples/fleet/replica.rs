@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use phalanx::base::rng::Rng;
+use phalanx::store::Rng;
 use phalanx::{Pipeline, Source, Verdict};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep_until;
@@ -69,12 +69,12 @@ async fn call<U: Dependency>(pipeline: Pipeline, upstream: Arc<U>, tell: Tell, s
         locked(&span).to = Some(story.now());
         answer
     };
-    // What came of it is told by the observer, as it would be in production. How long a refusal took and when a probe
+    // What came of it is told by the observer, as it would be in production. How long a rejection took and when a probe
     // was at the upstream is more than an observer needs to know.
     let began = story.now();
     let (_, record) = pipeline.call().run_recorded(attempt).await;
-    if record.verdict == Verdict::Refused {
-        tell(Report::Refused(story.now().saturating_sub(began)));
+    if record.verdict == Verdict::Rejected {
+        tell(Report::Rejected(story.now().saturating_sub(began)));
     }
     if record.probe {
         let Span { from, to } = *locked(&span);

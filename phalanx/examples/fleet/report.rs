@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use phalanx::base::breaker::Seen;
-use phalanx::{BreakerView, Code, Decision, Event, Outcome, Phase, Source, Transition, Verdict, What};
+use phalanx::describe::Seen;
+use phalanx::describe::{BreakerView, Outcome, Phase, Transition};
+use phalanx::{Decision, Event, EventKind, RejectionCode, Source, Verdict};
 
 /// One thing worth telling.
 #[derive(Clone, Debug)]
@@ -15,10 +16,10 @@ pub(crate) enum Report {
     Retried,
     /// An attempt failed and no other follows, because too many did already.
     Withheld,
-    /// A trial call was at the upstream; by this replica's own decision if it is alone.
+    /// A probe was at the upstream; by this replica's own decision if it is alone.
     Probed { from: Duration, to: Duration, alone: bool },
-    /// A call was refused after so long.
-    Refused(Duration),
+    /// A call was rejected after so long.
+    Rejected(Duration),
     /// The circuit changed its phase; by this replica's own decision if it is alone.
     Changed { change: Transition, alone: bool },
     /// How things stand, every now and then.
@@ -37,7 +38,7 @@ pub(crate) enum Report {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) outcome: Option<Outcome>,
-    pub(crate) reason: Option<Code>,
+    pub(crate) reason: Option<RejectionCode>,
     pub(crate) admitted: bool,
     pub(crate) answered: bool,
     pub(crate) elapsed: Duration,
@@ -64,14 +65,18 @@ pub(crate) struct Membership {
 impl Report {
     /// What an event of the module is worth. Whether a change was made alone is for others to say.
     pub(crate) fn of(event: &Event<'_>) -> Option<Self> {
-        Some(match event.what {
-            What::Finished { outcome, kind, decision } => Self::Finished(Call::of(outcome, kind.is_none(), decision)),
-            What::Retry { .. } => Self::Retried,
-            What::RetryBudgetExhausted => Self::Withheld,
-            What::Transition(change) => Self::Changed { change, alone: false },
-            What::StoreDegraded { reason } => Self::Degraded(reason.to_owned()),
-            What::StoreRecovered { outage, decided_locally } => Self::Recovered { outage, decided: decided_locally },
-            What::StateLost => Self::Lost,
+        Some(match event.kind {
+            EventKind::Finished { outcome, kind, decision } => {
+                Self::Finished(Call::of(outcome, kind.is_none(), decision))
+            }
+            EventKind::Retry { .. } => Self::Retried,
+            EventKind::RetryBudgetExhausted => Self::Withheld,
+            EventKind::Transition(change) => Self::Changed { change, alone: false },
+            EventKind::StoreDegraded { reason } => Self::Degraded(reason.to_owned()),
+            EventKind::StoreRecovered { outage, degraded_decisions } => {
+                Self::Recovered { outage, decided: degraded_decisions }
+            }
+            EventKind::StateLost => Self::Lost,
             _ => return None,
         })
     }
@@ -83,7 +88,7 @@ impl Report {
         let report = match words.word()? {
             "finished" => Self::Finished(Call {
                 outcome: words.one_of(&OUTCOMES, outcome_name)?,
-                reason: words.one_of(&Code::ALL, Code::name)?,
+                reason: words.one_of(&RejectionCode::ALL, RejectionCode::name)?,
                 admitted: words.flag()?,
                 answered: words.flag()?,
                 elapsed: words.time()?,
@@ -92,7 +97,7 @@ impl Report {
             "retried" => Self::Retried,
             "withheld" => Self::Withheld,
             "probed" => Self::Probed { from: words.time()?, to: words.time()?, alone: words.flag()? },
-            "refused" => Self::Refused(words.time()?),
+            "rejected" => Self::Rejected(words.time()?),
             "changed" => {
                 let (from, to) = (words.one_of(&PHASES, Phase::name)??, words.one_of(&PHASES, Phase::name)??);
                 let (epoch, break_for, alone) = (words.number()?, words.time()?, words.flag()?);
@@ -139,7 +144,8 @@ impl fmt::Display for Timed<'_> {
         write!(f, "{} ", self.0.as_micros())?;
         match self.1 {
             Report::Finished(call) => {
-                let (outcome, reason) = (call.outcome.map_or("-", outcome_name), call.reason.map_or("-", Code::name));
+                let (outcome, reason) =
+                    (call.outcome.map_or("-", outcome_name), call.reason.map_or("-", RejectionCode::name));
                 let (admitted, answered, alone) = (flag(call.admitted), flag(call.answered), flag(call.alone));
                 let elapsed = call.elapsed.as_micros();
                 write!(f, "finished {outcome} {reason} {admitted} {answered} {elapsed} {alone}")
@@ -149,7 +155,7 @@ impl fmt::Display for Timed<'_> {
             Report::Probed { from, to, alone } => {
                 write!(f, "probed {} {} {}", from.as_micros(), to.as_micros(), flag(*alone))
             }
-            Report::Refused(took) => write!(f, "refused {}", took.as_micros()),
+            Report::Rejected(took) => write!(f, "rejected {}", took.as_micros()),
             Report::Changed { change, alone } => {
                 let Transition { from, to, epoch, break_for, seen } = change;
                 let (from, to, alone) = (from.name(), to.name(), flag(*alone));
@@ -212,7 +218,7 @@ impl<'a> Words<'a> {
             slow,
             probes,
             break_left,
-            forced: None,
+            overridden: None,
             epoch: 0,
             streak: 0,
             ramping: false,

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use phalanx::{Code, Phase};
+use phalanx::RejectionCode;
+use phalanx::describe::Phase;
 
 use crate::args::Show;
 use crate::ledger::{Ledger, Pages};
@@ -57,13 +58,13 @@ fn title(pages: &Pages, story: &Story, seed: u64) -> Line {
 
 fn figures(fleet: &Tally) -> Vec<Line> {
     let percent = |count: u64| format!("{:.0} %", count as f64 * 100.0 / fleet.calls.max(1) as f64);
-    let (mut cut_off, mut refused) = (0, 0);
+    let (mut cut_off, mut rejected) = (0, 0);
     let mut reasons = Vec::new();
     for (code, count) in &fleet.by_code {
-        if *code == Code::AttemptTimeout {
+        if *code == RejectionCode::AttemptTimeout {
             cut_off += count;
         } else {
-            refused += count;
+            rejected += count;
             reasons.push(format!("{code} {count}"));
         }
     }
@@ -82,18 +83,18 @@ fn figures(fleet: &Tally) -> Vec<Line> {
         row("answered", fleet.answered, percent(fleet.answered)),
         row("failed", fleet.failed, "the upstream's own error".into()),
         row("cut off", cut_off, "attempt_timeout".into()),
-        row("refused", refused, reasons.join(", ")),
+        row("rejected", rejected, reasons.join(", ")),
     ]
 }
 
 impl Course {
     fn of(pages: &Pages) -> Self {
         let opening = pages.moments.iter().find(|moment| moment.phase() == Some(Phase::Open));
-        let opened = opening.and_then(|moment| match moment.what {
+        let opened = opening.and_then(|moment| match moment.kind {
             Turn::Circuit { replica, .. } => Some((moment.at, replica)),
             _ => None,
         });
-        let alone = opening.is_some_and(|moment| matches!(moment.what, Turn::Circuit { alone: true, .. }));
+        let alone = opening.is_some_and(|moment| matches!(moment.kind, Turn::Circuit { alone: true, .. }));
         let last = pages.turns.last().filter(|(_, phase)| opened.is_some() && *phase == Phase::Closed);
         Self { opened, alone, closed: last.map(|(at, _)| *at) }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx::Code;
+use phalanx::RejectionCode;
 
 use crate::paint::{Ink, Line};
 use crate::report::Standing;
@@ -112,7 +112,7 @@ fn columns(rows: &[Tally], standings: &[Option<Standing>], act: Act, now: Durati
     for code in rows[fleet].by_code.keys().copied() {
         // "circuit_open" as two words one above the other: a column as narrow as its figures.
         let (upper, lower) = code.name().split_once('_').unwrap_or(("", code.name()));
-        let worth = if code == Code::CircuitOpen { 6 } else { 3 };
+        let worth = if code == RejectionCode::CircuitOpen { 6 } else { 3 };
         columns.push(Column::new(worth, upper, lower, each(&|_, tally| number(tally.count(code)))));
     }
     columns.push(Column::new(7, "", "circuit", each(&circuit)).at_least(9));

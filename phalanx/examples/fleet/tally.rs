@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 use std::time::Duration;
 
-use phalanx::{Code, Outcome};
+use phalanx::RejectionCode;
+use phalanx::describe::Outcome;
 
 use crate::report::Call;
 
@@ -23,8 +24,8 @@ pub(crate) struct Tally {
     /// Retries that the budget did not allow.
     pub(crate) withheld: u64,
     pub(crate) probes: u64,
-    /// Refused or cut off, by the policy's reason.
-    pub(crate) by_code: BTreeMap<Code, u64>,
+    /// Rejected or cut off, by the policy's reason.
+    pub(crate) by_code: BTreeMap<RejectionCode, u64>,
     /// The calls of the last second: when, and the latency if it was an answer.
     recent: VecDeque<(Duration, Option<Duration>)>,
 }
@@ -66,11 +67,11 @@ impl Tally {
         sum
     }
 
-    pub(crate) fn count(&self, code: Code) -> u64 {
+    pub(crate) fn count(&self, code: RejectionCode) -> u64 {
         self.by_code.get(&code).copied().unwrap_or(0)
     }
 
-    /// The reasons of calls that were refused or cut off since then.
+    /// The reasons of calls that were rejected or cut off since then.
     pub(crate) fn write_codes_since(&self, before: &Self, out: &mut impl Write) -> io::Result<()> {
         for code in self.by_code.keys() {
             let count = self.count(*code) - before.count(*code);

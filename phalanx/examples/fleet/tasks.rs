@@ -3,8 +3,9 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use phalanx::base::rng::Rng;
-use phalanx::{Clock, Event, MemoryStore, Pipeline, ResilienceModule};
+use phalanx::store::MemoryStore;
+use phalanx::store::Rng;
+use phalanx::{Clock, Event, Pipeline, ResilienceModule};
 use tokio::task::JoinSet;
 
 use crate::args::Show;

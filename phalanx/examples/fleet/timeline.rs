@@ -1,8 +1,8 @@
-//! The story as a strip: how far it is, where the circuit stood, what reached the upstream, what was refused.
+//! The story as a strip: how far it is, where the circuit stood, what reached the upstream, what was rejected.
 
 use std::time::Duration;
 
-use phalanx::Phase;
+use phalanx::describe::Phase;
 
 use crate::evidence::Evidence;
 use crate::paint::{Ink, Line};
@@ -18,7 +18,7 @@ const LABEL: usize = 12;
 struct Slot {
     reached: u32,
     failed: u32,
-    refused: u32,
+    rejected: u32,
 }
 
 /// Counts over the length of the story.
@@ -43,8 +43,8 @@ impl Timeline {
         self.slot(at).failed += 1;
     }
 
-    pub(crate) fn refused(&mut self, at: Duration) {
-        self.slot(at).refused += 1;
+    pub(crate) fn rejected(&mut self, at: Duration) {
+        self.slot(at).rejected += 1;
     }
 
     fn slot(&mut self, at: Duration) -> &mut Slot {
@@ -60,7 +60,7 @@ impl Timeline {
             strip.names(),
             strip.row("circuit", |column| strip.circuit(column, turns)),
             strip.row("upstream", |column| strip.upstream(column)),
-            strip.row("refused", |column| (Ink::Yellow, strip.height(column, |slot| slot.refused))),
+            strip.row("rejected", |column| (Ink::Yellow, strip.height(column, |slot| slot.rejected))),
         ]
     }
 }
@@ -160,7 +160,7 @@ impl Strip<'_> {
         (ink, self.height(column, |slot| slot.reached))
     }
 
-    /// Both strips are drawn to the scale of what the fleet wants, so that what is refused can be seen to be what no
+    /// Both strips are drawn to the scale of what the fleet wants, so that what is rejected can be seen to be what no
     /// longer arrives.
     fn height(&self, column: usize, count: impl Fn(&Slot) -> u32) -> char {
         let span = self.timeline.story.length().as_secs_f64() / self.columns as f64;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use phalanx::base::rng::Rng;
+use phalanx::store::Rng;
 use phalanx::{Class, Classify, Kind};
 use tokio::time::sleep;
 

@@ -6,8 +6,9 @@ use std::io::{self, BufRead, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::base::rng::Rng;
-use phalanx::{Event, ResilienceModule, StoreMode};
+use phalanx::store::Rng;
+use phalanx::store::StoreMode;
+use phalanx::{Event, ResilienceModule};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep};
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use phalanx::{HedgeSpec, Policy, ResilienceModule, Rng};
+use phalanx::store::Rng;
+use phalanx::{HedgeSpec, Policy, ResilienceModule};
 use tokio::time::{Instant, sleep_until};
 
 use crate::latencies::Latencies;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use phalanx::{BudgetSpec, HedgeSpec, Rng};
+use phalanx::HedgeSpec;
+use phalanx::policy::BudgetSpec;
+use phalanx::store::Rng;
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

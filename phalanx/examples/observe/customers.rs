@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::{Pipeline, Rejection, ResilienceModule, Rng};
+use phalanx::store::Rng;
+use phalanx::{Pipeline, Rejection, ResilienceModule};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 

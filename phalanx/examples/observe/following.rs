@@ -7,28 +7,28 @@ use phalanx::{ModuleBuilder, ResilienceModule};
 
 /// What has to be kept for as long as the file is to be followed.
 #[cfg(all(feature = "toml", feature = "reload"))]
-pub(crate) type Following = Option<phalanx::config::Following>;
+pub(crate) type ConfigWatcher = Option<phalanx::config::ConfigWatcher>;
 
 #[cfg(all(feature = "toml", feature = "reload"))]
 pub(crate) fn build(
     builder: ModuleBuilder,
     file: Option<&Path>,
-) -> Result<(ResilienceModule, Following), Box<dyn Error>> {
+) -> Result<(ResilienceModule, ConfigWatcher), Box<dyn Error>> {
     let Some(file) = file else { return Ok((builder.build()?, None)) };
-    let reader = phalanx::config::Config::reader().file(file);
-    let module = builder.config(reader.read()?).build()?;
-    let following = module.follow(reader)?;
+    let loader = phalanx::config::Config::loader().file(file);
+    let module = builder.config(loader.load()?).build()?;
+    let following = module.watch_config(loader)?;
     Ok((module, Some(following)))
 }
 
 #[cfg(not(all(feature = "toml", feature = "reload")))]
-pub(crate) type Following = ();
+pub(crate) type ConfigWatcher = ();
 
 #[cfg(not(all(feature = "toml", feature = "reload")))]
 pub(crate) fn build(
     builder: ModuleBuilder,
     file: Option<&Path>,
-) -> Result<(ResilienceModule, Following), Box<dyn Error>> {
+) -> Result<(ResilienceModule, ConfigWatcher), Box<dyn Error>> {
     match file {
         Some(_) => Err("built without the features `toml` and `reload`".into()),
         None => Ok((builder.build()?, ())),

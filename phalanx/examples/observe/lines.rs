@@ -5,7 +5,9 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use phalanx::{Event, Outcome, ResilienceModule, StateKey, What};
+use phalanx::describe::Outcome;
+use phalanx::store::StateKey;
+use phalanx::{Event, EventKind, ResilienceModule};
 use tokio::time::interval;
 
 use crate::latencies::Latencies;
@@ -20,7 +22,7 @@ struct Second {
     retries: u64,
     hedges: u64,
     latencies: Latencies,
-    refused: BTreeMap<&'static str, u64>,
+    rejected: BTreeMap<&'static str, u64>,
     turns: Vec<String>,
 }
 
@@ -43,18 +45,18 @@ impl Lines {
     /// What an observer hears.
     pub(crate) fn note(&self, event: &Event<'_>) {
         let mut second = self.second();
-        match event.what {
-            What::Finished { outcome, decision, .. } => {
+        match event.kind {
+            EventKind::Finished { outcome, decision, .. } => {
                 second.calls += 1;
                 second.failed += u64::from(outcome == Some(Outcome::Failure));
                 match (outcome, decision.reason) {
-                    (None, Some(code)) => *second.refused.entry(code.name()).or_default() += 1,
+                    (None, Some(code)) => *second.rejected.entry(code.name()).or_default() += 1,
                     _ => second.latencies.add(decision.elapsed),
                 }
             }
-            What::FallbackServed { .. } => second.fallbacks += 1,
-            What::Retry { .. } => second.retries += 1,
-            What::Hedge { .. } => second.hedges += 1,
+            EventKind::FallbackServed { .. } => second.fallbacks += 1,
+            EventKind::Retry { .. } => second.retries += 1,
+            EventKind::Hedge { .. } => second.hedges += 1,
             _ => second.turns.extend(turn(event).map(|turn| self.dated(&turn))),
         }
     }
@@ -96,8 +98,8 @@ impl Lines {
             second.hedges,
             store(module),
         );
-        let refused = second.refused.iter().map(|(code, calls)| format!("  {code} {calls}"));
-        text.extend(refused);
+        let rejected = second.rejected.iter().map(|(code, calls)| format!("  {code} {calls}"));
+        text.extend(rejected);
         text.push('\n');
         text
     }
@@ -106,12 +108,14 @@ impl Lines {
 /// A turning point, in words.
 fn turn(event: &Event<'_>) -> Option<String> {
     let name = event.key.map(StateKey::to_string).unwrap_or_default();
-    match event.what {
-        What::Transition(change) => Some(format!("{name}: circuit {} -> {}", change.from.name(), change.to.name())),
-        What::StoreDegraded { reason } => Some(format!("store: away ({reason}), deciding alone")),
-        What::StoreRecovered { outage, .. } => Some(format!("store: back after {outage:.1?}")),
-        What::ConfigApplied { changed } => Some(format!("config: applied, {changed} changed")),
-        What::ConfigRefused { reason } => Some(format!("config: refused, {reason}")),
+    match event.kind {
+        EventKind::Transition(change) => {
+            Some(format!("{name}: circuit {} -> {}", change.from.name(), change.to.name()))
+        }
+        EventKind::StoreDegraded { reason } => Some(format!("store: away ({reason}), deciding alone")),
+        EventKind::StoreRecovered { outage, .. } => Some(format!("store: back after {outage:.1?}")),
+        EventKind::ConfigApplied { changed } => Some(format!("config: applied, {changed} changed")),
+        EventKind::ConfigRejected { reason } => Some(format!("config: rejected, {reason}")),
         _ => None,
     }
 }
@@ -121,7 +125,7 @@ fn turn(event: &Event<'_>) -> Option<String> {
 fn store(module: &ResilienceModule) -> &'static str {
     match module.store_mode() {
         None => "in memory",
-        Some(phalanx::StoreMode::Degraded) => "alone",
+        Some(phalanx::store::StoreMode::Degraded) => "alone",
         Some(_) => "in a fleet",
     }
 }

@@ -33,8 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use phalanx::store::Rng;
 use phalanx::telemetry::prometheus::Page;
-use phalanx::{Event, ModuleBuilder, ResilienceModule, Rng};
+use phalanx::{Event, ModuleBuilder, ResilienceModule};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use phalanx::{ConfigError, LeverSpec, ResilienceModule};
+use phalanx::policy::LeverSpec;
+use phalanx::{ConfigError, ResilienceModule};
 use tokio::time::interval;
 
 use crate::lines::Lines;

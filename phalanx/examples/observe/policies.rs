@@ -4,10 +4,8 @@
 
 use std::time::Duration;
 
-use phalanx::{
-    Backoff, BreakerSpec, BudgetSpec, BulkheadSpec, DeadlineSpec, HedgeSpec, Policy, RateLimitSpec, RetrySpec,
-    ThrottleSpec,
-};
+use phalanx::policy::{BudgetSpec, DeadlineSpec};
+use phalanx::{Backoff, BreakerSpec, BulkheadSpec, HedgeSpec, Policy, RateLimitSpec, RetrySpec, ThrottleSpec};
 
 use crate::story::Story;
 

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use phalanx::{Class, Classify, Kind, Rng};
+use phalanx::store::Rng;
+use phalanx::{Class, Classify, Kind};
 use tokio::time::sleep;
 
 use crate::story::{Phase, Story};
@@ -44,7 +45,7 @@ impl Warehouse {
             (Phase::SlowTail, ..0.10) => Duration::from_secs(5),
             (Phase::SlowTail, ..0.35) => between(100, 250),
             (Phase::SlowTail, _) => between(20, 60),
-            // Not slow, just wrong; long enough for a trial call to be seen by those who come meanwhile.
+            // Not slow, just wrong; long enough for a probe to be seen by those who come meanwhile.
             (Phase::Failing, _) => between(40, 80),
         };
         sleep(latency).await;

@@ -6,8 +6,9 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use phalanx::Error as Refused;
-use phalanx::{BulkheadSpec, Code, Context, Criticality, Pipeline, Policy, ResilienceModule, Rng, scope};
+use phalanx::Error as Rejected;
+use phalanx::store::Rng;
+use phalanx::{BulkheadSpec, Context, Criticality, Pipeline, Policy, RejectionCode, ResilienceModule, scope};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::latencies::Latencies;
@@ -21,14 +22,14 @@ pub(crate) struct Tally {
     pub(crate) in_time: u64,
     /// Answered to nobody: the work was done, and for nothing.
     pub(crate) late: u64,
-    pub(crate) refused: BTreeMap<Code, u64>,
+    pub(crate) rejected: BTreeMap<RejectionCode, u64>,
     pub(crate) latencies: Latencies,
 }
 
 impl Tally {
-    fn count(&mut self, answer: Result<(), Code>, latency: Duration) {
+    fn count(&mut self, answer: Result<(), RejectionCode>, latency: Duration) {
         match answer {
-            Err(code) => *self.refused.entry(code).or_default() += 1,
+            Err(code) => *self.rejected.entry(code).or_default() += 1,
             Ok(()) => {
                 self.latencies.add(latency);
                 *(if latency <= PATIENCE { &mut self.in_time } else { &mut self.late }) += 1;
@@ -36,13 +37,13 @@ impl Tally {
         }
     }
 
-    pub(crate) fn refusals(&self, code: Code) -> u64 {
-        self.refused.get(&code).copied().unwrap_or_default()
+    pub(crate) fn rejections(&self, code: RejectionCode) -> u64 {
+        self.rejected.get(&code).copied().unwrap_or_default()
     }
 
     /// Calls that have ended in one way or another.
     pub(crate) fn ended(&self) -> u64 {
-        self.in_time + self.late + self.refused.values().sum::<u64>()
+        self.in_time + self.late + self.rejected.values().sum::<u64>()
     }
 }
 
@@ -138,8 +139,8 @@ impl Client {
             };
             let answer = match pipeline.run(dependency).await {
                 Ok(()) => Ok(()),
-                Err(Refused::Rejected(why)) => Err(why.code()),
-                Err(Refused::Inner(never)) => match never {},
+                Err(Rejected::Rejected(why)) => Err(why.code()),
+                Err(Rejected::Inner(never)) => match never {},
             };
             note(&outcome, |outcome| outcome.each(criticality, |tally| tally.count(answer, start.elapsed())));
         })

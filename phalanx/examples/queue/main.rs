@@ -23,7 +23,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use phalanx::{Code, Criticality};
+use phalanx::{Criticality, RejectionCode};
 
 use crate::args::Args;
 use crate::clients::Outcome;
@@ -33,7 +33,7 @@ use crate::scene::{ASKED, CAPACITY, LENGTH, PATIENCE, SLOTS, TIERS, USERS};
 const POINT: &str = "\
 A long queue works as hard as any, for users who have given up. A shorter one answers in time, as long
 as the dependency is as quick as when its places were counted. CoDel bounds the wait itself; with the
-newest first, hardly anybody waits. All refuse two calls in three; priorities say which:";
+newest first, hardly anybody waits. All reject two calls in three; priorities say which:";
 
 type Run = (&'static str, Outcome);
 
@@ -73,8 +73,8 @@ fn answers(page: &mut Page, runs: &mut [Run]) {
         cells.extend([0.50, 0.95, 0.99].map(|share| millis(outcome.all.latencies.quantile(share))));
         let all = &outcome.all;
         cells.extend([all.in_time, all.late].map(|calls| format!("{:.0}/s", outcome.per_second(calls))));
-        let refused = [Code::BulkheadFull, Code::BulkheadQueueShed].map(|code| all.refusals(code));
-        cells.extend(refused.map(|calls| percent(calls, all.asked)));
+        let rejected = [RejectionCode::BulkheadFull, RejectionCode::BulkheadQueueShed].map(|code| all.rejections(code));
+        cells.extend(rejected.map(|calls| percent(calls, all.asked)));
         rows.push(cells);
     }
     page.table(&rows);

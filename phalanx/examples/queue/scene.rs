@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use phalanx::{BulkheadSpec, Criticality, Rng};
+use phalanx::store::Rng;
+use phalanx::{BulkheadSpec, Criticality};
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

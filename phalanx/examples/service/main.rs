@@ -18,7 +18,7 @@ use std::time::Duration;
 use axum::Router;
 use clap::Parser;
 use phalanx::lifecycle::{
-    DeploymentProfile, Runtime, Scene, SingletonSpec, Step, Stopping, Ticker, probe_routes, singleton,
+    DeploymentProfile, Runtime, SingletonSpec, Step, StepContext, StopSignal, Ticker, probe_routes, singleton,
 };
 use phalanx::*;
 use tokio::net::TcpListener;
@@ -82,7 +82,7 @@ async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// Serves until the drain is over: until then new requests are answered too, with a 503 that says when to come back.
-async fn http(listener: TcpListener, app: Router, scene: Scene, stopping: Stopping) -> std::io::Result<()> {
+async fn http(listener: TcpListener, app: Router, scene: StepContext, stopping: StopSignal) -> std::io::Result<()> {
     let app = app.merge(probe_routes(scene.runtime()));
     axum::serve(listener, app).with_graceful_shutdown(stopping.wait()).await
 }
@@ -100,13 +100,13 @@ fn vendor() -> Policy {
 
 /// What concerns the process or a circuit; single calls are not worth a line.
 fn log(event: &Event<'_>) {
-    match event.what {
-        What::Transition(change) => println!("circuit {:?}: {:?} -> {:?}", event.key, change.from, change.to),
-        What::StoreDegraded { reason } => println!("redis is away ({reason}): deciding alone"),
-        What::StoreRecovered { outage, .. } => println!("redis is back after {outage:?}"),
-        What::Draining { in_flight } => println!("draining: {in_flight} calls in flight, no new ones"),
-        What::Drained(drained) => println!("drained in {:?}, {} cancelled", drained.elapsed, drained.leftovers),
-        What::StepFailed { step, reason } => println!("step {step}: {reason}"),
+    match event.kind {
+        EventKind::Transition(change) => println!("circuit {:?}: {:?} -> {:?}", event.key, change.from, change.to),
+        EventKind::StoreDegraded { reason } => println!("redis is away ({reason}): deciding alone"),
+        EventKind::StoreRecovered { outage, .. } => println!("redis is back after {outage:?}"),
+        EventKind::Draining { in_flight } => println!("draining: {in_flight} calls in flight, no new ones"),
+        EventKind::Drained(drained) => println!("drained in {:?}, {} cancelled", drained.elapsed, drained.leftovers),
+        EventKind::StepFailed { step, reason } => println!("step {step}: {reason}"),
         _ => {}
     }
 }

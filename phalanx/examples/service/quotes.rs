@@ -1,4 +1,4 @@
-//! The route: a guarded call to the upstream, and what its refusals become at the edge.
+//! The route: a guarded call to the upstream, and what its rejections become at the edge.
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -23,13 +23,13 @@ pub(crate) fn routes(module: ResilienceModule, upstream: Upstream) -> Router {
 async fn quote(State(Quotes { module, upstream }): State<Quotes>, Path(region): Path<String>) -> Response {
     match module.run("vendor", region.as_str(), || upstream.price()).await {
         Ok(price) => format!("{price}\n").into_response(),
-        Err(Error::Rejected(why)) => refused(&module, &why),
+        Err(Error::Rejected(why)) => rejected(&module, &why),
         Err(Error::Inner(BadGateway)) => (StatusCode::BAD_GATEWAY, "the upstream failed\n").into_response(),
     }
 }
 
-/// A refusal as a response: its status, and when to come back, in whole seconds.
-fn refused(module: &ResilienceModule, why: &Rejection) -> Response {
+/// A rejection as a response: its status, and when to come back, in whole seconds.
+fn rejected(module: &ResilienceModule, why: &Rejection) -> Response {
     let status = StatusCode::from_u16(module.status(why)).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     let mut headers = HeaderMap::new();
     if let Some(wait) = why.retry_after() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx::base::rng::Rng;
+use phalanx::store::Rng;
 use phalanx::{Class, Classify, Clock, Kind};
 use tokio::time::sleep;
 

@@ -13,7 +13,7 @@
 //! | `max_attempts` | above 1: `retry.max_attempts`, on `infrastructure` and `throttled`, with the schedule that the playbook of such a budget names: 100–200 ms, 200–400 ms, 400–800 ms … at most 2 s (`exponential` from 200 ms, `equal` jitter) |
 //! | `breaker_threshold_p95_ms` | `breaker.latency_threshold` at a `latency_quantile` of 0.95 that lasts 5 s |
 //! | `role` | what else opens the circuit, and for how long: `critical` half of the calls failing, 5 s; `important` half, 15 s; `optional` a quarter, 30 s |
-//! | `notes` | `hedge_reads=true`: `idempotent`, and a `hedge` after the p95 of recent latencies (half of the time-out until it is known, the time-out at most); other notes are for people |
+//! | `notes` | `hedge_reads=true`: `idempotent`, and a `hedge` after the p95 of recent latencies (half of the timeout until it is known, the timeout at most); other notes are for people |
 //!
 //! The columns may stand in any order; none may be missing, and there are no others. Everything else is as built in.
 
@@ -23,9 +23,9 @@ use std::sync::Arc;
 use csv::StringRecord;
 use phalanx_core::policy::validate::Mistake;
 
+use super::de::MAX_MISTAKES;
 use super::document::MAX_POLICIES;
-use super::nearest::nearest;
-use super::read::MAX_MISTAKES;
+use super::suggest::nearest;
 use super::tree::{Node, Shown, Table, Value};
 use crate::origin::Origin;
 
@@ -36,13 +36,13 @@ const LONGEST_MS: u64 = 24 * 3_600 * 1_000;
 /// Reads a document.
 pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let at = |line: u64| Origin::File { name: name.clone(), line: usize::try_from(line).ok() };
-    let mut reader =
+    let mut loader =
         csv::ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
     let mut policies = Table::new();
     let mut mistakes = Vec::new();
     let mut columns = None;
-    for record in reader.records() {
-        // What follows would change nothing about the answer: one policy too many is enough to be refused.
+    for record in loader.records() {
+        // What follows would change nothing about the answer: one policy too many is enough to be rejected.
         if mistakes.len() >= MAX_MISTAKES || policies.len() > MAX_POLICIES {
             break;
         }

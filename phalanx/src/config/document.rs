@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use phalanx_core::engine::Unknown;
+use phalanx_core::engine::UnknownPolicy;
 use phalanx_core::key::MAX_NAME_BYTES;
 use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::{ConfigError, Mistake};
 
 use super::Config;
-use super::read::Mistakes;
+use super::de::Mistakes;
 use super::tree::{Node, Step, Table, Value};
 use crate::origin::{Origin, Origins};
 
@@ -26,7 +26,7 @@ struct Document {
     default: Option<Policy>,
     policies: BTreeMap<String, Policy>,
     levers: BTreeMap<String, LeverSpec>,
-    unknown: Option<Unknown>,
+    unknown: Option<UnknownPolicy>,
     max_routes: Option<u32>,
 }
 

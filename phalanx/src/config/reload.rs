@@ -2,12 +2,12 @@
 //!
 //! A thread of its own sleeps until a folder on the way to a file changes, waits until it is quiet, and reads everything
 //! again. What is valid goes through [`Noting::revise`](phalanx_core::engine::Noting::revise): all or nothing, and circuits,
-//! buckets, slots and queues keep their state. What is not is told once, as [`What::ConfigRefused`], and the configuration
+//! buckets, slots and queues keep their state. What is not is told once, as [`EventKind::ConfigRejected`], and the configuration
 //! before stays in force; so it does when a file vanishes. The program's own policies win, as they did at the start.
 //!
 //! No runtime is needed, and nothing is polled.
 
-mod bell;
+mod debounce;
 mod watch;
 
 use std::fmt;
@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
-use phalanx_core::engine::{Applied, EngineSpec};
-use phalanx_core::event::What;
+use phalanx_core::engine::{ConfigChange, EngineSpec};
+use phalanx_core::event::EventKind;
 use phalanx_core::policy::validate::{ConfigError, Mistake};
 
-use self::bell::Bell;
+use self::debounce::Debounce;
 use self::watch::Watch;
 use super::Config;
-use super::reader::{Reader, text_of};
+use super::loader::{Loader, text_of};
 use crate::ResilienceModule;
 use crate::origin::Origin;
 
@@ -33,15 +33,15 @@ const LOOKS: u32 = 3;
 
 /// A module that follows files. Dropping it ends that: nothing changes any more once it is dropped.
 #[must_use = "dropping it stops following"]
-pub struct Following {
+pub struct ConfigWatcher {
     follower: Arc<Follower>,
-    bell: Arc<Bell>,
+    bell: Arc<Debounce>,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Follower {
     module: ResilienceModule,
-    reader: Reader,
+    loader: Loader,
     /// Who began to read later has read what is newer.
     begun: AtomicU64,
     in_force: AtomicU64,
@@ -56,11 +56,12 @@ impl ResilienceModule {
     /// Keep what is returned: dropping it stops following.
     ///
     /// ```no_run
-    /// # use phalanx::{Config, ConfigError, ResilienceModule};
+    /// # use phalanx::{ConfigError, ResilienceModule};
+    /// # use phalanx::config::Config;
     /// # fn main() -> Result<(), ConfigError> {
-    /// let reader = Config::reader().file("phalanx.toml").env();
-    /// let module = ResilienceModule::in_memory().config(reader.read()?).build()?;
-    /// let following = module.follow(reader)?;
+    /// let loader = Config::loader().file("phalanx.toml").env();
+    /// let module = ResilienceModule::in_memory().config(loader.load()?).build()?;
+    /// let following = module.watch_config(loader)?;
     /// // …
     /// let applied = following.reload_now()?; // for a program with a signal of its own
     /// println!("{} changed", applied.count());
@@ -70,14 +71,14 @@ impl ResilienceModule {
     ///
     /// # Errors
     /// Every mistake in the files as they are now, or why their folders cannot be watched; nothing is changed then.
-    pub fn follow(&self, reader: Reader) -> Result<Following, ConfigError> {
-        let bell = Arc::new(Bell::default());
-        let files = reader.paths().map(Into::into).collect();
+    pub fn watch_config(&self, loader: Loader) -> Result<ConfigWatcher, ConfigError> {
+        let bell = Arc::new(Debounce::default());
+        let files = loader.paths().map(Into::into).collect();
         // First the watch: what is written while we read rings.
         let watch = Watch::over(files, bell.clone()).map_err(|error| cannot("be watched", &error))?;
         let follower = Arc::new(Follower {
             module: self.clone(),
-            reader,
+            loader,
             begun: AtomicU64::new(0),
             in_force: AtomicU64::new(0),
             judged: Mutex::new(None),
@@ -88,24 +89,24 @@ impl ResilienceModule {
             .name("phalanx-config".to_owned())
             .spawn(move || listener.listen(&ears, watch))
             .map_err(|error| cannot("be followed", &error))?;
-        Ok(Following { follower, bell, thread: Some(thread) })
+        Ok(ConfigWatcher { follower, bell, thread: Some(thread) })
     }
 }
 
-impl Following {
+impl ConfigWatcher {
     /// Reads everything again now, for programs that have a signal for it. What came of it is told to observers too; a
-    /// refusal only if it was not told for the same content before.
+    /// rejection only if it was not told for the same content before.
     ///
     /// # Errors
     /// Every mistake; nothing is changed then.
-    pub fn reload_now(&self) -> Result<Applied, ConfigError> {
+    pub fn reload_now(&self) -> Result<ConfigChange, ConfigError> {
         let looked = self.follower.look();
-        self.follower.tell(&looked);
+        self.follower.emit(&looked);
         looked.result
     }
 }
 
-impl Drop for Following {
+impl Drop for ConfigWatcher {
     fn drop(&mut self) {
         self.bell.end();
         // Waits for a change that is under way. Not if an observer drops it, who may be called by that very thread.
@@ -115,9 +116,9 @@ impl Drop for Following {
     }
 }
 
-impl fmt::Debug for Following {
+impl fmt::Debug for ConfigWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let files: Vec<_> = self.follower.reader.paths().collect();
+        let files: Vec<_> = self.follower.loader.paths().collect();
         f.debug_struct("Following").field("files", &files).finish_non_exhaustive()
     }
 }
@@ -126,18 +127,18 @@ impl fmt::Debug for Following {
 struct Looked {
     /// Whether the content is what was read before.
     known: bool,
-    result: Result<Applied, ConfigError>,
+    result: Result<ConfigChange, ConfigError>,
 }
 
 impl Follower {
-    fn listen(&self, bell: &Bell, mut watch: Watch) {
+    fn listen(&self, bell: &Debounce, mut watch: Watch) {
         while bell.wait() {
             // What cannot be watched now is watched with the next ring, if the rest of the way still rings; what is
             // missing on the way is seen by reading.
             let _ = watch.renew();
             if *self.judged.lock() != Some(self.content()) {
                 let looked = self.look();
-                self.tell(&looked);
+                self.emit(&looked);
             }
         }
     }
@@ -145,7 +146,7 @@ impl Follower {
     fn begin(&self) -> Result<(), ConfigError> {
         let looked = self.look();
         if looked.result.as_ref().is_ok_and(|applied| applied.count() > 0) {
-            self.tell(&looked);
+            self.emit(&looked);
         }
         looked.result.map(drop)
     }
@@ -158,36 +159,36 @@ impl Follower {
         Looked { known, result: config.and_then(|config| self.take_on(config, turn)) }
     }
 
-    fn tell(&self, looked: &Looked) {
+    fn emit(&self, looked: &Looked) {
         match &looked.result {
-            Ok(applied) => self.module.engine.tell(What::ConfigApplied { changed: applied.count() }),
+            Ok(applied) => self.module.engine.emit(EventKind::ConfigApplied { changed: applied.count() }),
             Err(_) if looked.known => {}
-            Err(error) => self.module.engine.tell(What::ConfigRefused { reason: &error.to_string() }),
+            Err(error) => self.module.engine.emit(EventKind::ConfigRejected { reason: &error.to_string() }),
         }
     }
 
     /// What the files say, and a mark by which it is known again. Of several files, all are of the same moment.
     fn read(&self) -> (u64, Result<Config, ConfigError>) {
         let mut content = self.content();
-        let mut config = self.reader.read();
+        let mut config = self.loader.load();
         for _ in 1..LOOKS {
             let now = self.content();
             if now == content {
                 break;
             }
-            (content, config) = (now, self.reader.read());
+            (content, config) = (now, self.loader.load());
         }
         (content, config)
     }
 
     fn content(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.reader.paths().for_each(|path| text_of(path).hash(&mut hasher));
+        self.loader.paths().for_each(|path| text_of(path).hash(&mut hasher));
         hasher.finish()
     }
 
     /// Puts it in the place of what files said before. Who began to read later and was quicker is not overruled.
-    fn take_on(&self, config: Config, turn: u64) -> Result<Applied, ConfigError> {
+    fn take_on(&self, config: Config, turn: u64) -> Result<ConfigChange, ConfigError> {
         let mistakes = self.settled(&config);
         if !mistakes.is_empty() {
             return Err(ConfigError { mistakes });
@@ -201,7 +202,7 @@ impl Follower {
         // Asked before the origins are locked: a change holds the engine's policies when it locks them.
         let in_force = self.module.engine.unknown();
         let origins = self.module.origins.lock();
-        let by_code = |origin: &Option<Origin>| *origin == Some(Origin::Code);
+        let by_code = |origin: &Option<Origin>| *origin == Some(Origin::RejectionCode);
         let unknown = config.unknown().unwrap_or_default() != in_force;
         let routes = config.max_routes().unwrap_or_else(|| EngineSpec::default().max_routes) != origins.routes;
         let changed = [

@@ -1,12 +1,12 @@
 //! The JSON Schema of a file, so that an editor knows every key, and says what is wrong before the program does.
 //!
 //! It is made from the specs themselves: what the documentation of a field says is what the schema says. Keys that nobody
-//! knows are refused, as the reader refuses them. A schema sees one value at a time; what two values must be to each other
-//! (a time-out shorter than a deadline), only the reader checks.
+//! knows are rejected, as the reader rejects them. A schema sees one value at a time; what two values must be to each other
+//! (a timeout shorter than a deadline), only the reader checks.
 
 use std::collections::BTreeMap;
 
-use phalanx_core::engine::Unknown;
+use phalanx_core::engine::UnknownPolicy;
 use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::Policy;
 use schemars::generate::SchemaSettings;
@@ -32,7 +32,7 @@ struct Document {
     levers: BTreeMap<String, LeverSpec>,
     /// What a name means that has no policy, if there is no `default` either. Default `error`.
     #[schemars(default)]
-    unknown: Unknown,
+    unknown: UnknownPolicy,
     /// How many (policy, route) pairs are kept at a time; at least 1, at most 1,000,000. Default 10,000.
     #[schemars(default = "ten_thousand", range(min = 1, max = MAX_ROUTES))]
     max_routes: usize,

@@ -1,6 +1,6 @@
-//! Files in TOML. The parser refuses duplicate keys by itself, and goes on after a mistake.
+//! Files in TOML. The parser rejects duplicate keys by itself, and goes on after a mistake.
 //!
-//! It also refuses to nest without end, but it counts brackets and the dots of one key apart: eighty of each inside one
+//! It also rejects to nest without end, but it counts brackets and the dots of one key apart: eighty of each inside one
 //! another make a tree so deep that dropping it takes more stack than a thread has. So depth is judged before there is a
 //! tree, by the words the parser's own lexer sees.
 
@@ -13,7 +13,7 @@ use phalanx_core::policy::validate::Mistake;
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-use super::read::MAX_MISTAKES;
+use super::de::MAX_MISTAKES;
 use super::tree::{MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 

@@ -1,6 +1,6 @@
 //! Files in YAML: the plain part of it. Words, numbers, lists and tables, in one document.
 //!
-//! Anchors, aliases and tags are refused: nothing here needs them, and they are how a small file becomes a large tree.
+//! Anchors, aliases and tags are rejected: nothing here needs them, and they are how a small file becomes a large tree.
 //! Scalars follow the core schema of YAML 1.2 without octal and hexadecimal numbers: `no` is a word, `0x10` too.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         let read = match event {
             Ok((event, span)) => {
                 let at = at(span.start.line());
-                tree.follow(event, &at).map_err(|reason| unreadable(&at, reason))
+                tree.watch_config(event, &at).map_err(|reason| unreadable(&at, reason))
             }
             Err(error) => Err(unreadable(&at(error.marker().line()), error.info())),
         };
@@ -44,7 +44,7 @@ enum Open {
 }
 
 impl Tree {
-    fn follow(&mut self, event: Event<'_>, at: &Origin) -> Result<(), String> {
+    fn watch_config(&mut self, event: Event<'_>, at: &Origin) -> Result<(), String> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
             Event::DocumentStart(_) => {
@@ -52,9 +52,9 @@ impl Tree {
                 if self.documents > 1 { Err("a second document begins".to_owned()) } else { Ok(()) }
             }
             Event::Alias(_) => Err("aliases are not allowed".to_owned()),
-            Event::Scalar(_, _, anchor, tag) if anchor > 0 || tag.is_some() => refused(anchor),
+            Event::Scalar(_, _, anchor, tag) if anchor > 0 || tag.is_some() => rejected(anchor),
             Event::SequenceStart(anchor, tag) | Event::MappingStart(anchor, tag) if anchor > 0 || tag.is_some() => {
-                refused(anchor)
+                rejected(anchor)
             }
             Event::Scalar(text, style, ..) => self.scalar(&text, style, at),
             Event::SequenceStart(..) => self.open(Open::List(Vec::new(), at.clone())),
@@ -104,7 +104,7 @@ impl Tree {
     }
 }
 
-fn refused(anchor: usize) -> Result<(), String> {
+fn rejected(anchor: usize) -> Result<(), String> {
     Err(if anchor > 0 { "anchors are not allowed" } else { "tags are not allowed" }.to_owned())
 }
 

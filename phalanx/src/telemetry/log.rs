@@ -1,7 +1,7 @@
 //! Events as log lines: an observer that writes `tracing` events, each at the level of its row in `docs/telemetry.md`.
 //!
 //! What it promises:
-//! * whatever happens to single calls, and to circuits, is sampled (`sample.rs`): a storm of refusals is one line in ten seconds,
+//! * whatever happens to single calls, and to circuits, is sampled (`sample.rs`): a storm of rejections is one line in ten seconds,
 //!   and the next line says how many were not written;
 //! * an operator's words and changes of the store and the process are all written: they are rare by nature;
 //! * a level that nobody in the process listens to costs one comparison, and is neither written nor counted;
@@ -17,9 +17,9 @@ mod tests;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use phalanx_core::breaker::{Forced, Phase, Transition};
+use phalanx_core::breaker::{Phase, Transition};
 use phalanx_core::clock::Clock;
-use phalanx_core::event::{Event, Observer, What};
+use phalanx_core::event::{Event, EventKind, Observer};
 use phalanx_core::key::{StateKey, printable};
 
 use self::sample::{Line, Samples};
@@ -76,32 +76,31 @@ impl Log {
     }
 
     /// What happened on one policy and route.
-    fn on_key(&self, key: &StateKey, what: &What<'_>) {
-        match *what {
-            What::Finished { outcome, kind, decision } => self.on_finished(key, outcome, kind, decision),
-            What::Transition(ref change) => self.on_transition(key, change),
-            What::Forced(Some(forced)) => {
-                let forced = word(forced);
-                keyed!(WARN, "circuit_forced", key, "an operator put a word above the circuit", forced = forced);
+    fn on_key(&self, key: &StateKey, kind: &EventKind<'_>) {
+        match *kind {
+            EventKind::Finished { outcome, kind, decision } => self.on_finished(key, outcome, kind, decision),
+            EventKind::Transition(ref change) => self.on_transition(key, change),
+            EventKind::Override(Some(set)) => {
+                keyed!(WARN, "override_set", key, "an operator overrode the breaker", state = set.name());
             }
-            What::Forced(None) => {
-                keyed!(INFO, "circuit_released", key, "an operator took back the word above the circuit");
+            EventKind::Override(None) => {
+                keyed!(INFO, "override_released", key, "an operator released the override of the breaker");
             }
-            What::LimitLowered(lowered) => {
+            EventKind::LimitLowered(lowered) => {
                 let (from, to) = (lowered.from, lowered.to);
                 sampled!(self, INFO, Line::LimitLowered, key, "the limit was lowered", from = from, to = to);
             }
-            What::StateRepaired => {
+            EventKind::StateRepaired => {
                 sampled!(self, WARN, Line::StateRepaired, key, "shared state made no sense and was replaced");
             }
-            What::ConfigMismatch => {
+            EventKind::ConfigMismatch => {
                 let line = Line::ConfigMismatch;
                 sampled!(self, WARN, line, key, "another replica holds this policy under other numbers");
             }
-            What::Retuned { version } => {
+            EventKind::Retuned { version } => {
                 sampled!(self, DEBUG, Line::Retuned, key, "the policy was changed", version = version);
             }
-            What::RoutesExhausted => {
+            EventKind::RoutesExhausted => {
                 // Every one of them is another route: as a policy they are one line.
                 let policy = StateKey::new(key.policy(), ());
                 sampled!(self, WARN, Line::RoutesExhausted, &policy, "so many routes that new ones share one state");
@@ -141,52 +140,52 @@ impl Log {
 impl Observer for Log {
     fn on_event(&self, event: &Event<'_>) {
         match event.key {
-            Some(key) => self.on_key(key, &event.what),
-            None => on_process(&event.what),
+            Some(key) => self.on_key(key, &event.kind),
+            None => on_process(&event.kind),
         }
     }
 }
 
 /// What concerns all of it.
-fn on_process(what: &What<'_>) {
-    match *what {
-        What::StoreDegraded { reason } => {
+fn on_process(kind: &EventKind<'_>) {
+    match *kind {
+        EventKind::StoreDegraded { reason } => {
             let reason = printable(reason);
             plain!(WARN, "store_degraded", "the shared store does not answer: deciding alone", reason = &*reason);
         }
-        What::StoreRecovered { outage, decided_locally } => {
+        EventKind::StoreRecovered { outage, degraded_decisions } => {
             let outage = millis(outage);
             plain!(
                 INFO,
                 "store_recovered",
                 "the shared store answers again",
                 outage_ms = outage,
-                decided_locally = decided_locally
+                degraded_decisions = degraded_decisions
             );
         }
-        What::Lever { policy, lever: Some(lever) } => {
+        EventKind::Lever { policy, lever: Some(lever) } => {
             let (policy, pulled) = (printable(policy), lever.pulled().collect::<Vec<_>>().join(", "));
             let reason = lever.reason.as_deref().map(printable);
             let reason = reason.as_deref();
             plain!(WARN, "lever_pulled", "a lever is pulled", policy = &*policy, lever = &*pulled, reason = reason);
         }
-        What::Lever { policy, lever: None } => {
+        EventKind::Lever { policy, lever: None } => {
             let policy = printable(policy);
             plain!(INFO, "lever_released", "a lever was released", policy = &*policy);
         }
-        What::ConfigApplied { changed } => {
+        EventKind::ConfigApplied { changed } => {
             plain!(INFO, "config_applied", "a newer configuration is in force", changed = changed);
         }
-        What::ConfigRefused { reason } => {
+        EventKind::ConfigRejected { reason } => {
             let reason = printable(reason);
-            plain!(WARN, "config_refused", "a newer configuration was refused whole", reason = &*reason);
+            plain!(WARN, "config_rejected", "a newer configuration was rejected whole", reason = &*reason);
         }
-        What::StateLost => plain!(WARN, "state_lost", "the shared store lost what it held"),
-        What::Replicas { live } => plain!(DEBUG, "replicas", "the number of live replicas changed", live = live),
-        What::Draining { in_flight } => {
+        EventKind::StateLost => plain!(WARN, "state_lost", "the shared store lost what it held"),
+        EventKind::Replicas { live } => plain!(DEBUG, "replicas", "the number of live replicas changed", live = live),
+        EventKind::Draining { in_flight } => {
             plain!(INFO, "draining", "no new calls are let in", in_flight = in_flight);
         }
-        What::Drained(drained) => {
+        EventKind::Drained(drained) => {
             let (leftovers, stuck, elapsed) = (drained.leftovers, drained.stuck, millis(drained.elapsed));
             plain!(
                 INFO,
@@ -198,26 +197,16 @@ fn on_process(what: &What<'_>) {
                 elapsed_ms = elapsed
             );
         }
-        What::StepFailed { step, reason } => {
+        EventKind::StepFailed { step, reason } => {
             let (step, reason) = (printable(step), printable(reason));
             plain!(ERROR, "step_failed", "a step of the lifecycle failed", step = &*step, reason = &*reason);
         }
-        What::LockLost { lock, fence } => {
+        EventKind::LockLost { lock, fence } => {
             let lock = printable(lock);
             plain!(ERROR, "lock_lost", "a lock was lost while it was held", lock = &*lock, fence = fence);
         }
         // What is newer than this list.
         _ => {}
-    }
-}
-
-/// An operator's word as files spell it.
-const fn word(forced: Forced) -> &'static str {
-    match forced {
-        Forced::Open => "open",
-        Forced::Closed => "closed",
-        Forced::Disabled => "disabled",
-        Forced::MetricsOnly => "metrics_only",
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use phalanx::{Config, Policy};
+use phalanx::Policy;
+use phalanx::config::Config;
 
 use crate::check::complaints;
 use crate::{docs, read, toml_as_json};
@@ -45,7 +46,7 @@ fn every_block_of_toml_in_the_documents_can_be_read() {
     assert!(read_so_far >= 7, "{read_so_far}");
 }
 
-/// attempts × time-out + (attempts − 1) × longest wait.
+/// attempts × timeout + (attempts − 1) × longest wait.
 fn worst_case(policy: &Policy) -> Duration {
     let (attempts, wait) = policy.retry.map_or((1, Duration::ZERO), |it| (it.max_attempts, it.backoff.max));
     policy.timeout.unwrap() * attempts + wait * (attempts - 1)

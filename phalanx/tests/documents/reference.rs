@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use phalanx::{Config, Policy, ResilienceModule, Unknown};
+use phalanx::config::Config;
+use phalanx::policy::UnknownPolicy;
+use phalanx::{Policy, ResilienceModule};
 use serde_json::Value;
 
 use crate::check::complaints;
@@ -55,7 +57,7 @@ fn the_reference_is_a_file_that_can_be_read_and_run() {
     let names: Vec<_> = config.policies().iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(names, ["payments", "reports", "search"]);
     assert_eq!((config.default_policy().is_some(), config.levers().len()), (true, 2));
-    assert_eq!((config.unknown(), config.max_routes()), (Some(Unknown::Error), Some(10_000)));
+    assert_eq!((config.unknown(), config.max_routes()), (Some(UnknownPolicy::Error), Some(10_000)));
     let module = ResilienceModule::in_memory().config(config).build().unwrap();
     assert_eq!(module.levers().len(), 2);
 }

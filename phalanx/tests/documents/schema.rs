@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use phalanx::{Config, Kind, LeverSpec, Policy};
+use phalanx::config::Config;
+use phalanx::policy::LeverSpec;
+use phalanx::{Kind, Policy};
 use serde_json::{Value, json};
 
 use crate::check::complaints;
@@ -50,16 +52,16 @@ fn the_schema_has_the_keys_that_the_specs_read() {
     let schema = phalanx::config::schema();
     for (path, object) in walk::objects(&schema) {
         if path == "levers.*" {
-            let refusal = serde_json::from_value::<LeverSpec>(json!({ "?": 0 })).unwrap_err().to_string();
+            let rejection = serde_json::from_value::<LeverSpec>(json!({ "?": 0 })).unwrap_err().to_string();
             let described: BTreeSet<String> = object["properties"].as_object().unwrap().keys().cloned().collect();
-            assert_eq!(described, expected(&refusal), "{path}");
+            assert_eq!(described, expected(&rejection), "{path}");
         }
         let Some(path) = path.strip_prefix("policies.*") else { continue };
-        // A name that cannot be a key, at the end of the path: what is refused says what would have been read.
+        // A name that cannot be a key, at the end of the path: what is rejected says what would have been read.
         let steps = path.split('.').skip(1).collect::<Vec<_>>();
         let nested = steps.iter().rev().fold(json!({ "?": 0 }), |inner, step| json!({ *step: inner }));
-        let refusal = serde_json::from_value::<Policy>(nested).unwrap_err().to_string();
-        let mut read = expected(&refusal);
+        let rejection = serde_json::from_value::<Policy>(nested).unwrap_err().to_string();
+        let mut read = expected(&rejection);
         read.remove("name"); // in a file, the key of the policy's table
         let described: BTreeSet<String> = object["properties"].as_object().unwrap().keys().cloned().collect();
         assert_eq!(described, read, "{path}");

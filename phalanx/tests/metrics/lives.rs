@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use phalanx::policy::LeverSpec;
 use phalanx::telemetry::metrics::names::*;
 use phalanx::*;
 

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use phalanx::{Class, Classify, Code, Error, Event, Kind, ModuleBuilder, Observer, Policy, ResilienceModule, What};
+use phalanx::{
+    Class, Classify, Error, Event, EventKind, Kind, ModuleBuilder, Observer, Policy, RejectionCode, ResilienceModule,
+};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -29,9 +31,9 @@ impl Classify for Failure {
 
 pub const BROKEN: Failure = Failure(Kind::Infrastructure, None);
 
-/// The code of a refusal.
-pub fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> Code {
-    answer.unwrap_err().rejection().expect("a refusal").code()
+/// The code of a rejection.
+pub fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> RejectionCode {
+    answer.unwrap_err().rejection().expect("a rejection").code()
 }
 
 /// An upstream that plays a script, the last line of it for ever, and counts how often it was called.
@@ -98,11 +100,11 @@ impl Log {
 
 impl Observer for Log {
     fn on_event(&self, event: &Event<'_>) {
-        let line = match event.what {
-            What::Finished { outcome, .. } => format!("finished {outcome:?}"),
-            What::Retry { attempt, delay, kind } => format!("retry after {attempt} in {delay:?} for {kind}"),
-            What::AttemptTimeout { attempt, .. } => format!("timeout of {attempt}"),
-            What::Transition(change) => format!("{} -> {}", change.from.name(), change.to.name()),
+        let line = match event.kind {
+            EventKind::Finished { outcome, .. } => format!("finished {outcome:?}"),
+            EventKind::Retry { attempt, delay, kind } => format!("retry after {attempt} in {delay:?} for {kind}"),
+            EventKind::AttemptTimeout { attempt, .. } => format!("timeout of {attempt}"),
+            EventKind::Transition(change) => format!("{} -> {}", change.from.name(), change.to.name()),
             other => format!("{other:?}"),
         };
         self.0.lock().unwrap().push(line);

@@ -21,7 +21,7 @@ fn spec() -> BreakerSpec {
         .ramp(4 * SECOND, 3)
 }
 
-fn admit(cell: &BreakerCell, now: Time) -> (Answer, Option<Transition>) {
+fn admit(cell: &BreakerCell, now: Time) -> (AdmitReply, Option<Transition>) {
     cell.admit_now(now).map_or_else(|| cell.admit(now), |answer| (answer, None))
 }
 
@@ -30,25 +30,25 @@ enum Step {
     Admit,
     End { which: prop::sample::Index, outcome: u8, slow: bool },
     Wait(u64),
-    Force(Option<Forced>),
+    Force(Option<Override>),
     Reset,
     Retune(bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let end = (any::<prop::sample::Index>(), 0_u8..6, prop::bool::weighted(0.2));
-    let forced = prop_oneof![
+    let overridden = prop_oneof![
         3 => Just(None),
-        1 => Just(Some(Forced::Open)),
-        1 => Just(Some(Forced::Closed)),
-        1 => Just(Some(Forced::Disabled)),
-        1 => Just(Some(Forced::MetricsOnly)),
+        1 => Just(Some(Override::Open)),
+        1 => Just(Some(Override::Closed)),
+        1 => Just(Some(Override::Disabled)),
+        1 => Just(Some(Override::MetricsOnly)),
     ];
     let step = prop_oneof![
         40 => Just(Step::Admit),
         40 => end.prop_map(|(which, outcome, slow)| Step::End { which, outcome, slow }),
         10 => (0_u64..3_000_000).prop_map(Step::Wait),
-        1 => forced.prop_map(Step::Force),
+        1 => overridden.prop_map(Step::Force),
         1 => Just(Step::Reset),
         1 => any::<bool>().prop_map(Step::Retune),
     ];
@@ -89,9 +89,9 @@ proptest! {
                 }
                 Step::End { .. } => {}
                 Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
-                Step::Force(forced) => {
-                    cell.force(forced);
-                    bare.force(forced);
+                Step::Force(overridden) => {
+                    cell.force(overridden);
+                    bare.force(overridden);
                 }
                 Step::Reset => prop_assert_eq!(cell.reset(now), bare.reset(now, &spec)),
                 Step::Retune(wide) => {

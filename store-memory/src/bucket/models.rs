@@ -5,7 +5,7 @@ use loom::thread;
 
 use super::*;
 
-const ONE: Ask = Ask { cost: 1, max_wait: Duration::ZERO };
+const ONE: AcquireRequest = AcquireRequest { cost: 1, max_wait: Duration::ZERO };
 
 fn granted(cell: &BucketCell) -> u64 {
     let grant = cell.acquire(cell.clock.now(), ONE);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx_core::rate_limit::{Rate, RateLimitSpec};
-use phalanx_core::store::Ask;
+use phalanx_core::store::AcquireRequest;
 use phalanx_store_memory::BucketCell;
 
 use crate::fleet::Fleet;
@@ -26,7 +26,7 @@ pub(super) fn share(
     let mut surplus = burst.saturating_sub((last_seen / parts).min(left.unwrap_or(u64::MAX)));
     while surplus > 0 {
         let cost = u32::try_from(surplus).unwrap_or(u32::MAX);
-        cell.acquire(fleet.clock.now(), Ask { cost, max_wait: Duration::ZERO });
+        cell.acquire(fleet.clock.now(), AcquireRequest { cost, max_wait: Duration::ZERO });
         surplus -= u64::from(cost);
     }
     cell

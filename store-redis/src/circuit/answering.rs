@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use phalanx_core::breaker::{Admission, Forced, Ticket};
+use phalanx_core::breaker::{Admission, Override, Ticket};
 use phalanx_core::clock::Time;
-use phalanx_core::rejection::{Code, Source};
-use phalanx_core::store::Answer;
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::AdmitReply;
 
 use super::view::Report;
 use super::{Given, Shared, Together, Wish, Word};
@@ -46,29 +46,29 @@ impl Shared {
     }
 
     /// The answer to the `n`-th caller, from 1.
-    fn one_answer(&self, report: &Report, n: u64, steps: u64, now: Time) -> Option<Answer> {
+    fn one_answer(&self, report: &Report, n: u64, steps: u64, now: Time) -> Option<AdmitReply> {
         let [mode, a, b, ..] = report.tail[..] else { return None };
         let (a, b) = (u64::try_from(a).ok()?, u64::try_from(b).ok()?);
         let view = &report.view;
         let passes = |lease| Admission::Admitted(Ticket { epoch: view.epoch, lease });
-        let refused = |code, until| Admission::Refused { code, until };
-        let quota = refused(Code::ProbeQuota, Time::NEVER);
+        let rejected = |code, until| Admission::Rejected { code, until };
+        let quota = rejected(RejectionCode::ProbeQuota, Time::NEVER);
         let passed = |calls: u64| calls * (a + 1) / (steps + 1);
         let admission = match (mode, a) {
             (0, _) => passes(None),
-            (1, 1) => refused(Code::CircuitOpen, now.after(view.left)),
-            (1, 3) => refused(Code::ForcedOpen, Time::NEVER),
+            (1, 1) => rejected(RejectionCode::CircuitOpen, now.after(view.left)),
+            (1, 3) => rejected(RejectionCode::ForcedOpen, Time::NEVER),
             (2, _) if n <= b => passes(Some(a + n - 1)),
             (3, _) if passed(b + n) > passed(b + n - 1) => passes(None),
             _ => quota,
         };
-        let (admission, source) = match (view.forced, admission) {
+        let (admission, source) = match (view.overridden, admission) {
             (None, decided) => (decided, Source::Fleet),
             // Reports and decides nothing.
-            (Some(Forced::MetricsOnly), Admission::Refused { .. }) => (passes(None), Source::Shadow),
-            (Some(Forced::MetricsOnly), decided) => (decided, Source::Shadow),
-            (Some(_), decided) => (decided, Source::Forced),
+            (Some(Override::MetricsOnly), Admission::Rejected { .. }) => (passes(None), Source::Shadow),
+            (Some(Override::MetricsOnly), decided) => (decided, Source::Shadow),
+            (Some(_), decided) => (decided, Source::Override),
         };
-        Some(Answer { admission, source })
+        Some(AdmitReply { admission, source })
     }
 }

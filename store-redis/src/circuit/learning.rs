@@ -2,7 +2,7 @@
 
 use phalanx_core::breaker::{Phase, Seen, Transition};
 use phalanx_core::clock::Time;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_core::rate_limit::MAX_BACKSTEP;
 use phalanx_store_memory::Shown;
 
@@ -36,15 +36,15 @@ impl Shared {
         let news = before.is_some_and(|known| view.epoch > known.epoch && view.phase != known.phase);
         let listed = changes.iter().any(|change| change.epoch == view.epoch);
         match word {
-            Word::Push => changes.iter().filter(|_| news).for_each(|change| self.tell(*change)),
-            Word::Reply => changes.iter().for_each(|change| self.tell(*change)),
+            Word::Push => changes.iter().filter(|_| news).for_each(|change| self.emit(*change)),
+            Word::Reply => changes.iter().for_each(|change| self.emit(*change)),
             Word::Told => {}
         }
         if let (Some(known), true, false) = (before, news && word != Word::Push, listed) {
             // What is not known of another's change is left out.
             let break_for = (view.phase == Phase::Open).then_some(view.left);
             let (from, to) = (known.phase, view.phase);
-            self.tell(Transition { from, to, epoch: view.epoch, break_for, seen: Seen::default() });
+            self.emit(Transition { from, to, epoch: view.epoch, break_for, seen: Seen::default() });
         }
     }
 
@@ -54,7 +54,7 @@ impl Shared {
         let Some(known) = &inner.known else {
             return self.front.show(0, inner.held_open.map_or(Shown::Ask, Shown::Open));
         };
-        let shown = match (known.view.forced, known.view.phase) {
+        let shown = match (known.view.overridden, known.view.phase) {
             _ if self.is_away() => Shown::Ask,
             (None, _) if inner.held_open.is_some() => Shown::Open(inner.held_open.unwrap_or(now)),
             (None, Phase::Closed) if !known.view.ramping => Shown::Closed,
@@ -64,8 +64,8 @@ impl Shared {
         self.front.show(known.view.epoch, shown);
     }
 
-    pub(super) fn tell(&self, change: Transition) {
-        self.fleet.observers.tell(&self.key, What::Transition(change));
+    pub(super) fn emit(&self, change: Transition) {
+        self.fleet.observers.emit(&self.key, EventKind::Transition(change));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use phalanx_core::breaker::{BreakerView, Forced, Phase, Transition};
+use phalanx_core::breaker::{BreakerView, Override, Phase, Transition};
 use phalanx_core::clock::Time;
 use phalanx_lua as lua;
 
@@ -13,12 +13,12 @@ use crate::invocation::{Invocation, integers};
 
 impl Circuit {
     /// Puts an operator's word above the phase of the whole fleet's circuit, or takes it away.
-    pub async fn force(&self, forced: Option<Forced>) {
+    pub async fn force(&self, overridden: Option<Override>) {
         let call = self.0.operation(&lua::BREAKER_FORCE, |call| {
-            call.arg(forced_number(forced));
+            call.arg(forced_number(overridden));
         });
         if self.0.operate(call, Word::Reply).await.is_none() {
-            self.0.force_alone(forced);
+            self.0.force_alone(overridden);
         }
     }
 
@@ -64,7 +64,7 @@ fn looked_at(report: &Report) -> Option<BreakerView> {
     let view = report.view;
     Some(BreakerView {
         phase: view.phase,
-        forced: view.forced,
+        overridden: view.overridden,
         epoch: view.epoch,
         calls: count(calls)?,
         failures: count(failures)?,

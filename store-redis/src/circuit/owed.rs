@@ -1,8 +1,8 @@
-//! What Redis has not been told yet: outcomes in the order they came, trial calls, an operator's word.
+//! What Redis has not been told yet: outcomes in the order they came, probes, an operator's word.
 
 use std::time::Duration;
 
-use phalanx_core::breaker::{Forced, Sample};
+use phalanx_core::breaker::{Override, Sample};
 use phalanx_core::clock::Time;
 use phalanx_core::kind::Outcome;
 
@@ -17,7 +17,7 @@ pub(super) struct Owed {
     pub(super) runs: Runs,
     pub(super) settled: Vec<Settled>,
     /// An operator's word that could not be told.
-    pub(super) word: Option<Option<Forced>>,
+    pub(super) word: Option<Option<Override>>,
     /// How the circuit stands is to be asked, even if there is nothing to tell.
     pub(super) poll: bool,
 }
@@ -150,7 +150,7 @@ impl Runs {
     }
 }
 
-/// What became of a trial call.
+/// What became of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settled {
     pub(super) epoch: u64,

@@ -1,12 +1,12 @@
-//! What a replica owes Redis about a circuit, and how it is told: trial calls first, then outcomes in the order they
+//! What a replica owes Redis about a circuit, and how it is told: probes first, then outcomes in the order they
 //! came, then whoever asks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use phalanx_core::breaker::Forced;
+use phalanx_core::breaker::Override;
 use phalanx_core::clock::Time;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_lua as lua;
 use phalanx_store_memory::Successes;
 
@@ -74,7 +74,7 @@ impl Shared {
                 phase_number(known.view.phase),
                 known.until.since(now).as_micros(),
                 known.view.escalation,
-                forced_number(known.view.forced),
+                forced_number(known.view.overridden),
             ),
         };
         call.arg(&inner.spec_text).arg(claim).arg(&self.fleet.channel).arg(&self.signed).arg(self.fleet.rng.unit());
@@ -110,10 +110,10 @@ impl Shared {
         });
     }
 
-    fn board_word(self: &Arc<Self>, manifest: &mut Manifest, inner: &mut Inner, forced: Option<Forced>) {
+    fn board_word(self: &Arc<Self>, manifest: &mut Manifest, inner: &mut Inner, overridden: Option<Override>) {
         let mut call = self.fleet.call(&lua::BREAKER_FORCE, &[&self.place]);
         self.put_common(&mut call, inner);
-        call.arg(forced_number(forced));
+        call.arg(forced_number(overridden));
         self.board_call(manifest, inner, call);
     }
 
@@ -130,7 +130,7 @@ impl Shared {
         let wishes = batch.board();
         let callers = wishes.iter().filter(|wish| **wish == Wish::Pass).count();
         if callers == 0 {
-            return; // nobody is left to be answered, and a trial call must not be leased for nobody
+            return; // nobody is left to be answered, and a probe must not be leased for nobody
         }
         inner.flying += 1;
         let mut call = self.fleet.call(&lua::BREAKER_ADMIT, &[&self.place]);
@@ -155,7 +155,7 @@ impl Shared {
 
     pub(super) fn note_oddities(&self, report: &Report) {
         if report.repaired {
-            self.fleet.observers.tell(&self.key, What::StateRepaired);
+            self.fleet.observers.emit(&self.key, EventKind::StateRepaired);
         }
         if report.mixed {
             self.fleet.tell_mismatch(&self.key);

@@ -2,14 +2,14 @@
 //!
 //! The twin goes on from the phase last heard of; its window starts empty. Its tickets carry a mark, so that they count
 //! for nothing in the fleet's epochs. What it learned is not told to the fleet afterwards; only if it is open when
-//! Redis is back does this replica go on refusing, until its own break is over.
+//! Redis is back does this replica go on rejecting, until its own break is over.
 
 use std::sync::Arc;
 
-use phalanx_core::breaker::{Admission, Breaker, BreakerView, Forced, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{Admission, Breaker, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::Time;
-use phalanx_core::rejection::{Code, Source};
-use phalanx_core::store::Answer;
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::AdmitReply;
 use phalanx_store_memory::BreakerCell;
 
 use super::owed::Run;
@@ -28,7 +28,7 @@ pub(super) const fn is_twins(ticket: Ticket) -> bool {
 const fn marked(admission: Admission) -> Admission {
     match admission {
         Admission::Admitted(ticket) => Admission::Admitted(Ticket { epoch: ticket.epoch | TWIN, ..ticket }),
-        refused @ Admission::Refused { .. } => refused,
+        rejected @ Admission::Rejected { .. } => rejected,
     }
 }
 
@@ -48,32 +48,32 @@ impl Shared {
     }
 
     /// Decides without Redis: by the twin while it is away, and by what was last heard if only one answer is late.
-    pub(super) fn admit_alone(&self, now: Time) -> (Answer, Option<Transition>) {
-        self.fleet.lane(self.place.slot).latch.decided_locally();
+    pub(super) fn admit_alone(&self, now: Time) -> (AdmitReply, Option<Transition>) {
+        self.fleet.lane(self.place.slot).latch.degraded_decisions();
         if !self.is_away() {
             return (self.admit_as_last_heard(now), None);
         }
         let twin = self.twin(&mut self.inner.lock(), now);
         let (answer, change) = twin.admit_now(now).map_or_else(|| twin.admit(now), |answer| (answer, None));
         let source = if answer.source == Source::Local { Source::Degraded } else { answer.source };
-        (Answer { admission: marked(answer.admission), source }, change)
+        (AdmitReply { admission: marked(answer.admission), source }, change)
     }
 
-    /// A closed circuit admits; whatever would take a lease, and nobody can give one, refuses: trial calls are the whole
+    /// A closed circuit admits; whatever would take a lease, and nobody can give one, rejects: probes are the whole
     /// fleet's.
-    fn admit_as_last_heard(&self, now: Time) -> Answer {
+    fn admit_as_last_heard(&self, now: Time) -> AdmitReply {
         let known = self.inner.lock().known;
         let epoch = known.map_or(0, |known| known.view.epoch);
         let admission = match known {
             Some(known) if known.view.phase == Phase::Open && now < known.until => {
-                Admission::Refused { code: Code::CircuitOpen, until: known.until }
+                Admission::Rejected { code: RejectionCode::CircuitOpen, until: known.until }
             }
             Some(known) if known.view.phase != Phase::Closed => {
-                Admission::Refused { code: Code::ProbeQuota, until: Time::NEVER }
+                Admission::Rejected { code: RejectionCode::ProbeQuota, until: Time::NEVER }
             }
             _ => Admission::Admitted(Ticket { epoch, lease: None }),
         };
-        Answer { admission, source: Source::Degraded }
+        AdmitReply { admission, source: Source::Degraded }
     }
 
     pub(super) fn record_by_twin(
@@ -85,7 +85,7 @@ impl Shared {
     ) -> Option<Transition> {
         let twin = if self.is_away() { self.twin(&mut inner, now) } else { inner.twin.as_ref()?.1.clone() };
         drop(inner);
-        // A trial call leased by Redis is none of the twin's.
+        // A probe leased by Redis is none of the twin's.
         let own = Ticket { epoch: ticket.epoch & !TWIN, ..ticket };
         let leased_elsewhere = !is_twins(ticket) && ticket.lease.is_some();
         if leased_elsewhere { None } else { twin.record(now, own, sample) }
@@ -103,20 +103,20 @@ impl Shared {
         };
         for (epoch, sample) in runs.iter().flat_map(|run| run.samples(slow, MOST_SAMPLES)) {
             if let Some(change) = twin.record(now, Ticket { epoch, lease: None }, sample) {
-                self.tell(change);
+                self.emit(change);
             }
         }
     }
 
     /// An operator's word that Redis cannot hear: it counts here at once, and is told when Redis is back.
-    pub(super) fn force_alone(self: &Arc<Self>, forced: Option<Forced>) {
+    pub(super) fn force_alone(self: &Arc<Self>, overridden: Option<Override>) {
         let now = self.fleet.clock.now();
         let mut inner = self.inner.lock();
-        inner.owed.word = Some(forced);
+        inner.owed.word = Some(overridden);
         if self.is_away() {
-            self.twin(&mut inner, now).force(forced);
+            self.twin(&mut inner, now).force(overridden);
         } else if let Some(known) = &mut inner.known {
-            known.view.forced = forced;
+            known.view.overridden = overridden;
             self.show(&mut inner, now);
         }
     }
@@ -147,7 +147,7 @@ impl Shared {
         self.front.show(inner.known.map_or(0, |known| known.view.epoch), phalanx_store_memory::Shown::Ask);
     }
 
-    /// The outage is over. If the twin is open, this replica goes on refusing until that break is over.
+    /// The outage is over. If the twin is open, this replica goes on rejecting until that break is over.
     pub(super) fn retire_twin(&self, inner: &mut Inner, now: Time) {
         if self.is_away() {
             return;
@@ -175,7 +175,7 @@ fn restored(inner: &Inner, now: Time) -> Breaker {
         None => Breaker::new(now, &inner.spec),
         Some(known) => {
             let (view, left) = (&known.view, known.until.since(now));
-            Breaker::restore(now, &inner.spec, view.epoch, view.phase, left, view.escalation, view.forced)
+            Breaker::restore(now, &inner.spec, view.epoch, view.phase, left, view.escalation, view.overridden)
         }
     }
 }

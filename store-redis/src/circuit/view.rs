@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, Forced, Phase, Seen, Transition};
+use phalanx_core::breaker::{BreakerSpec, Override, Phase, Seen, Transition};
 
 /// How a circuit stood at a moment of the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) struct View {
     pub(crate) epoch: u64,
     /// While open: the time until the break is over.
     pub(crate) left: Duration,
-    pub(crate) forced: Option<Forced>,
+    pub(crate) overridden: Option<Override>,
     pub(crate) ramping: bool,
     pub(crate) escalation: u32,
 }
@@ -34,10 +34,10 @@ const TRANSITION: usize = 7;
 
 impl Report {
     pub(crate) fn read(integers: &[i64]) -> Option<Self> {
-        let [at, phase, epoch, left, forced, ramping, escalation, flags, count, rest @ ..] = integers else {
+        let [at, phase, epoch, left, overridden, ramping, escalation, flags, count, rest @ ..] = integers else {
             return None;
         };
-        let view = view([*at, *phase, *epoch, *left, *forced, *ramping, *escalation])?;
+        let view = view([*at, *phase, *epoch, *left, *overridden, *ramping, *escalation])?;
         let length = usize::try_from(*count).ok()?.checked_mul(TRANSITION)?;
         let (told, tail) = rest.split_at_checked(length)?;
         let transitions = told.chunks_exact(TRANSITION).map(transition).collect::<Option<_>>()?;
@@ -63,11 +63,11 @@ pub(crate) fn pushed(message: &str) -> Option<Pushed<'_>> {
     let (id, by) = signed.split_once('@')?;
     let by = by.parse().ok()?;
     let numbers: Vec<i64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [at, phase, epoch, left, forced, ramping, escalation, from, break_for, calls, failures, slow] = numbers[..]
+    let [at, phase, epoch, left, overridden, ramping, escalation, from, break_for, calls, failures, slow] = numbers[..]
     else {
         return None;
     };
-    let view = view([at, phase, epoch, left, forced, ramping, escalation])?;
+    let view = view([at, phase, epoch, left, overridden, ramping, escalation])?;
     let change = match from {
         0 => None,
         _ => Some(transition(&[from, phase, epoch, break_for, calls, failures, slow])?),
@@ -75,13 +75,13 @@ pub(crate) fn pushed(message: &str) -> Option<Pushed<'_>> {
     Some(Pushed { id, by, view, change })
 }
 
-fn view([at, phase, epoch, left, forced, ramping, escalation]: [i64; 7]) -> Option<View> {
+fn view([at, phase, epoch, left, overridden, ramping, escalation]: [i64; 7]) -> Option<View> {
     Some(View {
         at: u64::try_from(at).ok()?,
         phase: phase_of(phase)?,
         epoch: u64::try_from(epoch).ok()?,
         left: Duration::from_micros(u64::try_from(left).ok()?),
-        forced: forced_of(forced)?,
+        overridden: forced_of(overridden)?,
         ramping: ramping != 0,
         escalation: u32::try_from(escalation).ok()?,
     })
@@ -116,24 +116,24 @@ pub(crate) const fn phase_number(phase: Phase) -> u8 {
     }
 }
 
-const fn forced_of(number: i64) -> Option<Option<Forced>> {
+const fn forced_of(number: i64) -> Option<Option<Override>> {
     Some(match number {
         0 => None,
-        1 => Some(Forced::Open),
-        2 => Some(Forced::Closed),
-        3 => Some(Forced::Disabled),
-        4 => Some(Forced::MetricsOnly),
+        1 => Some(Override::Open),
+        2 => Some(Override::Closed),
+        3 => Some(Override::Disabled),
+        4 => Some(Override::MetricsOnly),
         _ => return None,
     })
 }
 
-pub(crate) const fn forced_number(forced: Option<Forced>) -> u8 {
-    match forced {
+pub(crate) const fn forced_number(overridden: Option<Override>) -> u8 {
+    match overridden {
         None => 0,
-        Some(Forced::Open) => 1,
-        Some(Forced::Closed) => 2,
-        Some(Forced::Disabled) => 3,
-        Some(Forced::MetricsOnly) => 4,
+        Some(Override::Open) => 1,
+        Some(Override::Closed) => 2,
+        Some(Override::Disabled) => 3,
+        Some(Override::MetricsOnly) => 4,
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_lua as lua;
 use tokio::time::{Instant, sleep_until};
 
@@ -93,7 +93,7 @@ impl Watch {
         let reason = self.lane.latch.reason().unwrap_or(Failure::Connection);
         (self.down, self.failed, self.scout) = (true, 0, false);
         self.next = Instant::now() + wait(fleet, 0, &reason);
-        fleet.observers.tell_all(What::StoreDegraded { reason: reason.word() });
+        fleet.observers.emit_all(EventKind::StoreDegraded { reason: reason.word() });
         fleet.keeping.circuits.all().iter().for_each(|circuit| circuit.go_alone());
         // A connection that swallows everything, or leads to a server that is no master any more, would stay so for
         // ever. A Cluster's leads to other shards too.
@@ -108,8 +108,8 @@ impl Watch {
         match (result, self.lane.latch.probed(result.is_ok(), Instant::now())) {
             (_, Some(outage)) => {
                 self.down = false;
-                let (outage, decided_locally) = (outage.lasted, outage.decided_locally);
-                fleet.observers.tell_all(What::StoreRecovered { outage, decided_locally });
+                let (outage, degraded_decisions) = (outage.lasted, outage.degraded_decisions);
+                fleet.observers.emit_all(EventKind::StoreRecovered { outage, degraded_decisions });
                 fleet.keeping.circuits.all().iter().for_each(|circuit| circuit.come_back());
                 fleet.keeping.digests.all().iter().for_each(|digest| digest.tick(true));
             }

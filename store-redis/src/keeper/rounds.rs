@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_lua as lua;
 use redis::Value;
 use tokio::time::{Instant, sleep_until};
@@ -64,12 +64,12 @@ pub(crate) async fn heartbeat(fleet: &Arc<Fleet>) {
     let [_, Value::Int(live), Value::BulkString(generation)] = &reply[..] else { return };
     let live = u32::try_from(*live).unwrap_or(0).max(1);
     if fleet.replicas.swap(live, Ordering::Relaxed) != live {
-        fleet.observers.tell_all(What::Replicas { live });
+        fleet.observers.emit_all(EventKind::Replicas { live });
     }
     let generation = String::from_utf8_lossy(generation).into_owned();
     let before = fleet.keeping.generation.lock().replace(generation.clone());
     if before.is_some_and(|before| before != generation) {
-        fleet.observers.tell_all(What::StateLost);
+        fleet.observers.emit_all(EventKind::StateLost);
         // Whoever knows of an open circuit puts it back.
         fleet.keeping.circuits.all().iter().for_each(|circuit| circuit.tick(true));
     }

@@ -4,9 +4,10 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use phalanx::{Decision, Degraded, RateLimitSpec, Served};
+use phalanx::fallback::Degraded;
+use phalanx::{Decision, RateLimitSpec, Served};
 
-use super::refused::whole_seconds;
+use super::rejection_response::whole_seconds;
 use super::{DEGRADED, RATE_LIMIT, RATE_LIMIT_POLICY};
 
 /// An answer with its marks, as a handler returns it (feature `axum`): made from a [`Served`], or from a value and the
@@ -14,9 +15,9 @@ use super::{DEGRADED, RATE_LIMIT, RATE_LIMIT_POLICY};
 ///
 /// * `X-Degraded: fallback; age=12` with the data's age in whole seconds, rounded down, or `fallback; approximate`,
 ///   where a fallback answered.
-/// * `RateLimit: "<policy>";r=<permits left>` and `RateLimit-Policy`, where [`Answer::limited`] was told of the limit.
+/// * `RateLimit: "<policy>";r=<permits left>` and `RateLimit-Policy`, where [`Degradable::limited`] was told of the limit.
 #[derive(Clone, Debug)]
-pub struct Answer<T> {
+pub struct Degradable<T> {
     /// The answer.
     pub value: T,
     /// Set when a fallback gave it.
@@ -24,7 +25,7 @@ pub struct Answer<T> {
     marks: HeaderMap,
 }
 
-impl<T> Answer<T> {
+impl<T> Degradable<T> {
     /// The answer to a call, with the call's record.
     pub fn recorded(value: T, decision: &Decision) -> Self {
         Self { value, degraded: decision.degraded, marks: HeaderMap::new() }
@@ -47,14 +48,14 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> From<Served<T>> for Answer<T> {
+impl<T> From<Served<T>> for Degradable<T> {
     fn from(served: Served<T>) -> Self {
         Self { value: served.value, degraded: served.degraded, marks: HeaderMap::new() }
     }
 }
 
 #[cfg(feature = "axum")]
-impl<T: axum_core::response::IntoResponse> axum_core::response::IntoResponse for Answer<T> {
+impl<T: axum_core::response::IntoResponse> axum_core::response::IntoResponse for Degradable<T> {
     fn into_response(self) -> axum_core::response::Response {
         let marks = self.marks();
         let mut response = self.value.into_response();
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_a_fallback_says_so_and_how_old_it_is() {
-        let mark = |served: Served<()>| Answer::from(served).marks().get(DEGRADED).cloned();
+        let mark = |served: Served<()>| Degradable::from(served).marks().get(DEGRADED).cloned();
         assert_eq!(mark(Served::fresh(())), None);
         assert_eq!(mark(Served::approximate(())).unwrap(), "fallback; approximate");
         assert_eq!(mark(Served::stale((), Duration::from_millis(12_900))).unwrap(), "fallback; age=12");
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn what_is_left_of_a_limit_is_told_with_the_answer() {
         let decision = Decision { remaining: Some(41), ..Decision::default() };
-        let answer = Answer::recorded((), &decision).limited("api", &RateLimitSpec::per_second(50), &decision);
+        let answer = Degradable::recorded((), &decision).limited("api", &RateLimitSpec::per_second(50), &decision);
         assert_eq!(answer.marks()[RATE_LIMIT], "\"api\";r=41");
         assert_eq!(answer.marks()[RATE_LIMIT_POLICY], "\"api\";q=50;w=1");
     }

@@ -17,7 +17,7 @@ pub struct EdgeCounts {
     /// Requests answered 504 because the handler did not end in time.
     pub cut_off: u64,
     /// Criticalities that were not raised, because the peer is not trusted.
-    pub upgrades_refused: u64,
+    pub upgrades_rejected: u64,
 }
 
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(crate) struct Counters {
     pub(crate) clamped: Counter,
     pub(crate) expired: Counter,
     pub(crate) cut_off: Counter,
-    pub(crate) upgrades_refused: Counter,
+    pub(crate) upgrades_rejected: Counter,
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Counters {
             clamped: self.clamped.get(),
             expired: self.expired.get(),
             cut_off: self.cut_off.get(),
-            upgrades_refused: self.upgrades_refused.get(),
+            upgrades_rejected: self.upgrades_rejected.get(),
         }
     }
 }

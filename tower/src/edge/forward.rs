@@ -10,9 +10,9 @@ use super::{CRITICALITY, GRPC_TIMEOUT, REQUEST_TIMEOUT, budget, importance};
 /// Puts the remaining budget (`X-Request-Timeout`) and the criticality (`X-Criticality`) of the running task on an
 /// outbound request.
 ///
-/// It never raises what is there: a shorter time-out or a lower criticality that the caller has set stays. What cannot
+/// It never raises what is there: a shorter timeout or a lower criticality that the caller has set stays. What cannot
 /// be read is replaced. Milliseconds are rounded down, so that a hop promises the next no more than it has; nothing left
-/// is `0`, which the next hop refuses at once. A task without a context leaves the headers alone.
+/// is `0`, which the next hop rejects at once. A task without a context leaves the headers alone.
 ///
 /// With the feature `trace-context` it writes the trace's context too (`phalanx::telemetry::inject`): in an operation, that of the attempt.
 ///

@@ -30,7 +30,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<Criticality> {
 pub(crate) struct Claimed {
     pub(crate) criticality: Criticality,
     /// Whether more was claimed than is allowed.
-    pub(crate) refused: bool,
+    pub(crate) rejected: bool,
     /// Values that could not be read.
     pub(crate) garbled: u64,
 }
@@ -47,8 +47,8 @@ pub(crate) fn read(headers: &HeaderMap, most: Criticality, trusted: impl FnOnce(
         }
     }
     let claimed = claimed.unwrap_or(most);
-    let refused = claimed > most && !trusted();
-    Claimed { criticality: if refused { most } else { claimed }, refused, garbled }
+    let rejected = claimed > most && !trusted();
+    Claimed { criticality: if rejected { most } else { claimed }, rejected, garbled }
 }
 
 #[cfg(test)]
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(criticality(b"degraded", false), Criticality::Degraded);
         assert_eq!(criticality(b"critical", false), Criticality::Normal);
         assert_eq!(criticality(b"critical", true), Criticality::Critical);
-        assert!(claimed(&[b"critical"], false).refused && !claimed(&[b"critical"], true).refused);
+        assert!(claimed(&[b"critical"], false).rejected && !claimed(&[b"critical"], true).rejected);
         assert_eq!(claimed(&[b"critical", b"best_effort"], true).criticality, Criticality::BestEffort);
     }
 

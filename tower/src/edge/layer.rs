@@ -106,7 +106,7 @@ impl EdgeLayer {
         self.with(|terms| terms.trust = Some(Arc::new(trusted)))
     }
 
-    /// Gives refusals the statuses that this module's service has chosen. Default: those of the table.
+    /// Gives rejections the statuses that this module's service has chosen. Default: those of the table.
     pub fn module(self, module: &ResilienceModule) -> Self {
         let module = module.clone();
         self.with(|terms| terms.module = Some(module))

@@ -1,4 +1,4 @@
-//! A problem document (RFC 9457): what every refusal at the edge looks like.
+//! A problem document (RFC 9457): what every rejection at the edge looks like.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};

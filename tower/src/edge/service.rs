@@ -10,13 +10,13 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response};
-use phalanx::{Code, Context, Rejection, scope};
+use phalanx::{Context, Rejection, RejectionCode, scope};
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use super::layer::EdgeLayer;
 use super::parent::Parent;
-use super::refused::Refused;
+use super::rejection_response::RejectionResponse;
 use super::{CRITICALITY, DEADLINE_REMAINING, budget, importance};
 
 /// A service behind an [`EdgeLayer`].
@@ -32,7 +32,7 @@ struct Bound {
     deadline: Instant,
     /// Whether the client wants to know what was left.
     curious: bool,
-    /// Whether a refusal has to be gRPC's.
+    /// Whether a rejection has to be gRPC's.
     grpc: bool,
 }
 
@@ -56,8 +56,8 @@ impl EdgeLayer {
         let trusted = || terms.trust.as_ref().is_some_and(|trusts| trusts(parts));
         let claimed = importance::read(&parts.headers, terms.criticality, trusted);
         counters.garbled.add(claimed.garbled);
-        counters.upgrades_refused.add(u64::from(claimed.refused));
-        if claimed.refused {
+        counters.upgrades_rejected.add(u64::from(claimed.rejected));
+        if claimed.rejected {
             parts.headers.remove(CRITICALITY); // so that a handler that passes headers on does not pass this one
         }
 
@@ -82,21 +82,21 @@ impl EdgeLayer {
 
     /// Who has no time left.
     fn too_late<B: From<Bytes>>(&self, grpc: bool) -> Response<B> {
-        let rejection = Rejection::new(Code::DeadlineExceeded);
-        let refused = match &self.terms.module {
-            Some(module) => Refused::by(module, rejection),
-            None => Refused::new(rejection),
+        let rejection = Rejection::new(RejectionCode::DeadlineExceeded);
+        let rejected = match &self.terms.module {
+            Some(module) => RejectionResponse::by(module, rejection),
+            None => RejectionResponse::new(rejection),
         };
-        if grpc { deadline_exceeded() } else { refused.into_response_with() }
+        if grpc { deadline_exceeded() } else { rejected.into_response_with() }
     }
 
-    /// Gives a refusal from inside the status that the service has chosen.
+    /// Gives a rejection from inside the status that the service has chosen.
     fn restate<B: From<Bytes>>(&self, response: Response<B>) -> Response<B> {
         let Some(module) = &self.terms.module else { return response };
-        let refused = response.extensions().get::<Refused>();
+        let rejected = response.extensions().get::<RejectionResponse>();
         // Whoever changed the status on the way meant it.
-        let untouched = refused.filter(|refused| refused.status() == response.status().as_u16());
-        let Some(restated) = untouched.and_then(|refused| refused.restated(module)) else { return response };
+        let untouched = rejected.filter(|rejected| rejected.status() == response.status().as_u16());
+        let Some(restated) = untouched.and_then(|rejected| rejected.restated(module)) else { return response };
         let mut again = restated.into_response_with();
         for (name, value) in response.headers() {
             if name != CONTENT_LENGTH && !again.headers().contains_key(name) {

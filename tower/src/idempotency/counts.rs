@@ -10,11 +10,11 @@ pub struct IdempotencyCounts {
     pub run: u64,
     /// Answers that were given again.
     pub replayed: u64,
-    /// Requests refused because another one has their key.
+    /// Requests rejected because another one has their key.
     pub mismatched: u64,
-    /// Requests refused because the first of their key was still being worked on.
+    /// Requests rejected because the first of their key was still being worked on.
     pub in_progress: u64,
-    /// Keys given back because the handler failed or refused.
+    /// Keys given back because the handler failed or rejected.
     pub released: u64,
     /// Answers that were not kept: too large, or the store was away.
     pub not_kept: u64,

@@ -16,9 +16,9 @@ use super::store::IdempotencyStore;
 /// What happens to a request with a key while the store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnavailable {
-    /// It is refused: 503, `store_unavailable`. What might happen twice does not happen.
+    /// It is rejected: 503, `store_unavailable`. What might happen twice does not happen.
     #[default]
-    Refuse,
+    Reject,
     /// It runs as if it had no key: what might happen twice may.
     Pass,
 }
@@ -68,7 +68,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             lease: Duration::from_secs(30),
             wait: Duration::from_secs(5),
             finish_within: Duration::from_secs(60),
-            on_unavailable: OnUnavailable::Refuse,
+            on_unavailable: OnUnavailable::Reject,
         };
         let [places, slots] = [1_024, 1_024].map(|n| Arc::new(Semaphore::new(n)));
         Self { store: Arc::new(store), terms: Arc::new(terms), counters: Arc::default(), places, slots }
@@ -79,7 +79,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         self
     }
 
-    /// Refuses unsafe requests without a key (400). Default no: they pass, and nothing is promised.
+    /// Rejects unsafe requests without a key (400). Default no: they pass, and nothing is promised.
     pub fn required(self, required: bool) -> Self {
         self.with(|terms| terms.required = required)
     }
@@ -94,7 +94,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         self.with(|terms| terms.max_key = bytes)
     }
 
-    /// The largest request body that is read to be compared, in bytes; a larger one is refused (413). Default 1 MiB.
+    /// The largest request body that is read to be compared, in bytes; a larger one is rejected (413). Default 1 MiB.
     pub fn max_request_body(self, bytes: usize) -> Self {
         self.with(|terms| terms.max_request = bytes)
     }
@@ -126,7 +126,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         self
     }
 
-    /// How much work runs at a time, with or without a client that waits for it; more is refused (503,
+    /// How much work runs at a time, with or without a client that waits for it; more is rejected (503,
     /// `bulkhead_full`) and gives its key back. Default 1,024.
     pub fn max_running(mut self, requests: usize) -> Self {
         self.slots = Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS)));
@@ -139,7 +139,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         self.with(|terms| terms.finish_within = longest)
     }
 
-    /// What happens while the store is away. Default: requests with a key are refused.
+    /// What happens while the store is away. Default: requests with a key are rejected.
     pub fn on_unavailable(self, choice: OnUnavailable) -> Self {
         self.with(|terms| terms.on_unavailable = choice)
     }

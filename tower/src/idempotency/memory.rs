@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use lru::LruCache;
 use parking_lot::Mutex;
-use phalanx::{Clock, Time};
+use phalanx::Clock;
+use phalanx::store::Time;
 
 use super::kept::Kept;
 use super::store::{Claim, IdempotencyStore, Ticket, Unavailable};
@@ -14,7 +15,7 @@ use super::store::{Claim, IdempotencyStore, Ticket, Unavailable};
 /// Keeps requests in memory: for one replica, and for tests.
 ///
 /// At most 10,000 answers and 64 MiB of them: the one not asked for longest makes room, and a retry of its request would
-/// happen again. As many requests can be worked on at a time; beyond that claims are refused as unavailable.
+/// happen again. As many requests can be worked on at a time; beyond that claims are rejected as unavailable.
 #[derive(Debug)]
 pub struct MemoryIdempotency {
     clock: Clock,

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use phalanx::{Code, Context, Rejection};
+use phalanx::{Context, Rejection, RejectionCode};
 use tokio::time::{Instant, sleep};
 use tower_service::Service;
 
@@ -23,7 +23,7 @@ use super::layer::{IdempotencyLayer, OnUnavailable};
 use super::problems::Trouble;
 use super::store::{Claim, IdempotencyStore, Ticket};
 use super::{IDEMPOTENCY_KEY, REPLAYED};
-use crate::edge::Refused;
+use crate::edge::RejectionResponse;
 
 /// A service behind an [`IdempotencyLayer`].
 pub struct IdempotencyService<T, S> {
@@ -42,7 +42,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 enum Next {
     Work,
     Replay(Kept),
-    Refuse(Trouble),
+    Reject(Trouble),
     Unavailable,
 }
 
@@ -81,7 +81,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             match asked.claim().await {
                 Ok(Claim::Claimed) => return Next::Work,
                 Ok(Claim::Answered(kept)) => return Next::Replay(kept),
-                Ok(Claim::Mismatch) => return Next::Refuse(Trouble::Mismatch),
+                Ok(Claim::Mismatch) => return Next::Reject(Trouble::Mismatch),
                 Err(_) => return Next::Unavailable,
                 Ok(Claim::Running) => {}
             }
@@ -90,7 +90,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
                 place = self.places.try_acquire().ok();
             }
             if left.is_zero() || place.is_none() {
-                return Next::Refuse(Trouble::InProgress);
+                return Next::Reject(Trouble::InProgress);
             }
             sleep(pause.min(left)).await;
             pause = (pause * 3 / 2).min(LONGEST_PAUSE);
@@ -125,14 +125,14 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
                 Ok(slot) => self.work(inner, request, ticket, slot).await,
                 Err(_) => {
                     let _ = self.store.release(&ticket).await; // else it runs out
-                    Ok(refusal(Code::BulkheadFull))
+                    Ok(rejection(RejectionCode::BulkheadFull))
                 }
             },
             Next::Replay(kept) => {
                 self.counters.replayed.add_one();
                 Ok(replay(kept))
             }
-            Next::Refuse(trouble) => {
+            Next::Reject(trouble) => {
                 match trouble {
                     Trouble::Mismatch => self.counters.mismatched.add_one(),
                     _ => self.counters.in_progress.add_one(),
@@ -143,15 +143,15 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
                 self.counters.unavailable.add_one();
                 match self.terms.on_unavailable {
                     OnUnavailable::Pass => inner.call(request).await.map(|response| response.map(ReplayBody::passing)),
-                    OnUnavailable::Refuse => Ok(refusal(Code::StoreUnavailable)),
+                    OnUnavailable::Reject => Ok(rejection(RejectionCode::StoreUnavailable)),
                 }
             }
         }
     }
 }
 
-pub(crate) fn refusal<R: Body>(code: Code) -> Answer<R> {
-    Refused::new(Rejection::new(code)).into_response_with()
+pub(crate) fn rejection<R: Body>(code: RejectionCode) -> Answer<R> {
+    RejectionResponse::new(Rejection::new(code)).into_response_with()
 }
 
 fn replay<R: Body>(kept: Kept) -> Answer<R> {

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use phalanx::Rng;
+use phalanx::store::Rng;
 use sha2::{Digest, Sha256};
 
 use super::kept::Kept;

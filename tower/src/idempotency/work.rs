@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
-use phalanx::{Classify, Code, Context, Kind, scope};
+use phalanx::{Classify, Context, Kind, RejectionCode, scope};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{sleep, timeout, timeout_at};
 use tower_service::Service;
@@ -17,9 +17,9 @@ use super::STORED;
 use super::body::ReplayBody;
 use super::kept::Kept;
 use super::layer::IdempotencyLayer;
-use super::service::refusal;
+use super::service::rejection;
 use super::store::{IdempotencyStore, Ticket};
-use crate::edge::Refused;
+use crate::edge::RejectionResponse;
 
 /// How often, and from what pause on, an answer is offered again to a store that was away.
 const OFFERS: u32 = 6;
@@ -63,7 +63,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             Ok(Ok(Ok(answer))) => answer,
             Ok(Ok(Err(panic))) => resume_unwind(panic), // the client's, as it would be without the layer
             // The client's time is up, or the work's.
-            Ok(Err(_)) | Err(_) => Ok(refusal(Code::DeadlineExceeded)),
+            Ok(Err(_)) | Err(_) => Ok(rejection(RejectionCode::DeadlineExceeded)),
         }
     }
 
@@ -119,7 +119,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
     /// Reads an answer as far as it may be kept, and decides whether it is.
     async fn look_at<R: Body<Data = Bytes>>(&self, response: Response<R>) -> (Answer<R>, Option<Kept>) {
         let (mut parts, body) = response.into_parts();
-        if parts.extensions.get::<Refused>().is_some() || !is_final(parts.status) {
+        if parts.extensions.get::<RejectionResponse>().is_some() || !is_final(parts.status) {
             return (Response::from_parts(parts, ReplayBody::passing(body)), None);
         }
         let (body, whole) = ReplayBody::read(body, self.terms.max_answer).await;

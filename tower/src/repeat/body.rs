@@ -6,7 +6,7 @@
 //!   a body are not sent on.
 //! * Larger, or of unknown size (a stream, `chunked`): not touched, sent once, neither retried nor hedged. To wait for
 //!   the end of a stream could be to wait for an answer to what it says.
-//! * A body that breaks off while it is read is refused with `body_unreadable`: nothing is sent.
+//! * A body that breaks off while it is read is rejected with `body_unreadable`: nothing is sent.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::Request;
 use http::request::Parts;
 use http_body::Body;
-use phalanx::{Code, Context, Rejection};
+use phalanx::{Context, Rejection, RejectionCode};
 
 use super::{Held, Repeat};
 
@@ -81,10 +81,10 @@ impl<F> Buffered<F> {
             None => reading.await,
             Some(deadline) => match tokio::time::timeout_at(deadline, reading).await {
                 Ok(read) => read,
-                Err(_) => return Err(Rejection::new(Code::DeadlineExceeded)),
+                Err(_) => return Err(Rejection::new(RejectionCode::DeadlineExceeded)),
             },
         };
-        read.ok_or(Rejection::new(Code::BodyUnreadable))
+        read.ok_or(Rejection::new(RejectionCode::BodyUnreadable))
     }
 }
 

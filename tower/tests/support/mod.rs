@@ -11,6 +11,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
+use phalanx::policy::Jitter;
 use phalanx::*;
 use tokio::net::TcpListener;
 

@@ -17,13 +17,13 @@ fn a_small_step_back_is_a_standstill() {
     let mut rig = Rig::new(ratio());
     rig.trip();
     rig.wait(29 * SECOND);
-    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
     let mut rig = Rig::new(ratio().probe_lease(SECOND));
     rig.trip();
     rig.wait(30 * SECOND);
     let probe = rig.admit().unwrap();
     rig.back(SECOND);
-    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.admit(), Err(RejectionCode::ProbeQuota));
     assert_eq!(rig.end(probe, Outcome::Success).unwrap().to, Phase::Closed);
     assert_eq!(rig.breaker.at().since(rig.now), SECOND, "it closed at the moment it had reached");
 }
@@ -35,9 +35,9 @@ fn a_large_step_back_moves_the_break_along_with_the_clock() {
     rig.trip();
     rig.back(3_600 * SECOND);
     assert_eq!(rig.break_left(), 30 * SECOND, "a look moves nothing and sees the same");
-    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
     rig.wait(30 * SECOND - Duration::from_micros(1));
-    assert_eq!(rig.admit(), Err(Code::CircuitOpen));
+    assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
     rig.wait(Duration::from_micros(1));
     assert!(rig.admit().is_ok());
 }
@@ -49,7 +49,7 @@ fn a_large_step_back_moves_leases_and_forgets_the_window() {
     rig.wait(30 * SECOND);
     rig.admit().unwrap();
     rig.back(60 * SECOND);
-    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.admit(), Err(RejectionCode::ProbeQuota));
     rig.wait(2 * SECOND);
     assert!(rig.admit().is_ok(), "the lease ran out");
 
@@ -76,10 +76,10 @@ fn a_shorter_break_also_cuts_the_one_that_is_running() {
 #[test]
 fn a_restored_circuit_goes_on_where_it_was_known_to_stand() {
     let (spec, now) = (ratio().escalate(2.0, 60 * SECOND), Time::from_micros(1_000_000_000));
-    let restore = |phase, left| Breaker::restore(now, &spec, 7, phase, left, 2, Some(Forced::MetricsOnly));
+    let restore = |phase, left| Breaker::restore(now, &spec, 7, phase, left, 2, Some(Override::MetricsOnly));
     let mut open = restore(Phase::Open, 5 * SECOND);
     assert_eq!((open.phase(), open.epoch(), open.escalation()), (Phase::Open, 7, 2));
-    assert_eq!(open.forced(), Some(Forced::MetricsOnly));
+    assert_eq!(open.overridden(), Some(Override::MetricsOnly));
     assert_eq!(open.inspect(now).break_left, Some(5 * SECOND));
     let mut absurd = restore(Phase::Open, Duration::MAX);
     assert_eq!(absurd.inspect(now).break_left, Some(60 * SECOND));
@@ -89,7 +89,7 @@ fn a_restored_circuit_goes_on_where_it_was_known_to_stand() {
 }
 
 #[test]
-fn a_refusal_forgets_no_lease() {
+fn a_rejection_forgets_no_lease() {
     let mut rig = Rig::new(ratio().probes(2, 1).probe_lease(2 * SECOND));
     rig.trip();
     rig.wait(30 * SECOND);
@@ -100,6 +100,6 @@ fn a_refusal_forgets_no_lease() {
     let fewer = ratio().probes(1, 1).probe_lease(2 * SECOND);
     rig.breaker.retune(&rig.spec, &fewer);
     rig.spec = fewer;
-    assert_eq!(rig.admit(), Err(Code::ProbeQuota));
+    assert_eq!(rig.admit(), Err(RejectionCode::ProbeQuota));
     assert_eq!(rig.end(early, Outcome::Success).unwrap().to, Phase::Closed, "nobody took its place");
 }

@@ -26,7 +26,7 @@ impl Rig {
         Self { aimd: Aimd::new(&spec, max), spec, max, now: Time::from_micros(1_000_000_000) }
     }
 
-    fn end(&mut self, outcome: Outcome, latency: Duration) -> Option<Lowered> {
+    fn end(&mut self, outcome: Outcome, latency: Duration) -> Option<LimitChange> {
         self.aimd.observe(&Completion { now: self.now, latency, outcome, in_use: 1 }, &self.spec, self.max)
     }
 
@@ -34,7 +34,7 @@ impl Rig {
         (0..times).for_each(|_| assert_eq!(self.end(Outcome::Success, QUICK), None));
     }
 
-    fn judge(&mut self, quantile: Duration) -> Option<Lowered> {
+    fn judge(&mut self, quantile: Duration) -> Option<LimitChange> {
         self.aimd.judge(self.now, Some(quantile), &self.spec, self.max)
     }
 
@@ -53,7 +53,7 @@ fn it_starts_at_max_and_stays_there_while_calls_are_quick() {
 #[test]
 fn a_slow_completion_takes_a_tenth_and_says_so() {
     let mut rig = Rig::new(20);
-    assert_eq!(rig.end(Outcome::Success, SLOW), Some(Lowered { from: 20, to: 18 }));
+    assert_eq!(rig.end(Outcome::Success, SLOW), Some(LimitChange { from: 20, to: 18 }));
     assert_eq!(rig.aimd.limit(), 18);
 }
 
@@ -162,7 +162,7 @@ fn with_a_quantile_outliers_do_not_move_it() {
 #[test]
 fn a_quantile_over_the_threshold_backs_off_and_opens_an_epoch() {
     let mut rig = Rig::with(Rig::new(1).spec.quantile(0.95), 20);
-    assert_eq!(rig.judge(SLOW), Some(Lowered { from: 20, to: 18 }));
+    assert_eq!(rig.judge(SLOW), Some(LimitChange { from: 20, to: 18 }));
     let epoch = rig.aimd.measured_since();
     assert_eq!(epoch, rig.now.after(SLOW), "calls begun at the old limit are left out");
     rig.wait(SECOND / 2);
@@ -245,7 +245,7 @@ proptest! {
             prop_assert!((least.clamp(1, max.max(1))..=max.max(1)).contains(&after), "{after}");
             prop_assert_eq!(told.is_some(), after < before);
             if let Some(lowered) = told {
-                prop_assert_eq!(lowered, Lowered { from: before, to: after });
+                prop_assert_eq!(lowered, LimitChange { from: before, to: after });
                 prop_assert!(last.is_none_or(|at| rig.now.since(at) >= SECOND));
                 last = Some(rig.now);
             }

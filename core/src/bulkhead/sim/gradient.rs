@@ -116,7 +116,7 @@ fn its_baseline_follows_a_dependency_that_becomes_slow_and_quick_again() {
 
 #[test]
 fn a_service_that_uses_a_part_of_its_limit_is_never_held_back() {
-    // 15 of 20 wanted, and 40 servers: nothing queues, so nothing is to be found by refusing calls.
+    // 15 of 20 wanted, and 40 servers: nothing queues, so nothing is to be found by rejecting calls.
     let mut fleet = fleet(20, 40, Noise::Exponential, 1);
     fleet.set_demand(0, 15);
     fleet.run(Duration::from_secs(1));

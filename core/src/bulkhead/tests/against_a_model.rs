@@ -89,7 +89,7 @@ impl Model {
 proptest! {
     /// Exactly one verdict each, in the right order, never above the limit, and all slots back in the end.
     #[test]
-    fn everybody_is_served_or_refused_once_and_nobody_is_lost(
+    fn everybody_is_served_or_rejected_once_and_nobody_is_lost(
         spec in spec(), deeds in proptest::collection::vec(deed(), 1..200),
     ) {
         let bench = Bench::new(spec);
@@ -123,7 +123,7 @@ proptest! {
                             model.line.push(Man { place, tier: rank, due });
                         }
                         Err(code) => {
-                            prop_assert_eq!(code, Code::BulkheadFull);
+                            prop_assert_eq!(code, RejectionCode::BulkheadFull);
                             prop_assert!(!may_enter && is_full && displaces.is_none());
                         }
                     }

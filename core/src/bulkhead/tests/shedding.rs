@@ -1,4 +1,4 @@
-//! Who is refused while he waits, when, and why.
+//! Who is rejected while he waits, when, and why.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn whoever_waited_too_long_is_shed_when_his_turn_comes_and_the_next_is_served() 
     let late = bench.wait();
     bench.advance(2 * MS);
     bench.leave();
-    assert_eq!(bench.poll(early), refused(Code::BulkheadQueueShed));
+    assert_eq!(bench.poll(early), rejected(RejectionCode::BulkheadQueueShed));
     assert_eq!(bench.poll(late), SERVED);
     assert_eq!(bench.view(), (1, 1, 0));
 }
@@ -83,7 +83,7 @@ fn a_full_queue_that_serves_the_newest_first_displaces_the_oldest() {
     let (old, new) = (bench.wait(), bench.wait());
     bench.advance(100 * MS);
     bench.wait_as(Criticality::Critical);
-    assert_eq!((bench.poll(old), bench.poll(new)), (refused(Code::BulkheadQueueShed), Poll::Pending));
+    assert_eq!((bench.poll(old), bench.poll(new)), (rejected(RejectionCode::BulkheadQueueShed), Poll::Pending));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_waiter_past_its_deadline_is_failed_at_wake() {
     let next = bench.wait();
     bench.advance(30 * MS);
     bench.leave();
-    assert_eq!((bench.poll(late), bench.poll(next)), (refused(Code::DeadlineExceeded), SERVED));
+    assert_eq!((bench.poll(late), bench.poll(next)), (rejected(RejectionCode::DeadlineExceeded), SERVED));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_queue_that_nobody_leaves_is_emptied_by_the_waiters_own_timers() {
     let bench = Bench::full(codel().queue_timeout(50 * MS));
     let waiter = bench.wait();
     bench.advance(50 * MS);
-    assert_eq!(bench.bulkhead.give_up(waiter), Err(Code::BulkheadQueueTimeout));
+    assert_eq!(bench.bulkhead.give_up(waiter), Err(RejectionCode::BulkheadQueueTimeout));
     assert_eq!(bench.view(), (1, 1, 0));
     bench.leave();
     assert!(bench.bulkhead.try_enter());

@@ -89,7 +89,7 @@ fn a_waker_that_panics_when_displaced_costs_the_newcomer_nothing() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(1).prioritized());
     let low = fragile(&bench, Criticality::BestEffort);
     let critical = bench.wait_as(Criticality::Critical);
-    assert_eq!(bench.poll(low), refused(Code::BulkheadQueueShed));
+    assert_eq!(bench.poll(low), rejected(RejectionCode::BulkheadQueueShed));
     bench.leave();
     assert_eq!(bench.poll(critical), SERVED);
 }
@@ -100,6 +100,6 @@ fn a_waker_that_panics_does_not_leave_the_queue_closed_behind_it() {
     let late = fragile(&bench, Criticality::Normal);
     bench.advance(2 * MS);
     bench.leave();
-    assert_eq!(bench.poll(late), refused(Code::BulkheadQueueTimeout));
+    assert_eq!(bench.poll(late), rejected(RejectionCode::BulkheadQueueTimeout));
     assert!(bench.bulkhead.try_enter(), "the fast way is open");
 }

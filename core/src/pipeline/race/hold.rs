@@ -1,8 +1,8 @@
 //! What one copy of an attempt holds, and how the ride deals with it.
 
-use crate::breaker::{Admission, Count, Sample, Ticket};
+use crate::breaker::{Admission, CountBy, Sample, Ticket};
 use crate::clock::Time;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::hedge::HedgeSpec;
 use crate::kind::Outcome;
 use crate::pipeline::ride::Ride;
@@ -29,13 +29,13 @@ impl<'a, S: Store> Hold<'a, S> {
 
     /// Asks the circuit, where it counts attempts. One that has to be waited for is not asked.
     fn passes(&mut self, now: Time) -> bool {
-        let Circuit::Breaker { breaker, count: Count::Attempts } = &self.stages.circuit else { return true };
+        let Circuit::Breaker { breaker, count: CountBy::Attempts } = &self.stages.circuit else { return true };
         match self.stages.store.admit_now(breaker, now).map(|answer| answer.admission) {
             Some(Admission::Admitted(ticket)) => {
                 self.ticket = Some(ticket);
                 true
             }
-            Some(Admission::Refused { .. }) | None => false,
+            Some(Admission::Rejected { .. }) | None => false,
         }
     }
 
@@ -52,7 +52,7 @@ impl<'a, S: Store> Hold<'a, S> {
             let sample = Sample { outcome, latency: ended.since(self.started) };
             if let Some(change) = self.stages.store.record(breaker, ended, ticket, sample) {
                 let _in_call = self.trace.enter_call();
-                self.stages.observers.tell(&self.stages.key, What::Transition(change));
+                self.stages.observers.emit(&self.stages.key, EventKind::Transition(change));
             }
         }
     }
@@ -78,7 +78,7 @@ impl<'a, S: Store> Ride<'a, S> {
         let now = self.read_clock();
         let mut hold = Hold::take(self.stages, now)?;
         if !self.stages.kept.hedge_budget.withdraw(now, &spec.budget) {
-            self.tell(What::HedgeBudgetExhausted);
+            self.emit(EventKind::HedgeBudgetExhausted);
             return None;
         }
         if !hold.passes(now) {
@@ -93,7 +93,7 @@ impl<'a, S: Store> Ride<'a, S> {
         self.ended = self.read_clock();
         self.trace.end_attempt(outcome, None);
         self.stages.learn(self.ended, self.latency(), outcome);
-        if self.stages.counts(Count::Attempts) {
+        if self.stages.counts(CountBy::Attempts) {
             self.settle_pass(outcome);
         }
     }
@@ -107,7 +107,7 @@ impl<'a, S: Store> Ride<'a, S> {
         for start in losers.chain(runs.then_some(self.now)).filter(|start| *start < started) {
             self.stages.watch_censored(self.ended, self.ended.since(start));
         }
-        if self.stages.counts(Count::Attempts) {
+        if self.stages.counts(CountBy::Attempts) {
             self.settle_pass(Outcome::Cancelled); // the attempt's own, if it still has it
             self.take_over(hold.ticket.take());
         }

@@ -11,8 +11,8 @@ use crate::context::Context;
 use crate::pipeline::stages::{Circuit, Place, RateLimit};
 use crate::policy::{OnDegraded, Stage};
 use crate::rate_limit::Take;
-use crate::rejection::{Code, Source, UNKNOWN};
-use crate::store::{Answer, Ask, Grant, Store};
+use crate::rejection::{RejectionCode, Source, UNKNOWN};
+use crate::store::{AcquireRequest, AdmitReply, Grant, Store};
 use crate::throttle::{Throttle, ThrottleSpec};
 
 impl<S: Store> Ride<'_, S> {
@@ -33,7 +33,7 @@ impl<S: Store> Ride<'_, S> {
     #[cold]
     fn is_shut_out(&mut self) -> bool {
         self.stage = None; // before all stages
-        (self.code, self.wait, self.source) = (Code::ForcedOpen, UNKNOWN, Source::Forced);
+        (self.code, self.wait, self.source) = (RejectionCode::ForcedOpen, UNKNOWN, Source::Override);
         true
     }
 
@@ -46,7 +46,7 @@ impl<S: Store> Ride<'_, S> {
         }
         let late = self.time_left().is_some_and(|left| left.is_zero());
         if late {
-            self.refuse(Stage::Deadline, Code::DeadlineExceeded);
+            self.reject(Stage::Deadline, RejectionCode::DeadlineExceeded);
         }
         !late
     }
@@ -60,9 +60,9 @@ impl<S: Store> Ride<'_, S> {
 
     /// What the rate limit is asked for.
     #[inline]
-    pub(in crate::pipeline) fn ask(&self, limit: &RateLimit<S>) -> Ask {
+    pub(in crate::pipeline) fn ask(&self, limit: &RateLimit<S>) -> AcquireRequest {
         let patience = self.time_left().unwrap_or(Duration::MAX);
-        Ask { cost: self.cost, max_wait: limit.max_wait.min(patience) }
+        AcquireRequest { cost: self.cost, max_wait: limit.max_wait.min(patience) }
     }
 
     /// Takes the call's permits if that can be decided without waiting.
@@ -71,7 +71,7 @@ impl<S: Store> Ride<'_, S> {
         let ask = self.ask(limit);
         match self.stages.store.acquire_now(&limit.bucket, self.now, ask) {
             Some(grant) => self.takes(&grant),
-            None => Step::Ask,
+            None => Step::AcquireRequest,
         }
     }
 
@@ -86,7 +86,9 @@ impl<S: Store> Ride<'_, S> {
                 self.due = if wait.is_zero() { self.now } else { self.now.after(wait) };
                 self.accepts(Stage::RateLimit, grant.source).or_wait(wait)
             }
-            Take::Refused { until } => self.declines(Stage::RateLimit, Code::RateLimited, until, grant.source),
+            Take::Rejected { until } => {
+                self.declines(Stage::RateLimit, RejectionCode::RateLimited, until, grant.source)
+            }
         }
     }
 
@@ -99,21 +101,21 @@ impl<S: Store> Ride<'_, S> {
             Circuit::Throttle(spec) => self.passes_throttle(spec),
             Circuit::Breaker { breaker, .. } => match stages.store.admit_now(breaker, self.now) {
                 Some(answer) => self.passes(&answer),
-                None => Step::Ask,
+                None => Step::AcquireRequest,
             },
         }
     }
 
     /// Takes the circuit's answer.
     #[inline]
-    pub(in crate::pipeline) fn passes(&mut self, answer: &Answer) -> Step {
+    pub(in crate::pipeline) fn passes(&mut self, answer: &AdmitReply) -> Step {
         match answer.admission {
             Admission::Admitted(ticket) => {
                 self.pass = Pass::Breaker(ticket);
                 self.probe |= ticket.lease.is_some();
                 self.accepts(Stage::Circuit, answer.source)
             }
-            Admission::Refused { code, until } => self.declines(Stage::Circuit, code, until, answer.source),
+            Admission::Rejected { code, until } => self.declines(Stage::Circuit, code, until, answer.source),
         }
     }
 
@@ -121,7 +123,7 @@ impl<S: Store> Ride<'_, S> {
     #[inline]
     fn accepts(&mut self, stage: Stage, source: Source) -> Step {
         if source == Source::Degraded && self.stages.on_degraded == OnDegraded::Closed {
-            self.refuse(stage, Code::StoreUnavailable);
+            self.reject(stage, RejectionCode::StoreUnavailable);
             self.source = source;
             return Step::Stop;
         }
@@ -133,11 +135,11 @@ impl<S: Store> Ride<'_, S> {
 
     /// A store said no. If it is only its twin's word, the policy may want the call let through all the same.
     #[inline]
-    fn declines(&mut self, stage: Stage, code: Code, until: Time, source: Source) -> Step {
+    fn declines(&mut self, stage: Stage, code: RejectionCode, until: Time, source: Source) -> Step {
         if source == Source::Degraded && self.stages.on_degraded != OnDegraded::Local {
             return self.accepts(stage, source);
         }
-        self.refuse(stage, code);
+        self.reject(stage, code);
         self.wait = until.micros_from(self.now);
         self.source = source;
         Step::Stop
@@ -152,7 +154,7 @@ impl<S: Store> Ride<'_, S> {
             self.pass = Pass::Throttle;
             Step::Go
         } else {
-            self.refuse(Stage::Circuit, Code::AdaptiveThrottle);
+            self.reject(Stage::Circuit, RejectionCode::AdaptiveThrottle);
             Step::Stop
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Ride;
 use crate::context::Context;
 use crate::drain::Gate;
-use crate::rejection::{Code, Source};
+use crate::rejection::{RejectionCode, Source};
 use crate::store::Store;
 use crate::timeout::{Elapsed, Timer};
 
@@ -24,7 +24,7 @@ impl<S: Store> Ride<'_, S> {
     #[inline(never)] // or whoever has no gate pays for the room it takes
     fn comes_in_by(&mut self, gate: &Gate, current: Context) -> bool {
         let Some(stay) = gate.admit(current) else {
-            self.refuse_draining();
+            self.reject_draining();
             return false;
         };
         self.stay = stay;
@@ -42,12 +42,12 @@ impl<S: Store> Ride<'_, S> {
         }
     }
 
-    /// Whether a drain has cancelled the call, which is then its refusal.
+    /// Whether a drain has cancelled the call, which is then its rejection.
     #[inline(always)]
     pub(in crate::pipeline) fn is_cancelled(&mut self) -> bool {
         let cancelled = self.stay.is_held() && self.stay.is_cancelled();
         if cancelled {
-            self.refuse_draining();
+            self.reject_draining();
         }
         cancelled
     }
@@ -81,10 +81,10 @@ impl<S: Store> Ride<'_, S> {
     }
 
     #[cold]
-    fn refuse_draining(&mut self) {
-        let wait = self.stages.door.gate().and_then(|gate| gate.refusal().retry_after());
+    fn reject_draining(&mut self) {
+        let wait = self.stages.door.gate().and_then(|gate| gate.rejection().retry_after());
         self.stage = None; // before all stages
-        (self.code, self.source) = (Code::Draining, Source::Local);
+        (self.code, self.source) = (RejectionCode::Draining, Source::Local);
         self.wait = wait.map_or(crate::rejection::UNKNOWN, crate::clock::micros);
     }
 }

@@ -8,7 +8,7 @@ use crate::bulkhead::{Arrival, Entry, Place};
 use crate::clock::Time;
 use crate::pipeline::stages::Slots;
 use crate::policy::Stage;
-use crate::rejection::Code;
+use crate::rejection::RejectionCode;
 use crate::store::Store;
 use crate::timeout::Elapsed;
 
@@ -38,7 +38,7 @@ impl<S: Store> Ride<'_, S> {
     fn queues(&mut self, slots: &Slots) -> Step {
         let deadline = self.time_left().map_or(Time::NEVER, |left| self.now.after(left));
         let who = Arrival { now: self.now, criticality: self.context.criticality(), deadline };
-        let entry = if slots.queues { slots.bulkhead.enter(who) } else { Err(Code::BulkheadFull) };
+        let entry = if slots.queues { slots.bulkhead.enter(who) } else { Err(RejectionCode::BulkheadFull) };
         match entry {
             Ok(Entry::Entered) => {
                 self.seat = Seat::Taken;
@@ -47,7 +47,7 @@ impl<S: Store> Ride<'_, S> {
             Ok(Entry::Waiting(place, due)) => {
                 self.seat = Seat::Waiting(place);
                 self.limit = due.until_from(self.now);
-                Step::Ask
+                Step::AcquireRequest
             }
             Err(code) => self.is_turned_away(code),
         }
@@ -59,7 +59,11 @@ impl<S: Store> Ride<'_, S> {
     }
 
     /// Whether the wait is over.
-    pub(in crate::pipeline) fn poll_seat(&self, slots: &Slots, cx: &mut Context<'_>) -> Poll<Result<(), Code>> {
+    pub(in crate::pipeline) fn poll_seat(
+        &self,
+        slots: &Slots,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), RejectionCode>> {
         match self.seat {
             Seat::Waiting(place) => slots.bulkhead.poll(place, cx.waker()),
             Seat::None | Seat::Taken => Poll::Ready(Ok(())),
@@ -67,7 +71,11 @@ impl<S: Store> Ride<'_, S> {
     }
 
     /// The wait is over, one way or the other.
-    pub(in crate::pipeline) fn sits_down(&mut self, slots: &Slots, heard: Result<Result<(), Code>, Elapsed>) -> Step {
+    pub(in crate::pipeline) fn sits_down(
+        &mut self,
+        slots: &Slots,
+        heard: Result<Result<(), RejectionCode>, Elapsed>,
+    ) -> Step {
         let verdict = match (heard, self.seat) {
             (Ok(verdict), _) => verdict,
             (Err(Elapsed), Seat::Waiting(place)) => slots.bulkhead.give_up(place),
@@ -81,9 +89,9 @@ impl<S: Store> Ride<'_, S> {
         }
     }
 
-    fn is_turned_away(&mut self, code: Code) -> Step {
-        let stage = if code == Code::DeadlineExceeded { Stage::Deadline } else { Stage::Bulkhead };
-        self.refuse(stage, code);
+    fn is_turned_away(&mut self, code: RejectionCode) -> Step {
+        let stage = if code == RejectionCode::DeadlineExceeded { Stage::Deadline } else { Stage::Bulkhead };
+        self.reject(stage, code);
         Step::Stop
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 use super::{Pass, Ride, Seat};
-use crate::breaker::{Count, Sample, Ticket};
+use crate::breaker::{CountBy, Sample, Ticket};
 use crate::guard::{CallInfo, Guard};
 use crate::kind::{Kind, Outcome};
 use crate::pipeline::stages::{Circuit, Place};
@@ -29,7 +29,7 @@ impl<'a, S: Store> Ride<'a, S> {
         self.number = self.attempts + 1;
     }
 
-    /// It was refused before it started, and it was the first.
+    /// It was rejected before it started, and it was the first.
     #[inline]
     pub(in crate::pipeline) fn cancel_attempt_guards(&mut self) {
         if self.attempt_guards > 0 {
@@ -37,13 +37,13 @@ impl<'a, S: Store> Ride<'a, S> {
         }
     }
 
-    /// It was refused before it started: the attempt before it was the last, and the record is of that one.
+    /// It was rejected before it started: the attempt before it was the last, and the record is of that one.
     #[cold]
     pub(in crate::pipeline) fn cancel_attempt(&mut self, stage: Option<Stage>) {
         self.stage = stage;
         self.ended = self.read_clock();
         self.settle_attempt_guards(Outcome::Cancelled);
-        if self.stages.counts(Count::Attempts) {
+        if self.stages.counts(CountBy::Attempts) {
             self.settle_pass(Outcome::Cancelled);
         }
     }
@@ -58,7 +58,7 @@ impl<'a, S: Store> Ride<'a, S> {
         if self.attempt_guards > 0 {
             self.settle_attempt_guards(outcome);
         }
-        if !matches!(self.pass, Pass::None) && self.stages.counts(Count::Attempts) {
+        if !matches!(self.pass, Pass::None) && self.stages.counts(CountBy::Attempts) {
             self.settle_pass(outcome);
         }
     }
@@ -164,7 +164,7 @@ impl<'a, S: Store> Ride<'a, S> {
     }
 }
 
-/// A refusal for load is no accept, whatever the breaker thinks of it.
+/// A rejection for load is no accept, whatever the breaker thinks of it.
 const fn appetite(outcome: Outcome, kind: Option<Kind>) -> Appetite {
     match (outcome, kind) {
         (Outcome::Success, _) => Appetite::Accepted,

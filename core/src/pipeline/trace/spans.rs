@@ -10,7 +10,7 @@ use crate::breaker::Phase;
 use crate::decision::{Decision, Verdict};
 use crate::key::{StateKey, printable};
 use crate::kind::{Kind, Outcome};
-use crate::rejection::Code;
+use crate::rejection::RejectionCode;
 
 /// What is written on every span of a pipeline; nothing where calls are not traced.
 pub(crate) struct Traced(Option<Box<Names>>);
@@ -160,8 +160,8 @@ impl Live {
         record_all!(
             self.call,
             attempts = decision.attempts,
-            outcome = outcome.map_or("refused", Outcome::name),
-            code = decision.reason.map(Code::name),
+            outcome = outcome.map_or("rejected", Outcome::name),
+            code = decision.reason.map(RejectionCode::name),
             error.type = kind.map(Kind::name),
             breaker_state = circuit_met(decision).filter(|_| guarded).map(Phase::name),
             deadline_remaining_ms = decision.deadline_remaining.map(millis),
@@ -222,9 +222,9 @@ const fn is_failure(outcome: Option<Outcome>) -> bool {
 /// The phase that the circuit showed to this call; none if it was not asked.
 const fn circuit_met(decision: &Decision) -> Option<Phase> {
     match (decision.reason, decision.verdict) {
-        (Some(Code::CircuitOpen | Code::ForcedOpen), Verdict::Refused) => Some(Phase::Open),
-        (Some(Code::ProbeQuota), Verdict::Refused) => Some(Phase::HalfOpen),
-        (_, Verdict::Refused) => None,
+        (Some(RejectionCode::CircuitOpen | RejectionCode::ForcedOpen), Verdict::Rejected) => Some(Phase::Open),
+        (Some(RejectionCode::ProbeQuota), Verdict::Rejected) => Some(Phase::HalfOpen),
+        (_, Verdict::Rejected) => None,
         (_, Verdict::Admitted) if decision.probe => Some(Phase::HalfOpen),
         (_, Verdict::Admitted) => Some(Phase::Closed),
     }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_in_a_limit_that_moves_is_refused() {
+    fn nonsense_in_a_limit_that_moves_is_rejected() {
         let adaptive = AdaptiveSpec::threshold(Duration::ZERO)
             .min_concurrency(9)
             .backoff_ratio(1.0)

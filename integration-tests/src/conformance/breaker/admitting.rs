@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub async fn an_open_circuit_refuses_and_says_when_the_break_is_over<B: Bed>() {
+pub async fn an_open_circuit_rejects_and_says_when_the_break_is_over<B: Bed>() {
     let fleet = Fleet::<B>::tripped(&brittle()).await;
     for replica in [&fleet.one, &fleet.two] {
         let answer = replica.ask().await;
@@ -68,7 +68,7 @@ pub async fn a_ramp_admits_a_growing_share<B: Bed>() {
                     assert_eq!(ticket, Ticket { epoch: SECOND_CLOSED, lease: None });
                     admitted += 1;
                 }
-                Err(refusal) => assert_eq!(refusal, NO_PLACE),
+                Err(rejection) => assert_eq!(rejection, NO_PLACE),
             }
         }
         assert_eq!(admitted, share, "of a hundred");

@@ -1,4 +1,4 @@
-//! Operators and onlookers: `BreakerStore::force`, `reset`, `inspect` and `known_phase`.
+//! Operators and onlookers: `BreakerStore::force`, `reset`, `inspect` and `cached_phase`.
 
 use super::*;
 
@@ -7,37 +7,37 @@ fn nervous() -> BreakerSpec {
     brittle().or_latency(0.95, SECOND, Duration::ZERO)
 }
 
-pub async fn forced_open_refuses_everything<B: Bed>() {
+pub async fn forced_open_rejects_everything<B: Bed>() {
     let fleet = Fleet::<B>::new(&brittle()).await;
     let early = fleet.two.admitted().await;
-    fleet.force(&fleet.one, Some(Forced::Open)).await;
+    fleet.force(&fleet.one, Some(Override::Open)).await;
     for _ in 0..3 {
         for replica in [&fleet.one, &fleet.two] {
-            assert_eq!(replica.admit().await, Err((Code::ForcedOpen, None)));
-            assert_eq!(replica.ask().await.source, Source::Forced);
+            assert_eq!(replica.admit().await, Err((RejectionCode::ForcedOpen, None)));
+            assert_eq!(replica.ask().await.source, Source::Override);
         }
         fleet.advance(BREAK).await;
     }
-    fleet.shows(BreakerView { forced: Some(Forced::Open), ..FRESH }).await;
+    fleet.shows(BreakerView { overridden: Some(Override::Open), ..FRESH }).await;
     // The phase below goes on by itself, and shows when the word is taken away.
     fleet.end(&fleet.two, early, Outcome::Failure, TRIPPED).await;
-    assert_eq!(fleet.one.admit().await, Err((Code::ForcedOpen, None)));
+    assert_eq!(fleet.one.admit().await, Err((RejectionCode::ForcedOpen, None)));
     fleet.force(&fleet.two, None).await;
     assert_eq!(fleet.one.admit().await, Err(circuit_open(BREAK)));
 }
 
 pub async fn forced_closed_admits_everything_and_never_trips<B: Bed>() {
     let fleet = Fleet::<B>::new(&nervous()).await;
-    fleet.force(&fleet.one, Some(Forced::Closed)).await;
+    fleet.force(&fleet.one, Some(Override::Closed)).await;
     fleet.calls(50, Outcome::Failure).await;
     let counted = BreakerView { calls: 50, failures: 50, streak: 50, ..FRESH };
-    fleet.shows(BreakerView { forced: Some(Forced::Closed), ..counted }).await;
+    fleet.shows(BreakerView { overridden: Some(Override::Closed), ..counted }).await;
     fleet.quantile(&fleet.two, Some(60 * SECOND), None).await;
     fleet.stands(Phase::Closed, FIRST_CLOSED).await;
     fleet.force(&fleet.two, None).await;
     fleet.call(&fleet.one, Outcome::Failure, TRIPPED).await;
     // Over an open circuit it admits as well.
-    fleet.force(&fleet.two, Some(Forced::Closed)).await;
+    fleet.force(&fleet.two, Some(Override::Closed)).await;
     fleet.calls(4, Outcome::Failure).await;
     fleet.stands(Phase::Open, FIRST_OPEN).await;
     assert_eq!(fleet.one.view().await.break_left, Some(BREAK));
@@ -46,11 +46,11 @@ pub async fn forced_closed_admits_everything_and_never_trips<B: Bed>() {
 pub async fn disabled_counts_nothing<B: Bed>() {
     let fleet = Fleet::<B>::new(&BreakerSpec::consecutive_failures(2).or_latency(0.95, SECOND, Duration::ZERO)).await;
     fleet.call(&fleet.one, Outcome::Failure, None).await;
-    fleet.force(&fleet.one, Some(Forced::Disabled)).await;
+    fleet.force(&fleet.one, Some(Override::Disabled)).await;
     let counted = BreakerView { calls: 1, failures: 1, streak: 1, ..FRESH };
     for outcome in [Outcome::Failure, Outcome::Success, Outcome::Failure] {
         fleet.calls(4, outcome).await;
-        fleet.shows(BreakerView { forced: Some(Forced::Disabled), ..counted }).await;
+        fleet.shows(BreakerView { overridden: Some(Override::Disabled), ..counted }).await;
     }
     fleet.quantile(&fleet.two, Some(60 * SECOND), None).await;
     fleet.force(&fleet.two, None).await;
@@ -60,9 +60,9 @@ pub async fn disabled_counts_nothing<B: Bed>() {
 
 pub async fn metrics_only_admits_everything_and_still_changes_phase<B: Bed>() {
     let fleet = Fleet::<B>::new(&brittle()).await;
-    fleet.force(&fleet.one, Some(Forced::MetricsOnly)).await;
+    fleet.force(&fleet.one, Some(Override::MetricsOnly)).await;
     fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
-    // Calls that would have been refused pass, and prove nothing.
+    // Calls that would have been rejected pass, and prove nothing.
     fleet.calls(4, Outcome::Success).await;
     fleet.stands(Phase::Open, FIRST_OPEN).await;
     fleet.advance(BREAK).await;
@@ -75,8 +75,8 @@ pub async fn metrics_only_admits_everything_and_still_changes_phase<B: Bed>() {
     fleet.end(&fleet.two, beside_it, Outcome::Failure, None).await;
     let closed = change(Phase::HalfOpen, Phase::Closed, SECOND_CLOSED);
     fleet.end(&fleet.one, probe, Outcome::Success, closed).await;
-    let forced = Some(Forced::MetricsOnly);
-    fleet.shows(BreakerView { forced, epoch: SECOND_CLOSED, ..FRESH }).await;
+    let overridden = Some(Override::MetricsOnly);
+    fleet.shows(BreakerView { overridden, epoch: SECOND_CLOSED, ..FRESH }).await;
 }
 
 pub async fn a_reset_circuit_is_closed_and_old_tickets_are_void<B: Bed>() {
@@ -133,7 +133,7 @@ pub async fn what_is_known_of_a_circuit_is_its_phase_and_the_word_above_it<B: Be
     let fleet = Fleet::<B>::new(&brittle()).await;
     let known = |phase, word| {
         for replica in [&fleet.one, &fleet.two] {
-            assert_eq!(replica.store.known_phase(&replica.circuit), (phase, word));
+            assert_eq!(replica.store.cached_phase(&replica.circuit), (phase, word));
         }
     };
     known(Phase::Closed, None);
@@ -142,8 +142,8 @@ pub async fn what_is_known_of_a_circuit_is_its_phase_and_the_word_above_it<B: Be
     fleet.one.store.record(&fleet.one.circuit, fleet.one.store.clock().now(), ticket, failed);
     fleet.bed.settle().await;
     known(Phase::Open, None);
-    fleet.force(&fleet.two, Some(Forced::Closed)).await;
-    known(Phase::Open, Some(Forced::Closed));
+    fleet.force(&fleet.two, Some(Override::Closed)).await;
+    known(Phase::Open, Some(Override::Closed));
     fleet.force(&fleet.one, None).await;
     fleet.advance(BREAK).await;
     let probe = fleet.two.admitted().await;
@@ -152,7 +152,7 @@ pub async fn what_is_known_of_a_circuit_is_its_phase_and_the_word_above_it<B: Be
     // One that comes later knows as much as soon as it has called.
     let three = Replica::new(&fleet.bed, &fleet.key, &brittle());
     assert_eq!(three.admit().await, Err(NO_PLACE));
-    assert_eq!(three.store.known_phase(&three.circuit), (Phase::HalfOpen, None));
+    assert_eq!(three.store.cached_phase(&three.circuit), (Phase::HalfOpen, None));
     fleet.two.store.record(
         &fleet.two.circuit,
         fleet.two.store.clock().now(),

@@ -18,7 +18,7 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::Mutex;
 
-use super::bell::Bell;
+use super::debounce::Debounce;
 
 /// As many links as Linux follows.
 const LINKS: u32 = 40;
@@ -88,7 +88,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// A watch over these files.
-    pub(super) fn over(files: Vec<PathBuf>, bell: Arc<Bell>) -> notify::Result<Self> {
+    pub(super) fn over(files: Vec<PathBuf>, bell: Arc<Debounce>) -> notify::Result<Self> {
         let names: Arc<Mutex<BTreeSet<OsString>>> = Arc::default();
         let known = names.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {

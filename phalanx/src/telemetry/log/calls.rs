@@ -1,19 +1,19 @@
 //! What happens to calls and their attempts, as lines; all of them sampled.
 
 use phalanx_core::decision::Decision;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_core::key::StateKey;
 use phalanx_core::kind::{Kind, Outcome};
-use phalanx_core::rejection::Code;
+use phalanx_core::rejection::RejectionCode;
 
 use super::sample::Line;
 use super::{Log, keyed, millis, on_process, sampled};
 
 impl Log {
     /// An attempt of a call, or what was done in its place.
-    pub(super) fn on_attempt(&self, key: &StateKey, what: &What<'_>) {
-        match *what {
-            What::Retry { attempt, delay, kind } => {
+    pub(super) fn on_attempt(&self, key: &StateKey, kind: &EventKind<'_>) {
+        match *kind {
+            EventKind::Retry { attempt, delay, kind } => {
                 let (delay, kind) = (millis(delay), kind.name());
                 sampled!(
                     self,
@@ -26,7 +26,7 @@ impl Log {
                     kind = kind
                 );
             }
-            What::AttemptTimeout { attempt, limit } => {
+            EventKind::AttemptTimeout { attempt, limit } => {
                 let limit = millis(limit);
                 sampled!(
                     self,
@@ -38,10 +38,10 @@ impl Log {
                     timeout_ms = limit
                 );
             }
-            What::RetryBudgetExhausted => {
+            EventKind::RetryBudgetExhausted => {
                 sampled!(self, WARN, Line::RetryBudget, key, "no retry: the budget is used up");
             }
-            What::RetryAbandoned { delay } => {
+            EventKind::RetryAbandoned { delay } => {
                 let delay = millis(delay);
                 sampled!(
                     self,
@@ -52,7 +52,7 @@ impl Log {
                     delay_ms = delay
                 );
             }
-            What::Hedge { copy, after } => {
+            EventKind::Hedge { copy, after } => {
                 let after = millis(after);
                 sampled!(
                     self,
@@ -64,10 +64,10 @@ impl Log {
                     after_ms = after
                 );
             }
-            What::HedgeBudgetExhausted => {
+            EventKind::HedgeBudgetExhausted => {
                 sampled!(self, DEBUG, Line::HedgeBudget, key, "no copy: the budget is used up");
             }
-            What::FallbackServed { kind } => {
+            EventKind::FallbackServed { kind } => {
                 let kind = kind.name();
                 sampled!(self, INFO, Line::FallbackUsed, key, "a fallback answered", kind = kind);
             }
@@ -92,9 +92,9 @@ impl Log {
     fn on_trouble(&self, key: &StateKey, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision) {
         let reason = decision.reason;
         let in_vain = decision.attempts > 1 && matches!(outcome, Some(Outcome::Failure | Outcome::Neutral));
-        if let (Some(kind), true) = (kind, in_vain && reason != Some(Code::Draining)) {
+        if let (Some(kind), true) = (kind, in_vain && reason != Some(RejectionCode::Draining)) {
             let (attempts, elapsed) = (decision.attempts, millis(decision.elapsed));
-            let (kind, code) = (kind.name(), reason.map(Code::name));
+            let (kind, code) = (kind.name(), reason.map(RejectionCode::name));
             sampled!(
                 self,
                 ERROR,
@@ -111,37 +111,37 @@ impl Log {
         let Some(reason) = reason else { return };
         let (code, source, after) = (reason.name(), decision.source.name(), decision.retry_after.map(millis));
         match reason {
-            Code::CircuitOpen | Code::ProbeQuota | Code::ForcedOpen => {
+            RejectionCode::CircuitOpen | RejectionCode::ProbeQuota | RejectionCode::ForcedOpen => {
                 sampled!(
                     self,
                     WARN,
                     Line::CircuitRejected,
                     key,
-                    "the circuit refused a call",
+                    "the circuit rejected a call",
                     code = code,
                     source = source,
                     retry_after_ms = after
                 );
             }
-            Code::BulkheadFull | Code::BulkheadQueueShed | Code::BulkheadQueueTimeout => {
-                sampled!(self, WARN, Line::BulkheadRejected, key, "the bulkhead refused a call", code = code);
+            RejectionCode::BulkheadFull | RejectionCode::BulkheadQueueShed | RejectionCode::BulkheadQueueTimeout => {
+                sampled!(self, WARN, Line::BulkheadRejected, key, "the bulkhead rejected a call", code = code);
             }
-            Code::RateLimited => {
+            RejectionCode::RateLimited => {
                 sampled!(
                     self,
                     WARN,
                     Line::RateLimited,
                     key,
-                    "the rate limit refused a call",
+                    "the rate limit rejected a call",
                     code = code,
                     source = source,
                     retry_after_ms = after
                 );
             }
-            Code::AdaptiveThrottle => {
+            RejectionCode::AdaptiveThrottle => {
                 sampled!(self, WARN, Line::Throttled, key, "the throttle shed a call", code = code);
             }
-            Code::DeadlineExceeded => {
+            RejectionCode::DeadlineExceeded => {
                 let (attempts, elapsed) = (decision.attempts, millis(decision.elapsed));
                 sampled!(
                     self,
@@ -154,7 +154,7 @@ impl Log {
                     elapsed_ms = elapsed
                 );
             }
-            Code::Draining => {
+            RejectionCode::Draining => {
                 sampled!(
                     self,
                     INFO,
@@ -165,14 +165,14 @@ impl Log {
                     retry_after_ms = after
                 );
             }
-            Code::AttemptTimeout => {} // told of the attempt
+            RejectionCode::AttemptTimeout => {} // told of the attempt
             _ => {
                 sampled!(
                     self,
                     WARN,
-                    Line::Refused,
+                    Line::Rejected,
                     key,
-                    "a call was refused",
+                    "a call was rejected",
                     code = code,
                     source = source,
                     retry_after_ms = after

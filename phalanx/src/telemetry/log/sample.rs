@@ -2,7 +2,7 @@
 //!
 //! Bounded: a thousand pairs of policy and route are told apart, and all others share one place, so that whoever invents
 //! routes fills neither memory nor the log. Places that nobody used for ten seconds are given away; what they had left out is
-//! counted by the shared one. A refusal in a storm costs a lookup and an addition: no lock is held alone, nothing is
+//! counted by the shared one. A rejection in a storm costs a lookup and an addition: no lock is held alone, nothing is
 //! allocated.
 
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ lines!(
     Throttled = "throttled",
     DeadlineExceeded = "deadline_exceeded",
     DrainRejected = "drain_rejected",
-    Refused = "refused",
+    Rejected = "rejected",
     CircuitOpened = "circuit_opened",
     CircuitHalfOpen = "circuit_half_open",
     CircuitClosed = "circuit_closed",

@@ -6,12 +6,12 @@ mod spans;
 use std::collections::BTreeMap;
 
 use phalanx_core::breaker::Seen as Counted;
-use phalanx_core::bulkhead::Lowered;
+use phalanx_core::bulkhead::LimitChange;
 use phalanx_core::decision::{Decision, Verdict};
 use phalanx_core::drain::Drained;
 use phalanx_core::kind::{Kind, Outcome};
 use phalanx_core::levers::LeverSpec;
-use phalanx_core::rejection::Code;
+use phalanx_core::rejection::RejectionCode;
 use spans::{Seen, collect, collect_at, collect_twice};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
@@ -19,56 +19,56 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn refused(code: Code) -> Decision {
-    Decision { verdict: Verdict::Refused, reason: Some(code), retry_after: Some(SECOND), ..Decision::default() }
+fn rejected(code: RejectionCode) -> Decision {
+    Decision { verdict: Verdict::Rejected, reason: Some(code), retry_after: Some(SECOND), ..Decision::default() }
 }
 
-fn changed(from: Phase, to: Phase) -> What<'static> {
+fn changed(from: Phase, to: Phase) -> EventKind<'static> {
     let seen = Counted { calls: 10, failures: 6, slow: 1 };
-    What::Transition(Transition { from, to, epoch: 2, break_for: (to == Phase::Open).then_some(SECOND), seen })
+    EventKind::Transition(Transition { from, to, epoch: 2, break_for: (to == Phase::Open).then_some(SECOND), seen })
 }
 
 /// Tells a log of everything there is, once.
 fn tell_everything(log: &Log) {
     let key = StateKey::new("p", "eu");
-    let tell = |what: What<'_>| log.on_event(&Event { key: Some(&key), what });
-    tell(What::Retry { attempt: 1, delay: SECOND, kind: Kind::Infrastructure });
-    tell(What::AttemptTimeout { attempt: 1, limit: SECOND });
-    tell(What::RetryBudgetExhausted);
-    tell(What::RetryAbandoned { delay: SECOND });
-    tell(What::Hedge { copy: 1, after: SECOND });
-    tell(What::HedgeBudgetExhausted);
-    tell(What::FallbackServed { kind: Kind::Timeout });
-    tell(What::LimitLowered(Lowered { from: 9, to: 6 }));
-    tell(What::StateRepaired);
-    tell(What::ConfigMismatch);
-    tell(What::Retuned { version: 2 });
-    tell(What::RoutesExhausted);
-    tell(What::Forced(Some(Forced::Open)));
-    tell(What::Forced(None));
+    let tell = |kind: EventKind<'_>| log.on_event(&Event { key: Some(&key), kind });
+    tell(EventKind::Retry { attempt: 1, delay: SECOND, kind: Kind::Infrastructure });
+    tell(EventKind::AttemptTimeout { attempt: 1, limit: SECOND });
+    tell(EventKind::RetryBudgetExhausted);
+    tell(EventKind::RetryAbandoned { delay: SECOND });
+    tell(EventKind::Hedge { copy: 1, after: SECOND });
+    tell(EventKind::HedgeBudgetExhausted);
+    tell(EventKind::FallbackServed { kind: Kind::Timeout });
+    tell(EventKind::LimitLowered(LimitChange { from: 9, to: 6 }));
+    tell(EventKind::StateRepaired);
+    tell(EventKind::ConfigMismatch);
+    tell(EventKind::Retuned { version: 2 });
+    tell(EventKind::RoutesExhausted);
+    tell(EventKind::Override(Some(phalanx_core::breaker::Override::Open)));
+    tell(EventKind::Override(None));
     tell(changed(Phase::Closed, Phase::Open));
     tell(changed(Phase::Open, Phase::HalfOpen));
     tell(changed(Phase::HalfOpen, Phase::Closed));
-    for code in Code::ALL {
-        tell(What::Finished { outcome: None, kind: Some(code.kind()), decision: &refused(code) });
+    for code in RejectionCode::ALL {
+        tell(EventKind::Finished { outcome: None, kind: Some(code.kind()), decision: &rejected(code) });
     }
-    let twice = Decision { attempts: 2, reason: Some(Code::AttemptTimeout), ..Decision::default() };
-    tell(What::Finished { outcome: Some(Outcome::Failure), kind: Some(Kind::Infrastructure), decision: &twice });
+    let twice = Decision { attempts: 2, reason: Some(RejectionCode::AttemptTimeout), ..Decision::default() };
+    tell(EventKind::Finished { outcome: Some(Outcome::Failure), kind: Some(Kind::Infrastructure), decision: &twice });
 
-    let tell = |what: What<'_>| log.on_event(&Event { key: None, what });
-    tell(What::StoreDegraded { reason: "timeout" });
-    tell(What::StoreRecovered { outage: SECOND, decided_locally: 5 });
+    let tell = |kind: EventKind<'_>| log.on_event(&Event { key: None, kind });
+    tell(EventKind::StoreDegraded { reason: "timeout" });
+    tell(EventKind::StoreRecovered { outage: SECOND, degraded_decisions: 5 });
     let lever = LeverSpec::force_open().without_retries().reason("the vendor\nasked");
-    tell(What::Lever { policy: "*", lever: Some(&lever) });
-    tell(What::Lever { policy: "*", lever: None });
-    tell(What::ConfigApplied { changed: 2 });
-    tell(What::ConfigRefused { reason: "policies.p.timeout: must be more than zero" });
-    tell(What::StateLost);
-    tell(What::Replicas { live: 3 });
-    tell(What::Draining { in_flight: 4 });
-    tell(What::Drained(Drained { in_flight: 4, leftovers: 1, stuck: 0, elapsed: SECOND }));
-    tell(What::StepFailed { step: "migrate", reason: "refused" });
-    tell(What::LockLost { lock: "leader", fence: 7 });
+    tell(EventKind::Lever { policy: "*", lever: Some(&lever) });
+    tell(EventKind::Lever { policy: "*", lever: None });
+    tell(EventKind::ConfigApplied { changed: 2 });
+    tell(EventKind::ConfigRejected { reason: "policies.p.timeout: must be more than zero" });
+    tell(EventKind::StateLost);
+    tell(EventKind::Replicas { live: 3 });
+    tell(EventKind::Draining { in_flight: 4 });
+    tell(EventKind::Drained(Drained { in_flight: 4, leftovers: 1, stuck: 0, elapsed: SECOND }));
+    tell(EventKind::StepFailed { step: "migrate", reason: "rejected" });
+    tell(EventKind::LockLost { lock: "leader", fence: 7 });
 }
 
 /// The rows of the table: event, level, fields.
@@ -122,7 +122,7 @@ fn a_lever_is_told_with_all_that_is_pulled_and_why() {
 fn lines_about_a_route_name_it() {
     let (seen, _guard) = collect();
     let log = Log::new(Clock::manual());
-    let tell = |key: &StateKey| log.on_event(&Event { key: Some(key), what: What::RetryBudgetExhausted });
+    let tell = |key: &StateKey| log.on_event(&Event { key: Some(key), kind: EventKind::RetryBudgetExhausted });
     tell(&StateKey::new("p", "eu"));
     tell(&StateKey::new("p", ()));
     let names: Vec<_> =
@@ -135,17 +135,17 @@ fn what_nobody_listens_to_is_neither_written_nor_counted() {
     let clock = Clock::manual();
     let log = Log::new(clock.clone());
     let key = StateKey::new("p", ());
-    let decision = refused(Code::RateLimited);
-    let what = What::Finished { outcome: None, kind: Some(Kind::Throttled), decision: &decision };
-    let refuse = |times: u32| (0..times).for_each(|_| log.on_event(&Event { key: Some(&key), what }));
+    let decision = rejected(RejectionCode::RateLimited);
+    let what = EventKind::Finished { outcome: None, kind: Some(Kind::Throttled), decision: &decision };
+    let reject = |times: u32| (0..times).for_each(|_| log.on_event(&Event { key: Some(&key), kind: what }));
     let (seen, guard) = collect_at(Targets::new().with_default(LevelFilter::ERROR));
-    refuse(5);
+    reject(5);
     assert!(seen.lines().is_empty());
     drop(guard);
     let (seen, _guard) = collect_at(Targets::new().with_default(LevelFilter::WARN));
-    refuse(3);
+    reject(3);
     clock.advance(10 * SECOND);
-    refuse(1);
+    reject(1);
     let counts: Vec<_> = seen.lines().iter().map(|line| line.field("suppressed").map(str::to_owned)).collect();
     assert_eq!(counts, [None, Some("2".to_owned())], "not the five that nobody wanted");
 }
@@ -156,7 +156,7 @@ fn a_line_that_is_left_out_takes_nothing_from_what_the_application_writes_next()
     let log = Log::new(Clock::manual());
     let key = StateKey::new("p", ());
     for _ in 0..2 {
-        log.on_event(&Event { key: Some(&key), what: What::Hedge { copy: 1, after: SECOND } });
+        log.on_event(&Event { key: Some(&key), kind: EventKind::Hedge { copy: 1, after: SECOND } });
     }
     tracing::info!(target: "app", "not ours");
     assert_eq!([&coarse, &fine].map(|layer| layer.lines_of("hedge").len()), [0, 1]);
@@ -168,7 +168,7 @@ fn a_circuit_that_flaps_is_a_line_of_each_change_and_the_next_counts_the_rest() 
     let (seen, _guard) = collect();
     let clock = Clock::manual();
     let log = Log::new(clock.clone());
-    let tell = |route: &str, what| log.on_event(&Event { key: Some(&StateKey::new("p", route)), what });
+    let tell = |route: &str, kind| log.on_event(&Event { key: Some(&StateKey::new("p", route)), kind });
     let flap = |route: &str| {
         tell(route, changed(Phase::Closed, Phase::Open));
         tell(route, changed(Phase::Open, Phase::HalfOpen));
@@ -198,8 +198,8 @@ fn a_call_that_was_answered_or_given_up_is_no_news_and_neither_is_a_no_of_the_do
             (Outcome::Cancelled, Some(Kind::Infrastructure)),
         ];
         for (outcome, kind) in ends {
-            let what = What::Finished { outcome: Some(outcome), kind, decision: &decision };
-            log.on_event(&Event { key: Some(&key), what });
+            let what = EventKind::Finished { outcome: Some(outcome), kind, decision: &decision };
+            log.on_event(&Event { key: Some(&key), kind: what });
         }
     }
     assert!(seen.lines().is_empty(), "{:?}", seen.lines());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter};
-use phalanx_core::breaker::{Forced, Phase};
+use phalanx_core::breaker::{Override, Phase};
 use phalanx_core::engine::Engine;
 
 use super::labels::shown;
@@ -64,7 +64,7 @@ fn executions(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
 fn circuits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
     let one = |pipeline: &Pipeline| {
         let mut phases = [0_u64; 3];
-        phases[phase_number(effective(pipeline.known_phase()?))] = 1;
+        phases[phase_number(effective(pipeline.cached_phase()?))] = 1;
         Some(phases)
     };
     let sum = |a: [u64; 3], b: [u64; 3]| std::array::from_fn(|phase| a[phase] + b[phase]);
@@ -76,15 +76,15 @@ fn circuits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
 }
 
 /// What calls meet: the operator's word, where there is one.
-const fn effective((phase, word): (Phase, Option<Forced>)) -> Phase {
+const fn effective((phase, word): (Phase, Option<Override>)) -> Phase {
     match word {
-        Some(Forced::Open) => Phase::Open,
-        Some(Forced::Closed | Forced::Disabled) => Phase::Closed,
-        Some(Forced::MetricsOnly) | None => phase,
+        Some(Override::Open) => Phase::Open,
+        Some(Override::Closed | Override::Disabled) => Phase::Closed,
+        Some(Override::MetricsOnly) | None => phase,
     }
 }
 
-fn slots(recorder: &Recorder, to: &dyn AsyncInstrument<u64>, which: fn(&crate::BulkheadView) -> u32) {
+fn slots(recorder: &Recorder, to: &dyn AsyncInstrument<u64>, which: fn(&crate::describe::BulkheadView) -> u32) {
     let one = |pipeline: &Pipeline| pipeline.bulkhead().map(|view| u64::from(which(&view)));
     for (series, value) in recorder.look(one, |a, b| a + b) {
         to.observe(value, &series.attributes);
@@ -92,7 +92,7 @@ fn slots(recorder: &Recorder, to: &dyn AsyncInstrument<u64>, which: fn(&crate::B
 }
 
 fn permits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
-    for (series, value) in recorder.look(Pipeline::known_permits, u64::min) {
+    for (series, value) in recorder.look(Pipeline::cached_permits, u64::min) {
         to.observe(value, &series.attributes);
     }
 }

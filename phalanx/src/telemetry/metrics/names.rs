@@ -37,11 +37,11 @@ pub struct Named {
 pub const POLICY: &str = "phalanx.policy";
 /// The route's name; empty for a policy as a whole.
 pub const ROUTE: &str = "phalanx.route";
-/// How a call ended: `success`, `failure`, `neutral`, `refused`, `cancelled`.
+/// How a call ended: `success`, `failure`, `neutral`, `rejected`, `cancelled`.
 pub const OUTCOME: &str = "phalanx.outcome";
 /// Whose state a call was decided on: `fleet`, `leased`, `local`, `degraded`, `forced`, `shadow`.
 pub const SOURCE: &str = "phalanx.source";
-/// Why a call was refused.
+/// Why a call was rejected.
 pub const CODE: &str = "phalanx.code";
 /// Why something was not done: `budget`, `deadline`.
 pub const REASON: &str = "phalanx.reason";
@@ -49,7 +49,7 @@ pub const REASON: &str = "phalanx.reason";
 pub const STATE: &str = "phalanx.state";
 /// What is pulled: `force_open`, `force_closed`, `hedging_off`, `retries_off`, `max_concurrency`.
 pub const LEVER_PULLED: &str = "phalanx.lever";
-/// What became of it: `applied`, `refused`.
+/// What became of it: `applied`, `rejected`.
 pub const RESULT: &str = "phalanx.result";
 /// What kind of failure it was.
 pub const ERROR_TYPE: &str = "error.type";
@@ -80,13 +80,13 @@ table! {
     DEADLINE_REMAINING: Histogram "phalanx.deadline.remaining" ["s"] (POLICY, ROUTE)
         "what was left of the caller's time at the end; calls with a deadline only" => "phalanx_deadline_remaining_seconds";
     REJECTIONS: Counter "phalanx.rejections" ["{call}"] (POLICY, ROUTE, CODE)
-        "calls that a policy refused or cut off" => "phalanx_rejections_total";
+        "calls that a policy rejected or cut off" => "phalanx_rejections_total";
     RETRIES: Counter "phalanx.retries" ["{attempt}"] (POLICY, ROUTE, ERROR_TYPE)
         "attempts that failed and were followed by another" => "phalanx_retries_total";
     RETRIES_DENIED: Counter "phalanx.retries.denied" ["{attempt}"] (POLICY, ROUTE, REASON)
         "attempts that would have been repeated and were not" => "phalanx_retries_denied_total";
     TIMEOUTS: Counter "phalanx.timeouts" ["{attempt}"] (POLICY, ROUTE)
-        "attempts that took longer than their time-out" => "phalanx_timeouts_total";
+        "attempts that took longer than their timeout" => "phalanx_timeouts_total";
     HEDGES: Counter "phalanx.hedges" ["{copy}"] (POLICY, ROUTE)
         "copies of slow attempts that were sent" => "phalanx_hedges_total";
     HEDGES_WON: Counter "phalanx.hedges.won" ["{copy}"] (POLICY, ROUTE)

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 use parking_lot::Mutex;
 use phalanx_core::engine::{Engine, WeakEngine};
-use phalanx_core::event::{Event, Observer, What};
+use phalanx_core::event::{Event, EventKind, Observer};
 use phalanx_core::key::StateKey;
 
 use super::instruments::Instruments;
@@ -73,16 +73,16 @@ impl Observer for Recorder {
             return self.labels.series(key).on_event(event);
         }
         let to = &*self.instruments;
-        match event.what {
-            What::StoreAsked { took, failed } => {
+        match event.kind {
+            EventKind::StoreRoundTrip { took, failed } => {
                 to.store_duration.record(took.as_secs_f64(), &[]);
                 if let Some(word) = failed {
                     to.store_errors.add(1, &[KeyValue::new(ERROR_TYPE, word.to_owned())]);
                 }
             }
-            What::StoreDegraded { .. } => to.store_outages.add(1, &[]),
-            What::ConfigApplied { .. } => to.config_reloads.add(1, &[KeyValue::new(RESULT, "applied")]),
-            What::ConfigRefused { .. } => to.config_reloads.add(1, &[KeyValue::new(RESULT, "refused")]),
+            EventKind::StoreDegraded { .. } => to.store_outages.add(1, &[]),
+            EventKind::ConfigApplied { .. } => to.config_reloads.add(1, &[KeyValue::new(RESULT, "applied")]),
+            EventKind::ConfigRejected { .. } => to.config_reloads.add(1, &[KeyValue::new(RESULT, "rejected")]),
             _ => {}
         }
     }
@@ -131,12 +131,12 @@ mod tests {
     use super::*;
 
     /// What the recorder counted of these events, as `name attributes value`.
-    fn counted(events: &[What<'_>]) -> Vec<String> {
+    fn counted(events: &[EventKind<'_>]) -> Vec<String> {
         let exporter = InMemoryMetricExporter::default();
         let reader = PeriodicReader::builder(exporter.clone()).build();
         let provider = SdkMeterProvider::builder().with_reader(reader).build();
         let recorder = Recorder::new(&provider.meter("phalanx"), 10);
-        events.iter().for_each(|what| recorder.on_event(&Event { key: None, what: *what }));
+        events.iter().for_each(|what| recorder.on_event(&Event { key: None, kind: *what }));
         provider.force_flush().unwrap();
         let mut lines = Vec::new();
         let finished = exporter.get_finished_metrics().unwrap();
@@ -165,11 +165,11 @@ mod tests {
     fn round_trips_are_timed_and_those_that_fail_are_counted_by_what_went_wrong() {
         let (took, quick) = (Duration::from_millis(250), Duration::from_millis(500));
         let events = [
-            What::StoreAsked { took, failed: None },
-            What::StoreAsked { took: quick, failed: Some("timeout") },
-            What::StoreAsked { took: quick, failed: Some("READONLY") },
-            What::StoreAsked { took: quick, failed: Some("timeout") },
-            What::StoreDegraded { reason: "timeout" },
+            EventKind::StoreRoundTrip { took, failed: None },
+            EventKind::StoreRoundTrip { took: quick, failed: Some("timeout") },
+            EventKind::StoreRoundTrip { took: quick, failed: Some("READONLY") },
+            EventKind::StoreRoundTrip { took: quick, failed: Some("timeout") },
+            EventKind::StoreDegraded { reason: "timeout" },
         ];
         let expected = [
             "phalanx.store.duration 4 1.75",
@@ -182,12 +182,12 @@ mod tests {
 
     #[test]
     fn reloads_are_counted_by_what_became_of_them() {
-        let applied = What::ConfigApplied { changed: 2 };
-        let refused = What::ConfigRefused { reason: "policies.p.timeout must be more than zero" };
+        let applied = EventKind::ConfigApplied { changed: 2 };
+        let rejected = EventKind::ConfigRejected { reason: "policies.p.timeout must be more than zero" };
         let expected = [
             "phalanx.config.reloads [\"phalanx.result=applied\"] 2",
-            "phalanx.config.reloads [\"phalanx.result=refused\"] 1",
+            "phalanx.config.reloads [\"phalanx.result=rejected\"] 1",
         ];
-        assert_eq!(counted(&[applied, refused, applied]), expected);
+        assert_eq!(counted(&[applied, rejected, applied]), expected);
     }
 }

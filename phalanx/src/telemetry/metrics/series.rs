@@ -5,18 +5,18 @@ use std::sync::{Arc, OnceLock};
 use opentelemetry::{KeyValue, StringValue};
 use phalanx_core::breaker::Phase;
 use phalanx_core::decision::Decision;
-use phalanx_core::event::{Event, Observer, What};
+use phalanx_core::event::{Event, EventKind, Observer};
 use phalanx_core::kind::{Kind, Outcome};
-use phalanx_core::rejection::{Code, Source};
+use phalanx_core::rejection::{RejectionCode, Source};
 
 use super::instruments::Instruments;
 use super::names::{CODE, ERROR_TYPE, OUTCOME, POLICY, REASON, ROUTE, SOURCE, STATE};
 use super::tally::Tally;
 use super::timed::Timed;
 
-const OUTCOMES: [&str; 5] = ["success", "failure", "neutral", "refused", "cancelled"];
+const OUTCOMES: [&str; 5] = ["success", "failure", "neutral", "rejected", "cancelled"];
 const SOURCES: [Source; 6] =
-    [Source::Fleet, Source::Leased, Source::Local, Source::Degraded, Source::Forced, Source::Shadow];
+    [Source::Fleet, Source::Leased, Source::Local, Source::Degraded, Source::Override, Source::Shadow];
 const ENDS: usize = OUTCOMES.len() * SOURCES.len();
 const PHASES: usize = 3;
 
@@ -30,7 +30,7 @@ pub(super) struct Series {
     instruments: Arc<Instruments>,
     pub(super) attributes: Attributes<2>,
     by_outcome: [Timed; OUTCOMES.len()],
-    by_code: [OnceLock<Box<Attributes<3>>>; Code::ALL.len()],
+    by_code: [OnceLock<Box<Attributes<3>>>; RejectionCode::ALL.len()],
     by_kind: [OnceLock<Box<Attributes<3>>>; Kind::ALL.len()],
     pub(super) by_phase: [Attributes<3>; PHASES],
     ends: Tally<ENDS>,
@@ -48,7 +48,7 @@ impl Series {
         Self {
             number,
             by_outcome,
-            by_code: [const { OnceLock::new() }; Code::ALL.len()],
+            by_code: [const { OnceLock::new() }; RejectionCode::ALL.len()],
             by_kind: [const { OnceLock::new() }; Kind::ALL.len()],
             by_phase,
             ends: Tally::new(),
@@ -86,7 +86,7 @@ impl Series {
     }
 
     #[cold]
-    fn rejected(&self, code: Code) {
+    fn rejected(&self, code: RejectionCode) {
         if let Some(attributes) = self.by_code.get(code as usize) {
             let [policy, route] = &self.attributes;
             let make = || Box::new([KeyValue::new(CODE, code.name()), policy.clone(), route.clone()]);
@@ -95,23 +95,23 @@ impl Series {
     }
 
     #[cold]
-    fn happened(&self, what: &What<'_>) {
+    fn happened(&self, what: &EventKind<'_>) {
         let (to, attributes) = (&*self.instruments, &self.attributes);
         let [policy, route] = attributes;
         match what {
-            What::Retry { kind, .. } => {
+            EventKind::Retry { kind, .. } => {
                 if let Some(attributes) = self.by_kind.get(*kind as usize) {
                     let make = || Box::new([KeyValue::new(ERROR_TYPE, kind.name()), policy.clone(), route.clone()]);
                     to.retries.add(1, &**attributes.get_or_init(make));
                 }
             }
-            What::RetryBudgetExhausted => self.retry_denied("budget"),
-            What::RetryAbandoned { .. } => self.retry_denied("deadline"),
-            What::AttemptTimeout { .. } => to.timeouts.add(1, attributes),
-            What::Hedge { .. } => to.hedges.add(1, attributes),
-            What::HedgeBudgetExhausted => to.hedges_denied.add(1, attributes),
-            What::FallbackServed { .. } => to.fallbacks.add(1, attributes),
-            What::Transition(change) => to.transitions.add(1, &self.by_phase[phase_number(change.to)]),
+            EventKind::RetryBudgetExhausted => self.retry_denied("budget"),
+            EventKind::RetryAbandoned { .. } => self.retry_denied("deadline"),
+            EventKind::AttemptTimeout { .. } => to.timeouts.add(1, attributes),
+            EventKind::Hedge { .. } => to.hedges.add(1, attributes),
+            EventKind::HedgeBudgetExhausted => to.hedges_denied.add(1, attributes),
+            EventKind::FallbackServed { .. } => to.fallbacks.add(1, attributes),
+            EventKind::Transition(change) => to.transitions.add(1, &self.by_phase[phase_number(change.to)]),
             _ => {}
         }
     }
@@ -125,8 +125,8 @@ impl Series {
 impl Observer for Series {
     #[inline]
     fn on_event(&self, event: &Event<'_>) {
-        match &event.what {
-            What::Finished { outcome, decision, .. } => self.finished(*outcome, decision),
+        match &event.kind {
+            EventKind::Finished { outcome, decision, .. } => self.finished(*outcome, decision),
             what => self.happened(what),
         }
     }
@@ -148,7 +148,7 @@ const fn source_number(source: Source) -> usize {
         Source::Leased => 1,
         Source::Local => 2,
         Source::Degraded => 3,
-        Source::Forced => 4,
+        Source::Override => 4,
         Source::Shadow => 5,
     }
 }
@@ -176,9 +176,9 @@ mod tests {
     #[test]
     fn numbers_and_names_go_together() {
         assert!(SOURCES.iter().enumerate().all(|(number, source)| source_number(*source) == number));
-        assert!(Code::ALL.iter().enumerate().all(|(number, code)| *code as usize == number));
+        assert!(RejectionCode::ALL.iter().enumerate().all(|(number, code)| *code as usize == number));
         assert!(Kind::ALL.iter().enumerate().all(|(number, kind)| *kind as usize == number));
-        assert_eq!(OUTCOMES[outcome_number(None)], "refused");
+        assert_eq!(OUTCOMES[outcome_number(None)], "rejected");
         assert_eq!(OUTCOMES[outcome_number(Some(Outcome::Cancelled))], "cancelled");
     }
 }

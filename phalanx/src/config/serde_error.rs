@@ -6,12 +6,12 @@ use std::fmt;
 
 use serde::de::{self, Expected, Unexpected};
 
-use super::nearest::{nearest, or_list};
+use super::suggest::{nearest, or_list};
 use super::tree::Step;
 
 /// One thing wrong, with the way to it from the innermost step outwards.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct SerdeError {
     pub(crate) steps: Vec<Step>,
     pub(crate) reason: String,
     /// A field that should stand there and does not.
@@ -20,7 +20,7 @@ pub(crate) struct Fault {
     pub(crate) meant: Option<&'static str>,
 }
 
-impl Fault {
+impl SerdeError {
     pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self { steps: Vec::new(), reason: reason.into(), missing: None, meant: None }
     }
@@ -31,7 +31,7 @@ impl Fault {
     }
 }
 
-impl de::Error for Fault {
+impl de::Error for SerdeError {
     fn custom<T: fmt::Display>(reason: T) -> Self {
         Self::new(reason.to_string())
     }
@@ -69,13 +69,13 @@ impl de::Error for Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SerdeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for SerdeError {}
 
 const WHOLE: &str = "a whole number";
 

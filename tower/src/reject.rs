@@ -11,22 +11,22 @@ use phalanx::{Error, Rejection, ResilienceModule};
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Turns the end of a call into the service's answer or error.
-pub trait Refuse<T, E>: Send + Sync + 'static {
+pub trait Reject<T, E>: Send + Sync + 'static {
     /// The error of the service.
     type Error;
 
     /// The end of a call.
     ///
     /// # Errors
-    /// The service's own error, or the refusal as one.
+    /// The service's own error, or the rejection as one.
     fn answer(&self, module: &ResilienceModule, result: Result<T, Error<E>>) -> Result<T, Self::Error>;
 }
 
-/// A refusal is an error: `phalanx::Error`, with the service's own inside.
+/// A rejection is an error: `phalanx::Error`, with the service's own inside.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsError;
 
-impl<T, E> Refuse<T, E> for AsError {
+impl<T, E> Reject<T, E> for AsError {
     type Error = Error<E>;
 
     #[inline]
@@ -35,11 +35,11 @@ impl<T, E> Refuse<T, E> for AsError {
     }
 }
 
-/// A refusal is a boxed [`Rejection`], the service's own error is boxed as it is: both can be downcast to.
+/// A rejection is a boxed [`Rejection`], the service's own error is boxed as it is: both can be downcast to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsBoxed;
 
-impl<T, E: Into<BoxError>> Refuse<T, E> for AsBoxed {
+impl<T, E: Into<BoxError>> Reject<T, E> for AsBoxed {
     type Error = BoxError;
 
     fn answer(&self, _: &ResilienceModule, result: Result<T, Error<E>>) -> Result<T, BoxError> {
@@ -50,11 +50,11 @@ impl<T, E: Into<BoxError>> Refuse<T, E> for AsBoxed {
     }
 }
 
-/// A refusal is an answer that a function makes; errors are the service's own.
+/// A rejection is an answer that a function makes; errors are the service's own.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped<F>(pub(crate) F);
 
-impl<T, E, F: Fn(&Rejection) -> T + Send + Sync + 'static> Refuse<T, E> for Mapped<F> {
+impl<T, E, F: Fn(&Rejection) -> T + Send + Sync + 'static> Reject<T, E> for Mapped<F> {
     type Error = E;
 
     fn answer(&self, _: &ResilienceModule, result: Result<T, Error<E>>) -> Result<T, E> {
@@ -65,11 +65,11 @@ impl<T, E, F: Fn(&Rejection) -> T + Send + Sync + 'static> Refuse<T, E> for Mapp
     }
 }
 
-/// A refusal is an HTTP response: see [`response`].
+/// A rejection is an HTTP response: see [`response`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsResponse;
 
-impl<B: Default, E> Refuse<Response<B>, E> for AsResponse {
+impl<B: Default, E> Reject<Response<B>, E> for AsResponse {
     type Error = E;
 
     fn answer(&self, module: &ResilienceModule, result: Result<Response<B>, Error<E>>) -> Result<Response<B>, E> {
@@ -83,7 +83,7 @@ impl<B: Default, E> Refuse<Response<B>, E> for AsResponse {
 /// What is said in `Retry-After` where it cannot be known.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A refusal as a response without a body: the module's status for it and `Retry-After` in seconds, rounded up. A 429
+/// A rejection as a response without a body: the module's status for it and `Retry-After` in seconds, rounded up. A 429
 /// or a 503 always has one, of one second where it cannot be known: whoever is told nothing comes back at once.
 pub fn response<B: Default>(module: &ResilienceModule, rejection: &Rejection) -> Response<B> {
     let mut response = Response::new(B::default());
@@ -101,10 +101,10 @@ pub fn response<B: Default>(module: &ResilienceModule, rejection: &Rejection) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx::Code;
+    use phalanx::RejectionCode;
 
     #[test]
-    fn a_refusal_for_load_says_when_to_come_back_and_rounds_up() {
+    fn a_rejection_for_load_says_when_to_come_back_and_rounds_up() {
         let module = ResilienceModule::in_memory().build().unwrap();
         let told = |rejection: Rejection| {
             let response: Response<()> = response(&module, &rejection);
@@ -112,9 +112,12 @@ mod tests {
             (response.status().as_u16(), after)
         };
         let after = |seconds: &str| Some(seconds.to_owned());
-        assert_eq!(told(Rejection::new(Code::BulkheadFull)), (503, after("1")));
-        assert_eq!(told(Rejection::new(Code::DeadlineExceeded)), (504, None));
-        assert_eq!(told(Rejection::new(Code::CircuitOpen).retry_in(Duration::from_millis(1_001))), (503, after("2")));
-        assert_eq!(told(Rejection::new(Code::RateLimited).retry_in(Duration::ZERO)), (429, after("1")));
+        assert_eq!(told(Rejection::new(RejectionCode::BulkheadFull)), (503, after("1")));
+        assert_eq!(told(Rejection::new(RejectionCode::DeadlineExceeded)), (504, None));
+        assert_eq!(
+            told(Rejection::new(RejectionCode::CircuitOpen).retry_in(Duration::from_millis(1_001))),
+            (503, after("2"))
+        );
+        assert_eq!(told(Rejection::new(RejectionCode::RateLimited).retry_in(Duration::ZERO)), (429, after("1")));
     }
 }

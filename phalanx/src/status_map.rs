@@ -1,20 +1,20 @@
-//! Which HTTP status a refusal becomes in this service: the table's, unless overridden (429 for `draining` or
+//! Which HTTP status a rejection becomes in this service: the table's, unless overridden (429 for `draining` or
 //! `bulkhead_full` is a common choice).
 
 use std::collections::HashMap;
 
 use phalanx_core::policy::validate::Mistake;
-use phalanx_core::rejection::Code;
+use phalanx_core::rejection::RejectionCode;
 
 #[derive(Debug, Default)]
-pub(crate) struct Statuses(HashMap<Code, u16>);
+pub(crate) struct StatusMap(HashMap<RejectionCode, u16>);
 
-impl Statuses {
-    pub(crate) fn set(&mut self, code: Code, status: u16) {
+impl StatusMap {
+    pub(crate) fn set(&mut self, code: RejectionCode, status: u16) {
         self.0.insert(code, status);
     }
 
-    pub(crate) fn of(&self, code: Code) -> u16 {
+    pub(crate) fn of(&self, code: RejectionCode) -> u16 {
         self.0.get(&code).copied().unwrap_or(code.status())
     }
 

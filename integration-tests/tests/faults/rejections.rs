@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
-use phalanx::{Source, StoreMode};
+use phalanx::Source;
+use phalanx::store::StoreMode;
 use phalanx_integration_tests::replica::{Heard, Moment, Order, Report, Setup, Worker};
 use phalanx_integration_tests::server::{Options, Proxy, Restricted, Spawned};
 

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use phalanx_core::engine::{Applied, EngineSpec, Plan};
+use phalanx_core::engine::{ConfigChange, EngineSpec, PolicySet};
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::policy::{OnDegraded, Policy};
 
@@ -14,13 +14,13 @@ use crate::origin::{Given, Origin, Origins};
 
 impl Config {
     /// What is left of it beside what the program gave. The origins are from now on those of both.
-    pub(crate) fn beside(self, origins: &mut Origins) -> Plan {
+    pub(crate) fn beside(self, origins: &mut Origins) -> PolicySet {
         let Self { mut policies, default, mut levers, unknown: _, max_routes: _, origins: own } = self;
         let choice = origins.on_degraded;
         let choose = |policy: &mut Policy, given: &mut Given| {
             if choice != OnDegraded::default() && !given.contains_key("on_degraded") {
                 policy.on_degraded = choice;
-                given.insert("on_degraded".to_owned(), Origin::Code);
+                given.insert("on_degraded".to_owned(), Origin::RejectionCode);
             }
         };
         policies.retain(|policy| !origins.code.contains(&policy.name));
@@ -39,7 +39,7 @@ impl Config {
         }
         origins.unknown = origins.unknown.take().or(own.unknown);
         origins.max_routes = origins.max_routes.take().or(own.max_routes);
-        Plan { policies, default_policy: default, levers }
+        PolicySet { policies, default_policy: default, levers }
     }
 }
 
@@ -50,7 +50,7 @@ impl ResilienceModule {
     ///
     /// # Errors
     /// Every mistake, and every policy that is in use and would mean nothing; nothing is changed then.
-    pub fn apply_config(&self, config: Config) -> Result<Applied, ConfigError> {
+    pub fn apply_config(&self, config: Config) -> Result<ConfigChange, ConfigError> {
         self.apply_config_unless(|| false, config)
     }
 
@@ -59,7 +59,7 @@ impl ResilienceModule {
         &self,
         outdated: impl FnOnce() -> bool,
         config: Config,
-    ) -> Result<Applied, ConfigError> {
+    ) -> Result<ConfigChange, ConfigError> {
         let made = Cell::new(None);
         let rules = self.rules_of(&config);
         // Made while no other change can come between, and noted before another can: what the program says meanwhile is
@@ -69,7 +69,7 @@ impl ResilienceModule {
                 *self.origins.lock() = origins;
             }
         };
-        let revise = |present: Plan| {
+        let revise = |present: PolicySet| {
             if outdated() {
                 return present;
             }
@@ -124,6 +124,6 @@ struct Rule {
 impl Rule {
     /// Who said what holds.
     fn still(self, before: Option<Origin>) -> Option<Origin> {
-        if before == Some(Origin::Code) || !self.in_force { before } else { self.said }
+        if before == Some(Origin::RejectionCode) || !self.in_force { before } else { self.said }
     }
 }

@@ -1,7 +1,7 @@
 //! Decorators: one stage around a closure, without a module and without a policy.
 //!
 //! Each takes a closure that makes the operation and gives a future, so they are put into each other, the outermost first,
-//! and whatever the operation needs is simply captured. A refusal is an error of the operation's own type (`E:
+//! and whatever the operation needs is simply captured. A rejection is an error of the operation's own type (`E:
 //! From<Rejection>`): a stack of four has one error, not four around each other. [`Error`](crate::Error) is such a type.
 //!
 //! A policy keeps its stages in the one order that works; here the order is yours. From the outside in: fallback, rate
@@ -12,18 +12,19 @@ use std::time::Duration;
 
 use phalanx_core::classify::Classify;
 use phalanx_core::kind::{Kind, Outcome};
-use phalanx_core::rejection::{Code, Rejection};
+use phalanx_core::rejection::{Rejection, RejectionCode};
 use phalanx_core::timeout::timeout;
 
 use super::{Bulkhead, RateLimiter};
-use crate::attached::Carries;
+use crate::macro_support::CarriesRejection;
 
 /// Runs the operation when the limiter has a permit for it, waiting for one as long as its spec's `max_wait` allows.
 ///
 /// ```
 /// use std::time::Duration;
-/// use phalanx::{Bulkhead, BulkheadSpec, Error, RateLimitSpec, RateLimiter};
-/// use phalanx::{bulkheaded, rate_limited, time_limited, with_fallback};
+/// use phalanx::{BulkheadSpec, Error, RateLimitSpec};
+/// use phalanx::standalone::{Bulkhead, RateLimiter};
+/// use phalanx::standalone::{bulkheaded, rate_limited, time_limited, with_fallback};
 ///
 /// # async fn fetch(sku: &str) -> Result<u32, std::io::Error> { Ok(sku.len() as u32) }
 /// struct Prices {
@@ -57,11 +58,11 @@ use crate::attached::Carries;
 /// `rate_limited`, with when to come back, or the operation's own error.
 pub async fn rate_limited<T, E, F, Fut>(limiter: &RateLimiter, operation: F) -> Result<T, E>
 where
-    E: Carries,
+    E: CarriesRejection,
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    limiter.acquire().await.map_err(E::refused)?;
+    limiter.acquire().await.map_err(E::rejected)?;
     operation().await
 }
 
@@ -72,11 +73,11 @@ where
 /// `bulkhead_full`, `bulkhead_queue_shed`, `bulkhead_queue_timeout`, `deadline_exceeded`, or the operation's own error.
 pub async fn bulkheaded<T, E, F, Fut>(bulkhead: &Bulkhead, operation: F) -> Result<T, E>
 where
-    E: Carries + Classify,
+    E: CarriesRejection + Classify,
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let slot = bulkhead.enter().await.map_err(E::refused)?;
+    let slot = bulkhead.enter().await.map_err(E::rejected)?;
     let answer = operation().await;
     let kind = answer.as_ref().err().and_then(|error| error.classify().kind);
     match kind.map_or(Outcome::Success, Kind::outcome) {
@@ -93,12 +94,12 @@ where
 /// `attempt_timeout`, or the operation's own error.
 pub async fn time_limited<T, E, F, Fut>(limit: Duration, operation: F) -> Result<T, E>
 where
-    E: Carries,
+    E: CarriesRejection,
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let refused = |_| Err(E::refused(Rejection::new(Code::AttemptTimeout)));
-    timeout(Some(limit), operation()).await.unwrap_or_else(refused)
+    let rejected = |_| Err(E::rejected(Rejection::new(RejectionCode::AttemptTimeout)));
+    timeout(Some(limit), operation()).await.unwrap_or_else(rejected)
 }
 
 /// Runs the operation, and the fallback on its error if it fails. What the fallback should not answer for, it gives back:
@@ -133,17 +134,17 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn code(answer: Answer) -> Code {
+    fn code(answer: Answer) -> RejectionCode {
         answer.unwrap_err().rejection().unwrap().code()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn excess_is_refused_before_the_operation_is_made() {
+    async fn excess_is_rejected_before_the_operation_is_made() {
         let limiter = RateLimiter::new(&RateLimitSpec::per_minute(1)).unwrap();
         assert_eq!(rate_limited(&limiter, async || Answer::Ok(1)).await, Ok(1));
-        let refused = rate_limited(&limiter, || -> std::future::Ready<Answer> { panic!("it was made") }).await;
-        assert!(refused.as_ref().unwrap_err().rejection().unwrap().retry_after().is_some());
-        assert_eq!(code(refused), Code::RateLimited);
+        let rejected = rate_limited(&limiter, || -> std::future::Ready<Answer> { panic!("it was made") }).await;
+        assert!(rejected.as_ref().unwrap_err().rejection().unwrap().retry_after().is_some());
+        assert_eq!(code(rejected), RejectionCode::RateLimited);
     }
 
     #[tokio::test(start_paused = true)]
@@ -153,7 +154,7 @@ mod tests {
         let second = async { bulkheaded(&bulkhead, async || Answer::Ok(1)).await };
         let (first, second) = tokio::join!(tokio::time::timeout(SECOND, hanging), second);
         assert!(first.is_err());
-        assert_eq!((code(second), bulkhead.available_slots()), (Code::BulkheadFull, 1));
+        assert_eq!((code(second), bulkhead.available_slots()), (RejectionCode::BulkheadFull, 1));
         assert_eq!(
             bulkheaded(&bulkhead, async || Answer::Err(Error::Inner(Kind::Domain))).await,
             Err(Error::Inner(Kind::Domain))
@@ -164,17 +165,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_time_limit_drops_what_takes_too_long() {
         let start = tokio::time::Instant::now();
-        assert_eq!(code(time_limited(SECOND, pending::<Answer>).await), Code::AttemptTimeout);
+        assert_eq!(code(time_limited(SECOND, pending::<Answer>).await), RejectionCode::AttemptTimeout);
         assert_eq!(start.elapsed(), SECOND);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_fallback_answers_for_what_it_wants_to_and_gives_the_rest_back() {
-        let on_refusal = |error: Error<Kind>| async { if error.rejection().is_some() { Ok(0) } else { Err(error) } };
-        assert_eq!(with_fallback(|| time_limited(SECOND, pending::<Answer>), on_refusal).await, Ok(0));
+        let on_rejection = |error: Error<Kind>| async { if error.rejection().is_some() { Ok(0) } else { Err(error) } };
+        assert_eq!(with_fallback(|| time_limited(SECOND, pending::<Answer>), on_rejection).await, Ok(0));
         let domain = Error::Inner(Kind::Domain);
-        assert_eq!(with_fallback(async || Answer::Err(domain.clone()), on_refusal).await, Err(domain.clone()));
-        assert_eq!(with_fallback(async || Answer::Ok(1), on_refusal).await, Ok(1));
+        assert_eq!(with_fallback(async || Answer::Err(domain.clone()), on_rejection).await, Err(domain.clone()));
+        assert_eq!(with_fallback(async || Answer::Ok(1), on_rejection).await, Ok(1));
     }
 
     #[tokio::test(start_paused = true)]

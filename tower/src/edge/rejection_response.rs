@@ -5,31 +5,31 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use phalanx::{Code, Decision, Error, Kind, RateLimitSpec, Rejection, ResilienceModule};
+use phalanx::{Decision, Error, Kind, RateLimitSpec, Rejection, RejectionCode, ResilienceModule};
 
 use super::answer::rate_limit_headers;
 use super::problem::Problem;
 
-/// A refusal, ready to be answered with.
+/// A rejection, ready to be answered with.
 ///
-/// * Status: the table's, or the module's own ([`Refused::by`], or an [`EdgeLayer`](super::EdgeLayer) that knows the
+/// * Status: the table's, or the module's own ([`RejectionResponse::by`], or an [`EdgeLayer`](super::EdgeLayer) that knows the
 ///   module).
 /// * Body: a problem document with `code` and `message_id`: `DEPENDENCY.timeout` for `deadline_exceeded` and
 ///   `attempt_timeout`, else `THROTTLE.…`, `DEPENDENCY.…` or `CONFIGURATION.…` with the code.
 /// * `Retry-After`: whole seconds, rounded up, at least 1. Where the time cannot be known (a full bulkhead, a shed
 ///   waiter), a 429 or 503 says 1 second.
-/// * `RateLimit` and `RateLimit-Policy` where a rate limit refused, as far as the record and the limit are given.
+/// * `RateLimit` and `RateLimit-Policy` where a rate limit rejected, as far as the record and the limit are given.
 ///
-/// With the feature `axum` it is an `IntoResponse`; [`Refused::into_response_with`] makes a response of any body.
+/// With the feature `axum` it is an `IntoResponse`; [`RejectionResponse::into_response_with`] makes a response of any body.
 #[derive(Clone)]
-pub struct Refused {
+pub struct RejectionResponse {
     rejection: Rejection,
     status: u16,
     remaining: Option<u64>,
     limit: Option<(u64, u64)>,
 }
 
-impl Refused {
+impl RejectionResponse {
     /// With the status of the table.
     pub const fn new(rejection: Rejection) -> Self {
         Self { rejection, status: rejection.status(), remaining: None, limit: None }
@@ -54,7 +54,7 @@ impl Refused {
         self
     }
 
-    /// The refusal.
+    /// The rejection.
     pub const fn rejection(&self) -> &Rejection {
         &self.rejection
     }
@@ -70,11 +70,11 @@ impl Refused {
         (status != self.status).then(|| Self { status, ..self.clone() })
     }
 
-    /// The response, for any body that can be made of bytes. It carries the refusal in its extensions.
+    /// The response, for any body that can be made of bytes. It carries the rejection in its extensions.
     pub fn into_response_with<B: From<Bytes>>(self) -> Response<B> {
         let code = self.rejection.code();
         let mut response = self.problem().into_response();
-        if code == Code::RateLimited {
+        if code == RejectionCode::RateLimited {
             let (name, wait) = (self.rejection.policy().unwrap_or("default"), self.rejection.retry_after());
             rate_limit_headers(response.headers_mut(), name, self.remaining.or(Some(0)), wait, self.limit);
         }
@@ -100,30 +100,30 @@ impl Refused {
     }
 }
 
-/// Rounded up, at least one: a client that comes back within the second it was sent away for is refused again.
+/// Rounded up, at least one: a client that comes back within the second it was sent away for is rejected again.
 pub(crate) const fn whole_seconds(wait: Duration) -> u64 {
     let seconds = wait.as_secs().saturating_add(if wait.subsec_nanos() > 0 { 1 } else { 0 });
     if seconds == 0 { 1 } else { seconds }
 }
 
-fn message_id(code: Code) -> String {
+fn message_id(code: RejectionCode) -> String {
     match (code, code.kind()) {
-        (Code::DeadlineExceeded | Code::AttemptTimeout, _) => "DEPENDENCY.timeout".to_owned(),
+        (RejectionCode::DeadlineExceeded | RejectionCode::AttemptTimeout, _) => "DEPENDENCY.timeout".to_owned(),
         (_, Kind::Throttled) => format!("THROTTLE.{code}"),
         (_, Kind::Configuration) => format!("CONFIGURATION.{code}"),
         _ => format!("DEPENDENCY.{code}"),
     }
 }
 
-impl From<Rejection> for Refused {
+impl From<Rejection> for RejectionResponse {
     fn from(rejection: Rejection) -> Self {
         Self::new(rejection)
     }
 }
 
-impl fmt::Debug for Refused {
+impl fmt::Debug for RejectionResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused")
+        f.debug_struct("Rejected")
             .field("rejection", &self.rejection)
             .field("status", &self.status)
             .finish_non_exhaustive()
@@ -132,41 +132,41 @@ impl fmt::Debug for Refused {
 
 /// The error of a guarded call as a handler returns it: `?` turns a [`phalanx::Error`] into one.
 #[derive(Clone, Debug)]
-pub enum Failed<E> {
+pub enum HandlerError<E> {
     /// The policy said no.
-    Refused(Refused),
+    RejectionResponse(RejectionResponse),
     /// The operation's own error.
     Inner(E),
 }
 
-impl<E> Failed<E> {
+impl<E> HandlerError<E> {
     /// Translates the operation's own error on the way.
     pub fn map<F>(error: Error<F>, translate: impl FnOnce(F) -> E) -> Self {
         match error {
-            Error::Rejected(rejection) => Self::Refused(rejection.into()),
+            Error::Rejected(rejection) => Self::RejectionResponse(rejection.into()),
             Error::Inner(inner) => Self::Inner(translate(inner)),
         }
     }
 }
 
-impl<E> From<Error<E>> for Failed<E> {
+impl<E> From<Error<E>> for HandlerError<E> {
     fn from(error: Error<E>) -> Self {
         Self::map(error, |inner| inner)
     }
 }
 
 #[cfg(feature = "axum")]
-impl axum_core::response::IntoResponse for Refused {
+impl axum_core::response::IntoResponse for RejectionResponse {
     fn into_response(self) -> axum_core::response::Response {
         self.into_response_with()
     }
 }
 
 #[cfg(feature = "axum")]
-impl<E: axum_core::response::IntoResponse> axum_core::response::IntoResponse for Failed<E> {
+impl<E: axum_core::response::IntoResponse> axum_core::response::IntoResponse for HandlerError<E> {
     fn into_response(self) -> axum_core::response::Response {
         match self {
-            Self::Refused(refused) => refused.into_response(),
+            Self::RejectionResponse(rejected) => rejected.into_response(),
             Self::Inner(error) => error.into_response(),
         }
     }
@@ -178,8 +178,8 @@ mod tests {
     use crate::edge::{RATE_LIMIT, RATE_LIMIT_POLICY};
     use http::header::{CONTENT_TYPE, RETRY_AFTER};
 
-    fn response(refused: Refused) -> Response<Bytes> {
-        refused.into_response_with()
+    fn response(rejected: RejectionResponse) -> Response<Bytes> {
+        rejected.into_response_with()
     }
 
     fn json(response: &Response<Bytes>) -> serde_json::Value {
@@ -188,8 +188,8 @@ mod tests {
 
     #[test]
     fn every_code_is_a_problem_with_its_status_and_message_id() {
-        for code in Code::ALL {
-            let response = response(Refused::new(Rejection::new(code)));
+        for code in RejectionCode::ALL {
+            let response = response(RejectionResponse::new(Rejection::new(code)));
             let json = json(&response);
             assert_eq!(response.status().as_u16(), code.status());
             assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
@@ -205,14 +205,14 @@ mod tests {
 
     #[test]
     fn a_deadline_says_dependency_timeout() {
-        let refused = response(Refused::new(Rejection::new(Code::DeadlineExceeded)));
-        assert_eq!(json(&refused)["message_id"], "DEPENDENCY.timeout");
+        let rejected = response(RejectionResponse::new(Rejection::new(RejectionCode::DeadlineExceeded)));
+        assert_eq!(json(&rejected)["message_id"], "DEPENDENCY.timeout");
     }
 
     #[test]
     fn when_to_come_back_is_rounded_up_and_never_at_once() {
         for (wait, header) in [(0, "1"), (1, "1"), (1_000, "1"), (1_001, "2"), (29_999, "30")] {
-            let rejection = Rejection::new(Code::CircuitOpen).retry_in(Duration::from_millis(wait));
+            let rejection = Rejection::new(RejectionCode::CircuitOpen).retry_in(Duration::from_millis(wait));
             assert_eq!(response(rejection.into()).headers()[RETRY_AFTER], header, "{wait} ms");
         }
         assert_eq!(whole_seconds(Duration::MAX), u64::MAX);
@@ -220,18 +220,18 @@ mod tests {
 
     #[test]
     fn the_service_chooses_the_status_and_the_body_says_the_same() {
-        let module = ResilienceModule::in_memory().status(Code::BulkheadFull, 429).build().unwrap();
-        let response = response(Refused::by(&module, Rejection::new(Code::BulkheadFull)));
+        let module = ResilienceModule::in_memory().status(RejectionCode::BulkheadFull, 429).build().unwrap();
+        let response = response(RejectionResponse::by(&module, Rejection::new(RejectionCode::BulkheadFull)));
         assert_eq!((response.status().as_u16(), json(&response)["status"].as_u64()), (429, Some(429)));
         assert_eq!(response.headers()[RETRY_AFTER], "1");
     }
 
     #[test]
     fn a_rate_limit_says_what_it_is_and_what_is_left() {
-        let rejection = Rejection::new(Code::RateLimited).retry_in(Duration::from_millis(2_300));
+        let rejection = Rejection::new(RejectionCode::RateLimited).retry_in(Duration::from_millis(2_300));
         let decision = Decision { remaining: Some(0), ..Decision::default() };
-        let refused = Refused::new(rejection).recorded(&decision).limit(&RateLimitSpec::per_minute(100));
-        let headers = response(refused).headers().clone();
+        let rejected = RejectionResponse::new(rejection).recorded(&decision).limit(&RateLimitSpec::per_minute(100));
+        let headers = response(rejected).headers().clone();
         assert_eq!(headers[RATE_LIMIT], "\"default\";r=0;t=3");
         assert_eq!(headers[RATE_LIMIT_POLICY], "\"default\";q=100;w=60");
     }

@@ -13,7 +13,7 @@ pub(super) const SETTLE: Duration = Duration::from_millis(100);
 const SETTLES: u32 = 10;
 
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct Debounce {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -24,7 +24,7 @@ struct State {
     over: bool,
 }
 
-impl Bell {
+impl Debounce {
     /// Something happened.
     pub(super) fn ring(&self) {
         self.state.lock().rung = true;
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn many_rings_are_one_and_the_end_is_heard_at_once() {
-        let (bell, (heard, hears)) = (Arc::new(Bell::default()), channel());
+        let (bell, (heard, hears)) = (Arc::new(Debounce::default()), channel());
         let listener = {
             let bell = bell.clone();
             std::thread::spawn(move || {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn who_never_stops_ringing_is_heard_too() {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(Debounce::default());
         let (over, is_over) = channel::<()>();
         let ringer = {
             let bell = bell.clone();

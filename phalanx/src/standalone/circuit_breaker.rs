@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use phalanx_core::breaker::{Admission, BreakerSpec, BreakerView, Forced, Sample, Ticket};
+use phalanx_core::breaker::{Admission, BreakerSpec, BreakerView, Override, Sample, Ticket};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::kind::Outcome;
 use phalanx_core::policy::Policy;
@@ -16,7 +16,8 @@ use super::check;
 /// A circuit breaker by itself.
 ///
 /// ```
-/// # use phalanx::{BreakerSpec, CircuitBreaker};
+/// # use phalanx::BreakerSpec;
+/// # use phalanx::standalone::CircuitBreaker;
 /// let breaker = CircuitBreaker::new(&BreakerSpec::consecutive_failures(1))?;
 /// breaker.enter()?.failed();
 /// assert!(breaker.enter().is_err());
@@ -60,13 +61,13 @@ impl CircuitBreaker {
     /// # Errors
     /// `circuit_open`, `probe_quota` or `forced_open`.
     #[inline]
-    pub fn enter(&self) -> Result<Entered<'_>, Rejection> {
+    pub fn enter(&self) -> Result<BreakerPermit<'_>, Rejection> {
         let Circuit { clock, cell } = &*self.0;
         let now = clock.now();
         let answer = cell.admit_now(now).unwrap_or_else(|| cell.admit(now).0);
         match answer.admission {
-            Admission::Admitted(ticket) => Ok(Entered { circuit: &self.0, ticket, entered: now, settled: false }),
-            Admission::Refused { code, until } => {
+            Admission::Admitted(ticket) => Ok(BreakerPermit { circuit: &self.0, ticket, entered: now, settled: false }),
+            Admission::Rejected { code, until } => {
                 Err(Rejection::new(code).retry_in(until.until_from(now)).decided_by(answer.source))
             }
         }
@@ -78,8 +79,8 @@ impl CircuitBreaker {
     }
 
     /// Puts an operator's word above the phase, or takes it away.
-    pub fn force(&self, forced: Option<Forced>) {
-        self.0.cell.force(forced);
+    pub fn force(&self, overridden: Option<Override>) {
+        self.0.cell.force(overridden);
     }
 
     /// Back to a closed circuit that has seen nothing.
@@ -91,14 +92,14 @@ impl CircuitBreaker {
 /// An admitted call. Exactly one outcome is recorded for it.
 #[derive(Debug)]
 #[must_use = "dropping it says that the call ended in nothing"]
-pub struct Entered<'a> {
+pub struct BreakerPermit<'a> {
     circuit: &'a Circuit,
     ticket: Ticket,
     entered: Time,
     settled: bool,
 }
 
-impl Entered<'_> {
+impl BreakerPermit<'_> {
     /// The dependency answered.
     #[inline]
     pub fn succeeded(self) {
@@ -125,7 +126,7 @@ impl Entered<'_> {
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for BreakerPermit<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.settled {
@@ -138,7 +139,7 @@ impl Drop for Entered<'_> {
 mod tests {
     use std::time::Duration;
 
-    use phalanx_core::rejection::Code;
+    use phalanx_core::rejection::RejectionCode;
 
     use super::*;
 
@@ -149,11 +150,11 @@ mod tests {
         let clock = Clock::manual();
         let breaker = CircuitBreaker::with_clock(&BreakerSpec::consecutive_failures(1), clock.clone()).unwrap();
         breaker.enter().unwrap().failed();
-        let refused = breaker.enter().unwrap_err();
-        assert_eq!((refused.code(), refused.retry_after()), (Code::CircuitOpen, Some(30 * SECOND)));
+        let rejected = breaker.enter().unwrap_err();
+        assert_eq!((rejected.code(), rejected.retry_after()), (RejectionCode::CircuitOpen, Some(30 * SECOND)));
         clock.advance(30 * SECOND);
         let probe = breaker.enter().unwrap();
-        assert_eq!(breaker.enter().unwrap_err().code(), Code::ProbeQuota);
+        assert_eq!(breaker.enter().unwrap_err().code(), RejectionCode::ProbeQuota);
         drop(probe);
         breaker.enter().unwrap().succeeded();
         assert!(breaker.inspect().calls == 0 && breaker.enter().is_ok());

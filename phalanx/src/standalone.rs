@@ -12,9 +12,9 @@ mod wrap;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
 
-pub use self::adaptive_throttle::{AdaptiveThrottle, Sent};
-pub use self::bulkhead::{Bulkhead, Slot};
-pub use self::circuit_breaker::{CircuitBreaker, Entered};
+pub use self::adaptive_throttle::{AdaptiveThrottle, ThrottlePermit};
+pub use self::bulkhead::{Bulkhead, BulkheadPermit};
+pub use self::circuit_breaker::{BreakerPermit, CircuitBreaker};
 pub use self::rate_limiter::RateLimiter;
 pub use self::wrap::{bulkheaded, rate_limited, time_limited, with_fallback};
 
@@ -37,7 +37,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn nonsense_is_refused_here_too() {
+    fn nonsense_is_rejected_here_too() {
         assert!(RateLimiter::new(&RateLimitSpec::per_second(0)).is_err());
         assert!(CircuitBreaker::new(&BreakerSpec::failure_ratio(f64::NAN)).is_err());
         assert!(CircuitBreaker::new(&BreakerSpec::latency(0.95, SECOND, SECOND)).is_err());

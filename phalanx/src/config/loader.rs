@@ -20,7 +20,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Sources lie over one another value by value: budgets lowest, then files in the order they were given, then variables.
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing is read before `read`"]
-pub struct Reader {
+pub struct Loader {
     budgets: Vec<PathBuf>,
     files: Vec<PathBuf>,
     variables: Variables,
@@ -45,7 +45,7 @@ pub(crate) enum Format {
     Budget,
 }
 
-impl Reader {
+impl Loader {
     /// A file: TOML, YAML or JSON by its extension (`.toml`, `.yaml`, `.yml`, `.json`). Of several, a later one changes
     /// what an earlier one says, value by value.
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
@@ -83,7 +83,7 @@ impl Reader {
     ///
     /// # Errors
     /// Every mistake of every source, each with its path and its place.
-    pub fn read(&self) -> Result<Config, ConfigError> {
+    pub fn load(&self) -> Result<Config, ConfigError> {
         let mut sources: Vec<(&Path, Result<Format, String>)> = Vec::new();
         #[cfg(feature = "csv")]
         sources.extend(self.budgets.iter().map(|path| (path.as_path(), Ok(Format::Budget))));
@@ -167,12 +167,12 @@ const TOO_LARGE: &str = "is larger than 1 MiB";
 
 /// The text of a file that is no larger than it may be. What is not a plain file could keep us waiting for ever.
 pub(super) fn text_of(path: &Path) -> Result<String, String> {
-    let refused = |error: std::io::Error| format!("cannot be read: {error}");
-    if !fs::metadata(path).map_err(refused)?.is_file() {
+    let rejected = |error: std::io::Error| format!("cannot be read: {error}");
+    if !fs::metadata(path).map_err(rejected)?.is_file() {
         return Err("is not a file".to_owned());
     }
     let mut bytes = Vec::new();
-    File::open(path).map_err(refused)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(refused)?;
+    File::open(path).map_err(rejected)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(rejected)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(TOO_LARGE.to_owned());
     }

@@ -9,7 +9,7 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
-use super::fault::Fault;
+use super::serde_error::SerdeError;
 use super::tree::{Node, Step, Value, path_of};
 use crate::origin::Origin;
 
@@ -100,9 +100,9 @@ fn place(at: &Origin) -> (bool, &str, usize) {
 }
 
 impl<'de> Deserializer<'de> for &'de Node {
-    type Error = Fault;
+    type Error = SerdeError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
         match &self.value {
             Value::Table(table) => visitor.visit_map(Entries { entries: table.iter(), entry: None }),
             Value::List(list) => visitor.visit_seq(Items { items: list.iter().enumerate() }),
@@ -110,15 +110,15 @@ impl<'de> Deserializer<'de> for &'de Node {
             Value::Bool(bool) => visitor.visit_bool(*bool),
             Value::Float(float) => visitor.visit_f64(*float),
             Value::Integer(integer) => integer_of(*integer, visitor),
-            Value::Nothing => Err(Fault::new("has no value: give it one, or leave the key out")),
+            Value::Nothing => Err(SerdeError::new("has no value: give it one, or leave the key out")),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, SerdeError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -127,14 +127,14 @@ impl<'de> Deserializer<'de> for &'de Node {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, SerdeError> {
         match &self.value {
             Value::Text(text) | Value::Loose(text) => visitor.visit_enum(Word(text)),
             _ => self.deserialize_any(visitor),
         }
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
         match &self.value {
             Value::Loose(text) => match text.trim().to_ascii_lowercase().as_str() {
                 "true" => visitor.visit_bool(true),
@@ -145,11 +145,11 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
-    fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
         self.deserialize_u64(visitor)
     }
 
-    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
         match &self.value {
             Value::Loose(text) => match text.trim().parse() {
                 Ok(integer) => integer_of(integer, visitor),
@@ -159,7 +159,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
         match &self.value {
             Value::Loose(text) => match text.trim().parse() {
                 Ok(float) => visitor.visit_f64(float),
@@ -169,7 +169,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
         match &self.value {
             Value::Loose(text) => visitor.visit_seq(Words(text.split(','))),
             _ => self.deserialize_any(visitor),
@@ -182,12 +182,12 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-fn integer_of<'de, V: Visitor<'de>>(integer: i128, visitor: V) -> Result<V::Value, Fault> {
+fn integer_of<'de, V: Visitor<'de>>(integer: i128, visitor: V) -> Result<V::Value, SerdeError> {
     use serde::de::Error as _;
     match (u64::try_from(integer), i64::try_from(integer)) {
         (Ok(integer), _) => visitor.visit_u64(integer),
         (_, Ok(integer)) => visitor.visit_i64(integer),
-        _ => Err(Fault::invalid_value(Unexpected::Other("integer"), &visitor)),
+        _ => Err(SerdeError::invalid_value(Unexpected::Other("integer"), &visitor)),
     }
 }
 
@@ -197,17 +197,17 @@ struct Entries<'de> {
 }
 
 impl<'de> MapAccess<'de> for Entries<'de> {
-    type Error = Fault;
+    type Error = SerdeError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, SerdeError> {
         self.entry = self.entries.next();
         let Some((key, _)) = self.entry else { return Ok(None) };
-        let name: StrDeserializer<'_, Fault> = key.as_str().into_deserializer();
+        let name: StrDeserializer<'_, SerdeError> = key.as_str().into_deserializer();
         seed.deserialize(name).map(Some).map_err(|fault| fault.inside(Step::Key(key.clone())))
     }
 
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Fault> {
-        let Some((key, node)) = self.entry.take() else { return Err(Fault::new("a value without a key")) };
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, SerdeError> {
+        let Some((key, node)) = self.entry.take() else { return Err(SerdeError::new("a value without a key")) };
         seed.deserialize(node).map_err(|fault| fault.inside(Step::Key(key.clone())))
     }
 }
@@ -217,9 +217,9 @@ struct Items<'de> {
 }
 
 impl<'de> SeqAccess<'de> for Items<'de> {
-    type Error = Fault;
+    type Error = SerdeError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, SerdeError> {
         let Some((index, node)) = self.items.next() else { return Ok(None) };
         seed.deserialize(node).map(Some).map_err(|fault| fault.inside(Step::Index(index)))
     }
@@ -229,11 +229,11 @@ impl<'de> SeqAccess<'de> for Items<'de> {
 struct Words<'de>(std::str::Split<'de, char>);
 
 impl<'de> SeqAccess<'de> for Words<'de> {
-    type Error = Fault;
+    type Error = SerdeError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, SerdeError> {
         let Some(word) = self.0.next() else { return Ok(None) };
-        let word: StringDeserializer<Fault> = word.trim().to_owned().into_deserializer();
+        let word: StringDeserializer<SerdeError> = word.trim().to_owned().into_deserializer();
         // The list is one value of the variable, so the fault is the list's.
         seed.deserialize(word).map(Some)
     }
@@ -243,31 +243,31 @@ impl<'de> SeqAccess<'de> for Words<'de> {
 struct Word<'de>(&'de str);
 
 impl<'de> EnumAccess<'de> for Word<'de> {
-    type Error = Fault;
+    type Error = SerdeError;
     type Variant = Self;
 
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Fault> {
-        let word: StrDeserializer<'_, Fault> = self.0.trim().into_deserializer();
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), SerdeError> {
+        let word: StrDeserializer<'_, SerdeError> = self.0.trim().into_deserializer();
         Ok((seed.deserialize(word)?, self))
     }
 }
 
 impl<'de> VariantAccess<'de> for Word<'de> {
-    type Error = Fault;
+    type Error = SerdeError;
 
-    fn unit_variant(self) -> Result<(), Fault> {
+    fn unit_variant(self) -> Result<(), SerdeError> {
         Ok(())
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, Fault> {
-        Err(Fault::new("must be a table"))
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, SerdeError> {
+        Err(SerdeError::new("must be a table"))
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Fault> {
-        Err(Fault::new("must be a table"))
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, SerdeError> {
+        Err(SerdeError::new("must be a table"))
     }
 
-    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], _: V) -> Result<V::Value, Fault> {
-        Err(Fault::new("must be a table"))
+    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], _: V) -> Result<V::Value, SerdeError> {
+        Err(SerdeError::new("must be a table"))
     }
 }

@@ -7,8 +7,8 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rate_limit::{RateLimitSpec, Take};
-use phalanx_core::rejection::{Code, Rejection};
-use phalanx_core::store::Ask;
+use phalanx_core::rejection::{Rejection, RejectionCode};
+use phalanx_core::store::AcquireRequest;
 use phalanx_store_memory::BucketCell;
 
 use super::check;
@@ -16,11 +16,12 @@ use super::check;
 /// A token bucket by itself.
 ///
 /// ```
-/// # use phalanx::{RateLimiter, RateLimitSpec};
+/// # use phalanx::RateLimitSpec;
+/// # use phalanx::standalone::RateLimiter;
 /// let limiter = RateLimiter::new(&RateLimitSpec::per_second(100).burst(2))?;
 /// assert!(limiter.try_acquire().is_ok() && limiter.try_acquire().is_ok());
-/// let refused = limiter.try_acquire().unwrap_err();
-/// assert!(refused.retry_after().is_some());
+/// let rejected = limiter.try_acquire().unwrap_err();
+/// assert!(rejected.retry_after().is_some());
 /// # Ok::<(), phalanx::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -98,9 +99,9 @@ impl RateLimiter {
     #[inline]
     fn take(&self, cost: u32, max_wait: Duration) -> Result<Duration, Rejection> {
         let now = self.0.clock.now();
-        match self.0.bucket.acquire(now, Ask { cost, max_wait }).take {
+        match self.0.bucket.acquire(now, AcquireRequest { cost, max_wait }).take {
             Take::Granted { wait } => Ok(wait),
-            Take::Refused { until } => Err(Rejection::new(Code::RateLimited).retry_in(until.until_from(now))),
+            Take::Rejected { until } => Err(Rejection::new(RejectionCode::RateLimited).retry_in(until.until_from(now))),
         }
     }
 }

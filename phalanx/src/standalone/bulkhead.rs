@@ -12,7 +12,7 @@ use phalanx_core::estimate::p2_window::P2Window;
 use phalanx_core::kind::Outcome;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
-use phalanx_core::rejection::{Code, Rejection};
+use phalanx_core::rejection::{Rejection, RejectionCode};
 use phalanx_core::timeout::timeout;
 
 use super::check;
@@ -23,7 +23,8 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// A bulkhead by itself. Cheap to clone; clones share the slots.
 ///
 /// ```
-/// # use phalanx::{Bulkhead, BulkheadSpec};
+/// # use phalanx::BulkheadSpec;
+/// # use phalanx::standalone::Bulkhead;
 /// let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1))?;
 /// let slot = bulkhead.try_enter()?;
 /// assert!(bulkhead.try_enter().is_err());
@@ -73,8 +74,8 @@ impl Bulkhead {
     /// # Errors
     /// `bulkhead_full`: all slots are taken, or somebody waits for the next.
     #[inline]
-    pub fn try_enter(&self) -> Result<Slot<'_>, Rejection> {
-        if self.0.hull.try_enter() { Ok(self.0.slot()) } else { Err(Rejection::new(Code::BulkheadFull)) }
+    pub fn try_enter(&self) -> Result<BulkheadPermit<'_>, Rejection> {
+        if self.0.hull.try_enter() { Ok(self.0.slot()) } else { Err(Rejection::new(RejectionCode::BulkheadFull)) }
     }
 
     /// Takes a slot, waiting for it in the queue if there is one. The task's [`Context`] says how critical it is, and
@@ -82,7 +83,7 @@ impl Bulkhead {
     ///
     /// # Errors
     /// `bulkhead_full`, `bulkhead_queue_shed`, `bulkhead_queue_timeout` or `deadline_exceeded`.
-    pub async fn enter(&self) -> Result<Slot<'_>, Rejection> {
+    pub async fn enter(&self) -> Result<BulkheadPermit<'_>, Rejection> {
         let inner = &*self.0;
         if inner.hull.try_enter() {
             return Ok(inner.slot());
@@ -111,13 +112,13 @@ impl Bulkhead {
 
 impl Inner {
     #[inline]
-    fn slot(&self) -> Slot<'_> {
+    fn slot(&self) -> BulkheadPermit<'_> {
         // A fixed limit does not care how long it was taken.
         let entered = if self.learns { self.clock.now() } else { Time::ZERO };
-        Slot { inner: self, entered }
+        BulkheadPermit { inner: self, entered }
     }
 
-    async fn wait(&self, place: Place, patience: Option<Duration>) -> Result<(), Code> {
+    async fn wait(&self, place: Place, patience: Option<Duration>) -> Result<(), RejectionCode> {
         let mut waiting = Waiting { inner: self, place: Some(place) };
         let verdict = timeout(patience, poll_fn(|cx| self.hull.poll(place, cx.waker()))).await;
         waiting.place = None;
@@ -156,12 +157,12 @@ impl Drop for Waiting<'_> {
 /// A slot. Dropping it gives it back; a limit that moves learns from those that say how they ended.
 #[derive(Debug)]
 #[must_use = "dropping it gives the slot back"]
-pub struct Slot<'a> {
+pub struct BulkheadPermit<'a> {
     inner: &'a Inner,
     entered: Time,
 }
 
-impl Slot<'_> {
+impl BulkheadPermit<'_> {
     /// The dependency answered.
     pub fn succeeded(self) {
         self.ended(Outcome::Success);
@@ -181,7 +182,7 @@ impl Slot<'_> {
     }
 }
 
-impl Drop for Slot<'_> {
+impl Drop for BulkheadPermit<'_> {
     #[inline]
     fn drop(&mut self) {
         self.inner.hull.leave(&self.inner.clock);
@@ -211,11 +212,11 @@ mod tests {
     async fn the_tasks_own_deadline_and_criticality_count() {
         let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1).queue(1).prioritized()).unwrap();
         let _slot = bulkhead.try_enter().unwrap();
-        let code = |answer: Result<Slot<'_>, Rejection>| answer.unwrap_err().code();
+        let code = |answer: Result<BulkheadPermit<'_>, Rejection>| answer.unwrap_err().code();
         let (low, critical) = tokio::join!(
             scope(Context::EMPTY.with_criticality(Criticality::BestEffort), bulkhead.enter()),
             scope(Context::EMPTY.with_timeout(10 * MS), bulkhead.enter()),
         );
-        assert_eq!((code(low), code(critical)), (Code::BulkheadQueueShed, Code::DeadlineExceeded));
+        assert_eq!((code(low), code(critical)), (RejectionCode::BulkheadQueueShed, RejectionCode::DeadlineExceeded));
     }
 }

@@ -1,4 +1,4 @@
-//! What `#[resilient]` asks of the types it meets: where the policies are, and how a refusal is said.
+//! What `#[resilient]` asks of the types it meets: where the policies are, and how a rejection is said.
 
 use std::sync::Arc;
 
@@ -55,20 +55,20 @@ impl<T: Resilient + ?Sized> Resilient for Box<T> {
     }
 }
 
-/// An error that can say a policy's refusal: whatever is made from a [`Rejection`], such as [`Error`] or an enum of your
+/// An error that can say a policy's rejection: whatever is made from a [`Rejection`], such as [`Error`] or an enum of your
 /// own with `#[from] Rejection`. You implement `From<Rejection>`, not this.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot say that a policy refused",
+    message = "`{Self}` cannot say that a policy rejected",
     note = "implement `From<phalanx::Rejection>` for it, or return `Result<_, phalanx::Error<{Self}>>`"
 )]
-pub trait Carries {
+pub trait CarriesRejection {
     /// The error that says it.
-    fn refused(rejection: Rejection) -> Self;
+    fn rejected(rejection: Rejection) -> Self;
 }
 
 #[diagnostic::do_not_recommend]
-impl<E: From<Rejection>> Carries for E {
-    fn refused(rejection: Rejection) -> Self {
+impl<E: From<Rejection>> CarriesRejection for E {
+    fn rejected(rejection: Rejection) -> Self {
         rejection.into()
     }
 }
@@ -86,12 +86,12 @@ where
 /// The answer of a guarded call in the caller's own terms.
 ///
 /// # Errors
-/// The operation's own error, or the refusal as one of its kind.
+/// The operation's own error, or the rejection as one of its kind.
 #[doc(hidden)]
 #[inline]
-pub fn carry<T, E: Carries>(answer: Result<T, Error<E>>) -> Result<T, E> {
+pub fn carry<T, E: CarriesRejection>(answer: Result<T, Error<E>>) -> Result<T, E> {
     answer.map_err(|error| match error {
-        Error::Rejected(rejection) => E::refused(rejection),
+        Error::Rejected(rejection) => E::rejected(rejection),
         Error::Inner(error) => error,
     })
 }

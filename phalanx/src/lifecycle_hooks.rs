@@ -1,7 +1,7 @@
 //! A module under a runtime: its calls are drained, its fleet is left, its store's health is a detail of readiness.
 
 use phalanx_core::drain::Gate;
-use phalanx_core::event::What;
+use phalanx_core::event::EventKind;
 use phalanx_lifecycle::{Leaving, Module};
 
 use crate::module::ResilienceModule;
@@ -11,8 +11,8 @@ impl Module for ResilienceModule {
         Self::attach(self, gate)
     }
 
-    fn tell(&self, what: What<'_>) {
-        self.engine.tell(what);
+    fn emit(&self, kind: EventKind<'_>) {
+        self.engine.emit(kind);
     }
 
     #[cfg(feature = "redis")]
@@ -34,7 +34,7 @@ impl Module for ResilienceModule {
 
     #[cfg(feature = "redis")]
     fn store_mode(&self) -> Option<&'static str> {
-        use crate::StoreMode;
+        use crate::store::StoreMode;
 
         Some(match Self::store_mode(self)? {
             StoreMode::Shared => "shared",

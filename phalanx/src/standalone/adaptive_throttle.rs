@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use phalanx_core::clock::Clock;
 use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
-use phalanx_core::rejection::{Code, Rejection};
+use phalanx_core::rejection::{Rejection, RejectionCode};
 use phalanx_core::rng::Rng;
 use phalanx_core::throttle::{Appetite, Throttle, ThrottleSpec};
 
@@ -16,7 +16,8 @@ use super::check;
 /// Sheds in proportion to what the dependency stopped accepting.
 ///
 /// ```
-/// # use phalanx::{AdaptiveThrottle, ThrottleSpec};
+/// # use phalanx::ThrottleSpec;
+/// # use phalanx::standalone::AdaptiveThrottle;
 /// let throttle = AdaptiveThrottle::new(&ThrottleSpec::default())?;
 /// throttle.enter()?.accepted();
 /// assert_eq!(throttle.shedding(), 0.0);
@@ -56,10 +57,14 @@ impl AdaptiveThrottle {
     ///
     /// # Errors
     /// `adaptive_throttle`.
-    pub fn enter(&self) -> Result<Sent<'_>, Rejection> {
+    pub fn enter(&self) -> Result<ThrottlePermit<'_>, Rejection> {
         let Shared { clock, rng, spec, throttle } = &*self.0;
         let admitted = throttle.lock().admit(clock.now(), spec, rng.unit());
-        if admitted { Ok(Sent { shared: &self.0, told: false }) } else { Err(Rejection::new(Code::AdaptiveThrottle)) }
+        if admitted {
+            Ok(ThrottlePermit { shared: &self.0, told: false })
+        } else {
+            Err(Rejection::new(RejectionCode::AdaptiveThrottle))
+        }
     }
 
     /// The probability with which the next call is shed.
@@ -71,23 +76,23 @@ impl AdaptiveThrottle {
 /// A call that was let through.
 #[derive(Debug)]
 #[must_use = "dropping it says that nothing became of the call"]
-pub struct Sent<'a> {
+pub struct ThrottlePermit<'a> {
     shared: &'a Shared,
     told: bool,
 }
 
-impl Sent<'_> {
+impl ThrottlePermit<'_> {
     /// The dependency answered, be it with a "no".
     pub fn accepted(self) {
-        self.tell(Appetite::Accepted);
+        self.emit(Appetite::Accepted);
     }
 
-    /// It failed, or refused for load.
+    /// It failed, or rejected for load.
     pub fn declined(self) {
-        self.tell(Appetite::Declined);
+        self.emit(Appetite::Declined);
     }
 
-    fn tell(mut self, appetite: Appetite) {
+    fn emit(mut self, appetite: Appetite) {
         self.told = true;
         self.record(appetite);
     }
@@ -97,7 +102,7 @@ impl Sent<'_> {
     }
 }
 
-impl Drop for Sent<'_> {
+impl Drop for ThrottlePermit<'_> {
     fn drop(&mut self) {
         if !self.told {
             self.record(Appetite::Unknown);
@@ -113,10 +118,10 @@ mod tests {
     fn a_dependency_that_declines_is_spared_and_one_that_accepts_is_not() {
         let spec = ThrottleSpec::default();
         let throttle = AdaptiveThrottle::seeded(&spec, Clock::manual(), Rng::seeded(1)).unwrap();
-        let sent = (0..200).filter_map(|_| throttle.enter().ok()).map(Sent::declined).count();
+        let sent = (0..200).filter_map(|_| throttle.enter().ok()).map(ThrottlePermit::declined).count();
         assert!((10..60).contains(&sent) && throttle.shedding() > 0.9, "{sent} sent");
         let fresh = AdaptiveThrottle::seeded(&spec, Clock::manual(), Rng::seeded(1)).unwrap();
-        assert_eq!((0..200).filter_map(|_| fresh.enter().ok()).map(Sent::accepted).count(), 200);
+        assert_eq!((0..200).filter_map(|_| fresh.enter().ok()).map(ThrottlePermit::accepted).count(), 200);
     }
 
     #[test]
