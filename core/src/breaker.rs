@@ -23,14 +23,17 @@
 //! * a clock that steps back (a server's can) prolongs a break by at most one more; see `anchor`.
 
 mod anchor;
+mod fast_path;
 mod ramp;
 mod spec;
-mod words;
+mod successes;
+mod types;
 
 use std::time::Duration;
 
+pub use self::fast_path::{FastAnswer, FastPath, Recorded, Successes};
 pub use self::spec::{BreakerSpec, CountBy, LatencyTrip, RampSpec};
-pub use self::words::{Admission, BreakerView, Override, Phase, Sample, Seen, Ticket, Transition};
+pub use self::types::{Admission, BreakerView, Override, Phase, Sample, Seen, Ticket, Transition};
 use crate::clock::Time;
 use crate::estimate::ring::Ring;
 use crate::kind::Outcome;

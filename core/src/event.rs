@@ -70,9 +70,9 @@ pub enum EventKind<'a> {
     /// A copy of an attempt that takes long was sent.
     Hedge {
         /// Which copy of this attempt, from 1.
-        copy: u32,
+        hedge: u32,
         /// How long the attempt, or the copy before, had run.
-        after: Duration,
+        delay: Duration,
     },
     /// A copy that would have been sent was not: the budget is used up.
     HedgeBudgetExhausted,

@@ -20,6 +20,8 @@
 pub mod breaker;
 pub mod budget;
 pub mod bulkhead;
+#[doc(hidden)] // shared with the stores
+pub mod cache_line;
 pub mod call;
 pub mod classify;
 pub mod clock;

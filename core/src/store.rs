@@ -24,7 +24,7 @@ use crate::key::StateKey;
 pub use crate::rate_limit::Level;
 use crate::rate_limit::{RateLimitSpec, Take};
 use crate::rejection::Source;
-use crate::table::Worth;
+use crate::table::Retention;
 
 /// All three, and the clock they are asked with.
 pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + Clone {
@@ -170,7 +170,7 @@ pub trait BreakerStore: Send + Sync + 'static {
     fn observe_quantile(&self, breaker: &Self::Breaker, now: Time, value: Option<Duration>) -> Option<Transition>;
 
     /// What would be lost if this process forgot the circuit. Nothing, for a store that keeps it elsewhere.
-    fn worth(&self, breaker: &Self::Breaker) -> Worth;
+    fn retention(&self, breaker: &Self::Breaker) -> Retention;
 
     /// Puts an operator's word above the phase, or takes it away.
     ///

@@ -16,19 +16,19 @@ use crate::key::{BorrowedKey, StateKey};
 
 /// What would be lost with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Worth {
+pub enum Retention {
     /// Nothing: it is as good as new.
-    Nothing,
+    Disposable,
     /// Something that will be learned again.
-    Something,
+    Relearnable,
     /// It must not be forgotten.
-    Everything,
+    Pinned,
 }
 
 /// State that can be put into a [`Table`].
 pub trait Entry {
     /// What would be lost with it.
-    fn worth(&self) -> Worth;
+    fn retention(&self) -> Retention;
 }
 
 /// The table.
@@ -142,20 +142,20 @@ fn victim<V: Entry>(shard: &Shard<V>) -> Option<StateKey> {
     let free = shard.iter().filter(|(_, place)| Arc::strong_count(&place.value) == 1);
     let ranked = free.map(|(key, place)| {
         let seen = place.seen.swap(false, Ordering::Relaxed);
-        ((place.value.worth(), seen), key)
+        ((place.value.retention(), seen), key)
     });
     let (rank, key) = ranked.min_by_key(|(rank, _)| *rank)?;
-    (rank.0 < Worth::Everything).then(|| key.clone())
+    (rank.0 < Retention::Pinned).then(|| key.clone())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct State(Worth);
+    struct State(Retention);
 
     impl Entry for State {
-        fn worth(&self) -> Worth {
+        fn retention(&self) -> Retention {
             self.0
         }
     }
@@ -164,15 +164,15 @@ mod tests {
         StateKey::new("p", route)
     }
 
-    fn put(table: &Table<State>, route: &str, worth: Worth) -> Option<Arc<State>> {
-        table.find_or_make(&key(route), || State(worth))
+    fn put(table: &Table<State>, route: &str, retention: Retention) -> Option<Arc<State>> {
+        table.find_or_make(&key(route), || State(retention))
     }
 
     #[test]
     fn it_never_holds_more_than_its_capacity() {
         let table = Table::new(1_000);
         for i in 0..5_000 {
-            put(&table, &i.to_string(), Worth::Something);
+            put(&table, &i.to_string(), Retention::Relearnable);
         }
         assert!(table.len() <= 1_000);
     }
@@ -180,27 +180,27 @@ mod tests {
     #[test]
     fn an_open_circuit_or_a_key_in_use_never_goes_for_an_idle_one() {
         let table = Table::new(3);
-        put(&table, "open", Worth::Everything);
-        let _in_use = put(&table, "used", Worth::Nothing);
-        put(&table, "idle", Worth::Something);
-        put(&table, "new", Worth::Everything);
+        put(&table, "open", Retention::Pinned);
+        let _in_use = put(&table, "used", Retention::Disposable);
+        put(&table, "idle", Retention::Relearnable);
+        put(&table, "new", Retention::Pinned);
         assert!(table.get(&key("open")).is_some() && table.get(&key("used")).is_some());
         assert!(table.get(&key("idle")).is_none());
-        assert!(put(&table, "late", Worth::Nothing).is_none(), "nobody can go");
+        assert!(put(&table, "late", Retention::Disposable).is_none(), "nobody can go");
         assert_eq!(table.len(), 3);
     }
 
     #[test]
     fn who_loses_nothing_goes_first_then_who_was_not_seen() {
         let table = Table::new(3);
-        put(&table, "a", Worth::Something);
-        put(&table, "b", Worth::Something);
-        put(&table, "fresh", Worth::Nothing);
-        put(&table, "c", Worth::Something);
+        put(&table, "a", Retention::Relearnable);
+        put(&table, "b", Retention::Relearnable);
+        put(&table, "fresh", Retention::Disposable);
+        put(&table, "c", Retention::Relearnable);
         assert!(table.get(&key("fresh")).is_none());
         table.get(&key("a"));
         table.get(&key("c"));
-        put(&table, "d", Worth::Something);
+        put(&table, "d", Retention::Relearnable);
         assert!(table.get(&key("b")).is_none(), "a and c were seen since");
     }
 }

@@ -19,7 +19,7 @@ use phalanx_core::policy::{OnDegraded, Policy};
 use phalanx_core::rate_limit::{Level, RateLimitSpec};
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
-use phalanx_core::table::Worth;
+use phalanx_core::table::Retention;
 use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
 
 #[derive(Clone)]
@@ -83,8 +83,8 @@ impl BreakerStore for Twin {
         self.0.record(breaker, now, ticket, sample)
     }
 
-    fn worth(&self, breaker: &BreakerCell) -> Worth {
-        self.0.worth(breaker)
+    fn retention(&self, breaker: &BreakerCell) -> Retention {
+        self.0.retention(breaker)
     }
 
     fn observe_quantile(&self, breaker: &BreakerCell, now: Time, value: Option<Duration>) -> Option<Transition> {

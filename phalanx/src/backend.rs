@@ -12,7 +12,7 @@ use phalanx_core::rejection::Source;
 use phalanx_core::store::{
     AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
 };
-use phalanx_core::table::Worth;
+use phalanx_core::table::Retention;
 use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
 #[cfg(feature = "redis")]
 use phalanx_store_redis::{Bucket, Circuit, Digest, RedisStore};
@@ -170,8 +170,8 @@ impl BreakerStore for Backend {
         dispatch!(breaker: AnyBreaker, local => self.memory.observe_quantile(breaker, now, value), shared => breaker.observe_quantile(now, value))
     }
 
-    fn worth(&self, breaker: &AnyBreaker) -> Worth {
-        dispatch!(breaker: AnyBreaker, local => self.memory.worth(breaker), shared => phalanx_core::table::Entry::worth(&**breaker))
+    fn retention(&self, breaker: &AnyBreaker) -> Retention {
+        dispatch!(breaker: AnyBreaker, local => self.memory.retention(breaker), shared => phalanx_core::table::Entry::retention(&**breaker))
     }
 
     async fn force(&self, breaker: &AnyBreaker, overridden: Option<Override>) {

@@ -1,6 +1,6 @@
 //! A circuit that threads share without queueing.
 //!
-//! The machine stands behind a lock, but in its two common states nobody needs it: the [`Front`] answers.
+//! The machine stands behind a lock, but in its two common states nobody needs it: the [`FastPath`] answers.
 //!
 //! Bad news, probes, ramps and operators' words take the lock, tell the machine first what the stripes hold, and
 //! publish its new state. For one thread the answers are exactly the bare machine's (a property test says so).
@@ -14,18 +14,18 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::AdmitReply;
-use phalanx_core::table::{Entry, Worth};
+use phalanx_core::table::{Entry, Retention};
 
-use crate::front::{Counted, Front, Shown, Successes};
-use crate::line::Line;
+use phalanx_core::breaker::{FastAnswer, FastPath, Recorded, Successes};
+use phalanx_core::cache_line::CacheLine;
 
 /// One key's circuit.
 #[derive(Debug)]
 pub struct BreakerCell {
-    front: Front,
+    front: FastPath,
     clock: Clock,
     rng: Rng,
-    machine: Line<Mutex<Machine>>,
+    machine: CacheLine<Mutex<Machine>>,
 }
 
 #[derive(Debug)]
@@ -43,8 +43,8 @@ impl BreakerCell {
 
     /// A circuit that goes on where a machine stands.
     pub fn over(clock: Clock, spec: &BreakerSpec, rng: Rng, breaker: Breaker) -> Self {
-        let machine = Line(Mutex::new(Machine { breaker, spec: spec.clone() }));
-        let cell = Self { front: Front::new(spec), clock, rng, machine };
+        let machine = CacheLine(Mutex::new(Machine { breaker, spec: spec.clone() }));
+        let cell = Self { front: FastPath::new(spec), clock, rng, machine };
         cell.publish(&cell.machine.0.lock().breaker);
         cell
     }
@@ -73,12 +73,12 @@ impl BreakerCell {
     #[inline]
     pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
         match self.front.record(now, ticket, sample) {
-            Counted::Here => None,
-            Counted::HandedOver(successes) => {
+            Recorded::Here => None,
+            Recorded::HandedOver(successes) => {
                 self.hand_over(successes, now);
                 None
             }
-            Counted::NotHere => self.record_by_machine(now, ticket, sample),
+            Recorded::NotHere => self.record_by_machine(now, ticket, sample),
         }
     }
 
@@ -164,9 +164,9 @@ impl BreakerCell {
 
     fn publish(&self, breaker: &Breaker) {
         let shown = match breaker.phase() {
-            Phase::Closed if breaker.admits_all() => Shown::Closed,
-            Phase::Open if breaker.overridden().is_none() => Shown::Open(breaker.until()),
-            _ => Shown::Ask,
+            Phase::Closed if breaker.admits_all() => FastAnswer::Closed,
+            Phase::Open if breaker.overridden().is_none() => FastAnswer::Open(breaker.until()),
+            _ => FastAnswer::Ask,
         };
         self.front.show(breaker.epoch(), shown);
     }
@@ -179,7 +179,7 @@ fn not_before(now: Time, machine: &Machine) -> Time {
 }
 
 impl Entry for BreakerCell {
-    fn worth(&self) -> Worth {
+    fn retention(&self) -> Retention {
         self.with_machine(self.clock.now(), |machine, now| {
             let breaker = &mut machine.breaker;
             // A break that is long over is worth no more than what a closed circuit has learned: only a call ends it,
@@ -187,11 +187,11 @@ impl Entry for BreakerCell {
             let probed = breaker.inspect(now).probes > 0;
             let rejecting = breaker.phase() == Phase::Open && now < breaker.until();
             if rejecting || probed || breaker.overridden().is_some() {
-                Worth::Everything
+                Retention::Pinned
             } else if breaker.is_fresh(now) {
-                Worth::Nothing
+                Retention::Disposable
             } else {
-                Worth::Something
+                Retention::Relearnable
             }
         })
     }

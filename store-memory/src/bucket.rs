@@ -18,9 +18,9 @@ use phalanx_core::rate_limit::{Level, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Grant};
 use phalanx_core::sync::{AtomicU64, Mutex, Ordering};
-use phalanx_core::table::{Entry, Worth};
+use phalanx_core::table::{Entry, Retention};
 
-use crate::line::Line;
+use phalanx_core::cache_line::CacheLine;
 
 /// Stands in the word while the shape changes.
 const FROZEN: u64 = u64::MAX;
@@ -37,7 +37,7 @@ const HORIZON: u64 = 1 << (CHANGE_SHIFT - 1);
 pub struct BucketCell {
     clock: Clock,
     /// On a cache line of its own: threads on one key hand that line to each other, and should hand over only one.
-    word: Line<AtomicU64>,
+    word: CacheLine<AtomicU64>,
     /// How often the numbers below changed; the word carries the lower bits of it.
     changes: AtomicU64,
     base: AtomicU64,
@@ -81,7 +81,7 @@ impl BucketCell {
     pub fn new(clock: Clock, spec: &RateLimitSpec) -> Self {
         let rate = Rate::of(spec);
         Self {
-            word: Line(AtomicU64::new(0)),
+            word: CacheLine(AtomicU64::new(0)),
             changes: AtomicU64::new(0),
             base: AtomicU64::new(clock.now().as_micros()),
             gain: AtomicU64::new(rate.gain),
@@ -246,9 +246,9 @@ impl BucketCell {
 }
 
 impl Entry for BucketCell {
-    fn worth(&self) -> Worth {
+    fn retention(&self) -> Retention {
         let (word, _, clock) = self.look(self.clock.now());
-        if word & UNITS <= clock { Worth::Nothing } else { Worth::Something }
+        if word & UNITS <= clock { Retention::Disposable } else { Retention::Relearnable }
     }
 }
 

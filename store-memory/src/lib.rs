@@ -13,10 +13,7 @@
 
 mod breaker;
 mod bucket;
-mod front;
-mod line;
 mod locks;
-mod stripes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,11 +28,11 @@ use phalanx_core::rng::Rng;
 use phalanx_core::store::{
     AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
 };
-use phalanx_core::table::{Entry, Table, Worth};
+use phalanx_core::table::{Entry, Retention, Table};
 
 pub use self::breaker::BreakerCell;
 pub use self::bucket::BucketCell;
-pub use self::front::{Counted, Front, Shown, Successes};
+
 pub use self::locks::MemoryLocks;
 
 /// Keys a store holds of each kind unless told otherwise.
@@ -62,8 +59,8 @@ pub struct DigestCell {
 }
 
 impl Entry for DigestCell {
-    fn worth(&self) -> Worth {
-        if self.digest.count(self.clock.now()) == 0 { Worth::Nothing } else { Worth::Something }
+    fn retention(&self) -> Retention {
+        if self.digest.count(self.clock.now()) == 0 { Retention::Disposable } else { Retention::Relearnable }
     }
 }
 
@@ -159,8 +156,8 @@ impl BreakerStore for MemoryStore {
         breaker.record(now, ticket, sample)
     }
 
-    fn worth(&self, breaker: &BreakerCell) -> Worth {
-        breaker.worth()
+    fn retention(&self, breaker: &BreakerCell) -> Retention {
+        breaker.retention()
     }
 
     fn observe_quantile(&self, breaker: &BreakerCell, now: Time, value: Option<Duration>) -> Option<Transition> {

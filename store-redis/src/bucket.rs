@@ -19,7 +19,7 @@ use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::{Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Grant, Level};
-use phalanx_core::table::{Entry, Worth};
+use phalanx_core::table::{Entry, Retention};
 use phalanx_lua as lua;
 use phalanx_store_memory::BucketCell;
 
@@ -79,10 +79,10 @@ struct Refund {
 
 impl Entry for Bucket {
     /// Redis keeps it; only what is on its way would be lost.
-    fn worth(&self) -> Worth {
+    fn retention(&self) -> Retention {
         let state = self.0.state.lock();
         let idle = state.batches.is_empty() && state.refunds.is_empty() && state.told.is_none();
-        if idle && state.twin.is_none() { Worth::Nothing } else { Worth::Something }
+        if idle && state.twin.is_none() { Retention::Disposable } else { Retention::Relearnable }
     }
 }
 

@@ -24,12 +24,13 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use phalanx_core::breaker::{Admission, BreakerSpec, Override, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{FastPath, Recorded};
 use phalanx_core::clock::Time;
 use phalanx_core::key::StateKey;
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::AdmitReply;
-use phalanx_core::table::{Entry, Worth};
-use phalanx_store_memory::{BreakerCell, Counted, Front};
+use phalanx_core::table::{Entry, Retention};
+use phalanx_store_memory::BreakerCell;
 
 pub(crate) use self::learning::Word;
 use self::owed::{Owed, Run, Settled};
@@ -51,7 +52,7 @@ pub(crate) struct Shared {
     place: Key,
     /// Its name and this replica's: what messages are signed with.
     signed: String,
-    front: Front,
+    front: FastPath,
     /// Whether anybody has asked since Redis was last asked how it stands.
     used: AtomicBool,
     queued: AtomicBool,
@@ -100,12 +101,12 @@ pub(crate) type Given = (AdmitReply, Option<Transition>);
 
 impl Entry for Circuit {
     /// Redis keeps it; only what is on its way would be lost, and what a twin holds.
-    fn worth(&self) -> Worth {
+    fn retention(&self) -> Retention {
         let inner = self.0.inner.lock();
         if inner.twin.is_some() || inner.held_open.is_some() || inner.owed.word.is_some() {
-            return Worth::Everything;
+            return Retention::Pinned;
         }
-        if inner.owed.is_nothing() && inner.flying == 0 { Worth::Nothing } else { Worth::Something }
+        if inner.owed.is_nothing() && inner.flying == 0 { Retention::Disposable } else { Retention::Relearnable }
     }
 }
 
@@ -126,7 +127,7 @@ impl Circuit {
             signed: format!("{}@{}", place.id, fleet.owner),
             place,
             key: key.clone(),
-            front: Front::new(spec),
+            front: FastPath::new(spec),
             used: AtomicBool::new(false),
             queued: AtomicBool::new(false),
             inner: Mutex::new(inner),
@@ -186,13 +187,13 @@ impl Circuit {
     #[inline]
     pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
         match self.0.front.record(now, ticket, sample) {
-            Counted::Here => None,
-            Counted::HandedOver(successes) => {
+            Recorded::Here => None,
+            Recorded::HandedOver(successes) => {
                 let mut inner = self.0.inner.lock();
                 self.0.note_successes(&mut inner, successes);
                 None
             }
-            Counted::NotHere => self.0.record_elsewhere(now, ticket, sample),
+            Recorded::NotHere => self.0.record_elsewhere(now, ticket, sample),
         }
     }
 

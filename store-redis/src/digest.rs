@@ -22,7 +22,7 @@ use phalanx_core::clock::Time;
 use phalanx_core::estimate::bins::{BINS, Bins};
 use phalanx_core::estimate::digest::{Digest as Sketch, SLICES, slice_micros};
 use phalanx_core::key::StateKey;
-use phalanx_core::table::{Entry, Worth};
+use phalanx_core::table::{Entry, Retention};
 use phalanx_lua as lua;
 use redis::Value;
 
@@ -71,8 +71,8 @@ struct Fetched {
 
 impl Entry for Digest {
     /// Redis keeps it, and it is learned again within a window.
-    fn worth(&self) -> Worth {
-        if self.0.own.count(self.0.fleet.clock.now()) == 0 { Worth::Nothing } else { Worth::Something }
+    fn retention(&self) -> Retention {
+        if self.0.own.count(self.0.fleet.clock.now()) == 0 { Retention::Disposable } else { Retention::Relearnable }
     }
 }
 

@@ -16,7 +16,7 @@ use phalanx_core::rng::Rng;
 use phalanx_core::store::{
     AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
 };
-use phalanx_core::table::{Table, Worth};
+use phalanx_core::table::{Retention, Table};
 use phalanx_store_memory::DEFAULT_CAPACITY;
 use tokio::sync::Notify;
 
@@ -324,8 +324,8 @@ impl BreakerStore for RedisStore {
     }
 
     /// Redis keeps circuits; what this process would lose is a twin's.
-    fn worth(&self, circuit: &Circuit) -> Worth {
-        phalanx_core::table::Entry::worth(circuit)
+    fn retention(&self, circuit: &Circuit) -> Retention {
+        phalanx_core::table::Entry::retention(circuit)
     }
 
     async fn force(&self, circuit: &Circuit, overridden: Option<Override>) {

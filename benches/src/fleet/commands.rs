@@ -30,14 +30,14 @@ pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(vec![one.row(CASES[0]).bar(Bar::AtMost(5.0)), eight.row(CASES[1])])
 }
 
-struct Counted {
+struct Recorded {
     calls: u64,
     commands: u64,
     scripts: u64,
     took: Duration,
 }
 
-impl Counted {
+impl Recorded {
     fn row(&self, case: &str) -> Row {
         let per_1000 = |count: u64| count as f64 * 1_000.0 / self.calls as f64;
         Row::value(case, per_1000(self.commands), "commands")
@@ -46,7 +46,7 @@ impl Counted {
     }
 }
 
-fn with_routes(runtime: &Runtime, routes: usize) -> Result<Counted, Box<dyn Error>> {
+fn with_routes(runtime: &Runtime, routes: usize) -> Result<Recorded, Box<dyn Error>> {
     let server = Server::start()?;
     let module = policies::module(&server, "commands", policies::guarded())?;
     let route = |number: usize| module.pipeline(NAME, &format!("route-{number}")).map(Through);
@@ -60,7 +60,7 @@ fn with_routes(runtime: &Runtime, routes: usize) -> Result<Counted, Box<dyn Erro
         let (after, took) = (Asked::of(&client)?, start.elapsed());
         // The INFO that looked before is counted by the one that looks after.
         let commands = after.commands.saturating_sub(before.commands + 1);
-        Ok::<_, String>(Counted { calls, commands, scripts: after.scripts - before.scripts, took })
+        Ok::<_, String>(Recorded { calls, commands, scripts: after.scripts - before.scripts, took })
     });
     let counted = runtime.block_on(counted)??;
     drop(module);

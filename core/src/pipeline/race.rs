@@ -200,7 +200,7 @@ impl<'p, 'a, S: Store, Fut> Race<'p, 'a, S, Fut> {
         self.next = None;
         let Some(mut hold) = ride.admits_copy(&self.spec) else { return };
         self.sent += 1;
-        ride.emit(EventKind::Hedge { copy: self.sent, after: self.delay });
+        ride.emit(EventKind::Hedge { hedge: self.sent, delay: self.delay });
         hold.trace = ride.trace.begin_copy(ride.attempts, ride.stages.timeout, self.sent);
         let running = Box::pin(ride.inside_of(&hold.trace, operation));
         let ends = ride.stages.timeout.and_then(|limit| now.checked_add(limit));

@@ -40,7 +40,7 @@ pub(super) enum Step {
     /// Rejected; [`Ride::rejection`] says why.
     Stop,
     /// Somebody has to be asked and waited for: a store, or a queue.
-    AcquireRequest,
+    AskStore,
 }
 
 impl Step {

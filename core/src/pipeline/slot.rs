@@ -9,7 +9,7 @@ use super::stages::{Circuit, Kept, Stages};
 use crate::event::Observers;
 use crate::key::StateKey;
 use crate::store::Store;
-use crate::table::{Entry, Worth};
+use crate::table::{Entry, Retention};
 
 /// One policy on one route, over all its versions.
 pub(crate) struct Slot<S: Store> {
@@ -39,11 +39,11 @@ impl<S: Store> Slot<S> {
 
 /// What a slot knows beyond its circuit (throttle, budget) is learned again within seconds.
 impl<S: Store> Entry for Slot<S> {
-    fn worth(&self) -> Worth {
+    fn retention(&self) -> Retention {
         let stages = self.latest.load();
         match &stages.circuit {
-            Circuit::Breaker { breaker, .. } => stages.store.worth(breaker).max(Worth::Something),
-            Circuit::Throttle(_) | Circuit::None => Worth::Something,
+            Circuit::Breaker { breaker, .. } => stages.store.retention(breaker).max(Retention::Relearnable),
+            Circuit::Throttle(_) | Circuit::None => Retention::Relearnable,
         }
     }
 }

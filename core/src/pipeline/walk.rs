@@ -58,7 +58,7 @@ where
             //   earlier ones get back, because dropping the ride gives it back.
             if let Some(limit) = &stages.rate_limit {
                 let mut step = ride.takes_now(limit);
-                if step == Step::AcquireRequest {
+                if step == Step::AskStore {
                     let ask = ride.ask(limit);
                     let within = ride.time_left();
                     let mut asking = pin!(stages.store.acquire(&limit.bucket, ride.now, ask));
@@ -85,7 +85,7 @@ where
             }
             if let Some(slots) = &stages.bulkhead {
                 let mut step = ride.enters(slots);
-                if step == Step::AcquireRequest {
+                if step == Step::AskStore {
                     let within = ride.patience();
                     let poll = |cx: &mut task::Context<'_>| {
                         let polled = poll_within(&mut timer, within, cx, |cx| ride.poll_seat(slots, cx));
@@ -111,7 +111,7 @@ where
                 let stage_before = ride.stage;
                 let admitted = {
                     let mut step = ride.passes_now();
-                    if let (Step::AcquireRequest, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
+                    if let (Step::AskStore, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
                         let within = ride.time_left();
                         let mut asking = pin!(stages.store.admit(breaker, ride.now));
                         let poll = |cx: &mut task::Context<'_>| {

@@ -26,7 +26,7 @@ use phalanx_core::policy::validate::Mistake;
 use super::de::MAX_MISTAKES;
 use super::document::MAX_POLICIES;
 use super::suggest::nearest;
-use super::tree::{Node, Shown, Table, Value};
+use super::tree::{FastAnswer, Node, Table, Value};
 use crate::origin::Origin;
 
 const COLUMNS: [&str; 6] =
@@ -62,7 +62,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         let mut row = Row { columns, record: &record, at: &at, mistakes: &mut mistakes };
         let Some((dep, policy)) = row.policy() else { continue };
         if let Some(twin) = policies.get(&dep) {
-            let reason = format!("{} has a line already: {}", Shown(&dep), twin.at);
+            let reason = format!("{} has a line already: {}", FastAnswer(&dep), twin.at);
             mistakes.push(Mistake::new("dep", reason).said_by(&at));
         } else {
             policies.insert(dep, policy);
@@ -89,7 +89,7 @@ fn columns_of(header: &StringRecord, at: &Origin) -> Result<Columns, Mistake> {
     for (index, name) in header.iter().enumerate() {
         let Some(column) = COLUMNS.into_iter().find(|column| *column == name) else {
             let meant = nearest(name, COLUMNS).map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-            return Err(wrong(format!("there is no column {}{meant}", Shown(name))));
+            return Err(wrong(format!("there is no column {}{meant}", FastAnswer(name))));
         };
         if columns.insert(column, index).is_some() {
             return Err(wrong(format!("the column {column} stands there twice")));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use phalanx_core::policy::validate::Mistake;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-use super::tree::{MAX_DEPTH, Node, Shown, Table, Value, unreadable};
+use super::tree::{FastAnswer, MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 
 /// Reads a document.
@@ -81,7 +81,7 @@ impl Tree {
     fn scalar(&mut self, text: &str, style: ScalarStyle, at: &Origin) -> Result<(), String> {
         if let Some(Open::Table(table, key @ None, _)) = self.open.last_mut() {
             if table.contains_key(text) {
-                return Err(format!("the key {} is given twice", Shown(text)));
+                return Err(format!("the key {} is given twice", FastAnswer(text)));
             }
             *key = Some((text.to_owned(), at.clone()));
             return Ok(());

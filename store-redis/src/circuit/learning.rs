@@ -1,10 +1,10 @@
 //! How a replica learns how a circuit stands, and what its front shows then.
 
+use phalanx_core::breaker::FastAnswer;
 use phalanx_core::breaker::{Phase, Seen, Transition};
 use phalanx_core::clock::Time;
 use phalanx_core::event::EventKind;
 use phalanx_core::rate_limit::MAX_BACKSTEP;
-use phalanx_store_memory::Shown;
 
 use super::view::View;
 use super::{Inner, Known, Shared};
@@ -52,14 +52,14 @@ impl Shared {
     pub(super) fn show(&self, inner: &mut Inner, now: Time) {
         inner.held_open = inner.held_open.filter(|until| now < *until);
         let Some(known) = &inner.known else {
-            return self.front.show(0, inner.held_open.map_or(Shown::Ask, Shown::Open));
+            return self.front.show(0, inner.held_open.map_or(FastAnswer::Ask, FastAnswer::Open));
         };
         let shown = match (known.view.overridden, known.view.phase) {
-            _ if self.is_away() => Shown::Ask,
-            (None, _) if inner.held_open.is_some() => Shown::Open(inner.held_open.unwrap_or(now)),
-            (None, Phase::Closed) if !known.view.ramping => Shown::Closed,
-            (None, Phase::Open) => Shown::Open(known.until),
-            _ => Shown::Ask,
+            _ if self.is_away() => FastAnswer::Ask,
+            (None, _) if inner.held_open.is_some() => FastAnswer::Open(inner.held_open.unwrap_or(now)),
+            (None, Phase::Closed) if !known.view.ramping => FastAnswer::Closed,
+            (None, Phase::Open) => FastAnswer::Open(known.until),
+            _ => FastAnswer::Ask,
         };
         self.front.show(known.view.epoch, shown);
     }

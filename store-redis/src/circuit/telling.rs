@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use phalanx_core::breaker::Override;
+use phalanx_core::breaker::Successes;
 use phalanx_core::clock::Time;
 use phalanx_core::event::EventKind;
 use phalanx_lua as lua;
-use phalanx_store_memory::Successes;
 
 use super::owed::Run;
 use super::view::{Report, forced_number, phase_number};

@@ -71,7 +71,7 @@ impl<S: Store> Ride<'_, S> {
         let ask = self.ask(limit);
         match self.stages.store.acquire_now(&limit.bucket, self.now, ask) {
             Some(grant) => self.takes(&grant),
-            None => Step::AcquireRequest,
+            None => Step::AskStore,
         }
     }
 
@@ -101,7 +101,7 @@ impl<S: Store> Ride<'_, S> {
             Circuit::Throttle(spec) => self.passes_throttle(spec),
             Circuit::Breaker { breaker, .. } => match stages.store.admit_now(breaker, self.now) {
                 Some(answer) => self.passes(&answer),
-                None => Step::AcquireRequest,
+                None => Step::AskStore,
             },
         }
     }

@@ -47,7 +47,7 @@ impl<S: Store> Ride<'_, S> {
             Ok(Entry::Waiting(place, due)) => {
                 self.seat = Seat::Waiting(place);
                 self.limit = due.until_from(self.now);
-                Step::AcquireRequest
+                Step::AskStore
             }
             Err(code) => self.is_turned_away(code),
         }

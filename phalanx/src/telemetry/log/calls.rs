@@ -22,7 +22,7 @@ impl Log {
                     key,
                     "an attempt failed and another follows",
                     attempt = attempt,
-                    delay_ms = delay,
+                    retry_delay_ms = delay,
                     kind = kind
                 );
             }
@@ -49,23 +49,23 @@ impl Log {
                     Line::RetryAbandoned,
                     key,
                     "no retry: the wait would outlive the caller",
-                    delay_ms = delay
+                    retry_delay_ms = delay
                 );
             }
-            EventKind::Hedge { copy, after } => {
-                let after = millis(after);
+            EventKind::Hedge { hedge, delay } => {
+                let delay = millis(delay);
                 sampled!(
                     self,
                     DEBUG,
                     Line::Hedge,
                     key,
-                    "a copy of a slow attempt was sent",
-                    copy = copy,
-                    after_ms = after
+                    "a hedge of a slow attempt was sent",
+                    hedge = hedge,
+                    hedge_delay_ms = delay
                 );
             }
             EventKind::HedgeBudgetExhausted => {
-                sampled!(self, DEBUG, Line::HedgeBudget, key, "no copy: the budget is used up");
+                sampled!(self, DEBUG, Line::HedgeBudget, key, "no hedge: the budget is used up");
             }
             EventKind::FallbackServed { kind } => {
                 let kind = kind.name();

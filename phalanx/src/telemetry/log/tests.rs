@@ -5,7 +5,7 @@ mod spans;
 
 use std::collections::BTreeMap;
 
-use phalanx_core::breaker::Seen as Counted;
+use phalanx_core::breaker::Seen as Recorded;
 use phalanx_core::bulkhead::LimitChange;
 use phalanx_core::decision::{Decision, Verdict};
 use phalanx_core::drain::Drained;
@@ -24,7 +24,7 @@ fn rejected(code: RejectionCode) -> Decision {
 }
 
 fn changed(from: Phase, to: Phase) -> EventKind<'static> {
-    let seen = Counted { calls: 10, failures: 6, slow: 1 };
+    let seen = Recorded { calls: 10, failures: 6, slow: 1 };
     EventKind::Transition(Transition { from, to, epoch: 2, break_for: (to == Phase::Open).then_some(SECOND), seen })
 }
 
@@ -36,7 +36,7 @@ fn tell_everything(log: &Log) {
     tell(EventKind::AttemptTimeout { attempt: 1, limit: SECOND });
     tell(EventKind::RetryBudgetExhausted);
     tell(EventKind::RetryAbandoned { delay: SECOND });
-    tell(EventKind::Hedge { copy: 1, after: SECOND });
+    tell(EventKind::Hedge { hedge: 1, delay: SECOND });
     tell(EventKind::HedgeBudgetExhausted);
     tell(EventKind::FallbackServed { kind: Kind::Timeout });
     tell(EventKind::LimitLowered(LimitChange { from: 9, to: 6 }));
@@ -156,7 +156,7 @@ fn a_line_that_is_left_out_takes_nothing_from_what_the_application_writes_next()
     let log = Log::new(Clock::manual());
     let key = StateKey::new("p", ());
     for _ in 0..2 {
-        log.on_event(&Event { key: Some(&key), kind: EventKind::Hedge { copy: 1, after: SECOND } });
+        log.on_event(&Event { key: Some(&key), kind: EventKind::Hedge { hedge: 1, delay: SECOND } });
     }
     tracing::info!(target: "app", "not ours");
     assert_eq!([&coarse, &fine].map(|layer| layer.lines_of("hedge").len()), [0, 1]);

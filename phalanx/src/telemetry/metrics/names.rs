@@ -87,11 +87,11 @@ table! {
         "attempts that would have been repeated and were not" => "phalanx_retries_denied_total";
     TIMEOUTS: Counter "phalanx.timeouts" ["{attempt}"] (POLICY, ROUTE)
         "attempts that took longer than their timeout" => "phalanx_timeouts_total";
-    HEDGES: Counter "phalanx.hedges" ["{copy}"] (POLICY, ROUTE)
+    HEDGES: Counter "phalanx.hedges" ["{hedge}"] (POLICY, ROUTE)
         "copies of slow attempts that were sent" => "phalanx_hedges_total";
-    HEDGES_WON: Counter "phalanx.hedges.won" ["{copy}"] (POLICY, ROUTE)
+    HEDGES_WON: Counter "phalanx.hedges.won" ["{hedge}"] (POLICY, ROUTE)
         "copies whose good answer was taken" => "phalanx_hedges_won_total";
-    HEDGES_DENIED: Counter "phalanx.hedges.denied" ["{copy}"] (POLICY, ROUTE)
+    HEDGES_DENIED: Counter "phalanx.hedges.denied" ["{hedge}"] (POLICY, ROUTE)
         "copies that were not sent because the budget was used up" => "phalanx_hedges_denied_total";
     FALLBACKS: Counter "phalanx.fallbacks" ["{answer}"] (POLICY, ROUTE)
         "answers that a fallback gave" => "phalanx_fallbacks_total";

@@ -8,9 +8,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
-use phalanx_core::thread_number::thread_number;
+use crate::thread_number::thread_number;
 
-use crate::line::Line;
+use crate::cache_line::CacheLine;
 
 /// Bits of the count; above them the slice, above that the epoch, both cut to what fits.
 const COUNT_BITS: u32 = 20;
@@ -57,13 +57,13 @@ const fn tag(epoch: u64, slice: u64) -> u64 {
 
 /// The counters of one circuit.
 #[derive(Debug)]
-pub(crate) struct Stripes(Box<[Line<AtomicU64>]>);
+pub(crate) struct Stripes(Box<[CacheLine<AtomicU64>]>);
 
 impl Stripes {
     pub(crate) fn new() -> Self {
         let threads = available_parallelism().map_or(1, usize::from);
         let lines = (2 * threads).next_power_of_two().clamp(FEWEST, MOST);
-        Self((0..lines).map(|_| Line::default()).collect())
+        Self((0..lines).map(|_| CacheLine::default()).collect())
     }
 
     /// Counts one success. What the thread's word held of another slice or epoch comes back and must be told.

@@ -6,20 +6,20 @@
 //!   batch, because successes never trip a circuit;
 //! * **open**: the same load and a look at the end of the break reject.
 //!
-//! What stands behind a front (a machine, or the fleet's state in Redis) says by [`Front::show`] what the gate shows,
-//! and takes what the stripes hold by [`Front::drain`]. Slices are those of the clock that `now` comes from.
+//! What stands behind a front (a machine, or the fleet's state in Redis) says by [`FastPath::show`] what the gate shows,
+//! and takes what the stripes hold by [`FastPath::drain`]. Slices are those of the clock that `now` comes from.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use phalanx_core::breaker::{Admission, BreakerSpec, Sample, Ticket};
-use phalanx_core::clock::Time;
-use phalanx_core::estimate::ring::slice_micros;
-use phalanx_core::kind::Outcome;
-use phalanx_core::rejection::RejectionCode;
+use super::{Admission, BreakerSpec, Sample, Ticket};
+use crate::clock::Time;
+use crate::estimate::ring::slice_micros;
+use crate::kind::Outcome;
+use crate::rejection::RejectionCode;
 
-use crate::stripes::{Batch, Stripes};
+use super::successes::{Batch, Stripes};
 
 /// What the gate says; the epoch stands above these bits.
 const GATE_BITS: u32 = 2;
@@ -29,7 +29,7 @@ const OPEN: u64 = 2;
 
 /// What a front can answer by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum FastAnswer {
     /// Somebody has to be asked.
     Ask,
     /// Every call passes.
@@ -40,7 +40,7 @@ pub enum Shown {
 
 /// What became of a sample at the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum Recorded {
     /// It is counted, or counts for nothing.
     Here,
     /// It is counted; what the thread's stripe held before is handed over and must be told.
@@ -68,7 +68,7 @@ impl Successes {
 
 /// The front.
 #[derive(Debug)]
-pub struct Front {
+pub struct FastPath {
     /// The epoch and one of `ASK`, `CLOSED`, `OPEN`.
     gate: AtomicU64,
     /// When the break is over, in microseconds; meaningful while the gate says `OPEN`.
@@ -84,7 +84,7 @@ pub struct Front {
     turning: Mutex<()>,
 }
 
-impl Front {
+impl FastPath {
     /// A front that answers nothing yet.
     pub fn new(spec: &BreakerSpec) -> Self {
         let front = Self {
@@ -112,11 +112,11 @@ impl Front {
     }
 
     /// What the gate shows from now on.
-    pub fn show(&self, epoch: u64, shown: Shown) {
+    pub fn show(&self, epoch: u64, shown: FastAnswer) {
         let says = match shown {
-            Shown::Ask => ASK,
-            Shown::Closed => CLOSED,
-            Shown::Open(until) => {
+            FastAnswer::Ask => ASK,
+            FastAnswer::Closed => CLOSED,
+            FastAnswer::Open(until) => {
                 self.until.store(until.as_micros(), Ordering::Relaxed);
                 OPEN
             }
@@ -140,20 +140,20 @@ impl Front {
 
     /// Counts what became of an admitted call, if that can be done here.
     #[inline]
-    pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Counted {
+    pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Recorded {
         let slow = self.slow.load(Ordering::Relaxed);
         let quick = slow == u64::MAX || sample.latency.as_micros() < u128::from(slow);
         let closed = self.gate.load(Ordering::Acquire) == ticket.epoch << GATE_BITS | CLOSED;
         match sample.outcome {
-            Outcome::Neutral | Outcome::Cancelled if ticket.lease.is_none() => Counted::Here,
+            Outcome::Neutral | Outcome::Cancelled if ticket.lease.is_none() => Recorded::Here,
             Outcome::Success if quick && closed => {
                 let slice = self.slice_at(now);
                 match self.stripes.add(ticket.epoch, slice) {
-                    None => Counted::Here,
-                    Some(batch) => Counted::HandedOver(self.successes(batch, now)),
+                    None => Recorded::Here,
+                    Some(batch) => Recorded::HandedOver(self.successes(batch, now)),
                 }
             }
-            _ => Counted::NotHere,
+            _ => Recorded::NotHere,
         }
     }
 

@@ -3,4 +3,4 @@
 /// One cache line on every processor we know of; where lines come in pairs, the neighbour is only ever prefetched.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Line<T>(pub(crate) T);
+pub struct CacheLine<T>(pub T);
