@@ -1,4 +1,4 @@
-//! One call with terms of its own: what it costs, how its result is read, what answers in its place.
+//! One call with options: its cost, its deadline, how its result is classified, and its fallback.
 
 use std::future::{Future, poll_fn};
 use std::mem::take;
@@ -6,160 +6,121 @@ use std::panic::resume_unwind;
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::classify::{Class, Classify, by_error};
+use crate::classify::{By, ByAnswer, ByError, Class, Classifier};
 use crate::context::{Context, Criticality, scope};
 use crate::decision::{Decision, Verdict};
 use crate::error::Error;
 use crate::event::EventKind;
 use crate::fallback::{Fallback, NoFallback, Served, Value, With, WithAsync, default_kinds};
 use crate::kind::{Kind, Kinds};
-use crate::pipeline::{Pipeline, Ride, Terms, carried, walk};
+use crate::pipeline::{CallOptions, CallState, Pipeline, in_current_span, walk};
 use crate::rejection::Rejection;
 use crate::retry::nested;
 use crate::store::Store;
 
-/// Reads what a result means.
-pub trait Classifier<T, E> {
-    /// The class of this result.
-    fn class(&self, result: &Result<T, E>) -> Class;
-}
-
-impl<T, E, C: Classifier<T, E>> Classifier<T, E> for &C {
-    #[inline]
-    fn class(&self, result: &Result<T, E>) -> Class {
-        (**self).class(result)
-    }
-}
-
-/// An `Ok` is a success, an `Err` is what it says it is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ByError;
-
-impl<T, E: Classify> Classifier<T, E> for ByError {
-    #[inline]
-    fn class(&self, result: &Result<T, E>) -> Class {
-        by_error(result)
-    }
-}
-
-/// Both sides say what they are: for answers such as HTTP responses.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ByAnswer;
-
-impl<T: Classify, E: Classify> Classifier<T, E> for ByAnswer {
-    #[inline]
-    fn class(&self, result: &Result<T, E>) -> Class {
-        match result {
-            Ok(answer) => answer.classify(),
-            Err(error) => error.classify(),
-        }
-    }
-}
-
-/// A closure over the whole result.
-#[derive(Clone, Copy, Debug)]
-pub struct By<F>(F);
-
-impl<T, E, F: Fn(&Result<T, E>) -> Class> Classifier<T, E> for By<F> {
-    #[inline]
-    fn class(&self, result: &Result<T, E>) -> Class {
-        (self.0)(result)
-    }
-}
-
-/// One call, being prepared.
+/// A builder for one call.
 #[must_use = "a call does nothing until it is run"]
 pub struct Call<'a, S: Store, C = ByError, B = NoFallback> {
     target: Target<'a, S>,
-    terms: Terms,
+    options: CallOptions,
     classifier: C,
     fallback: B,
     fallback_on: Kinds,
 }
 
 enum Target<'a, S: Store> {
-    Kept(&'a Pipeline<S>),
-    Found(Pipeline<S>),
+    Borrowed(&'a Pipeline<S>),
+    Resolved(Pipeline<S>),
+    /// There is no such pipeline, which the call reports when it is run.
     Missing(Rejection),
 }
 
-impl<'a, S: Store> Call<'a, S> {
-    pub(crate) fn on(pipeline: &'a Pipeline<S>) -> Self {
-        Self::at(Target::Kept(pipeline))
+impl<S: Store> Pipeline<S> {
+    /// Returns a builder for a call with options: cost, classifier, fallback, deadline.
+    pub fn call(&self) -> Call<'_, S> {
+        Call::at(Target::Borrowed(self))
     }
+}
 
-    pub(crate) fn found(found: Result<Pipeline<S>, Rejection>) -> Self {
-        Self::at(match found {
-            Ok(pipeline) => Target::Found(pipeline),
+impl<'a, S: Store> Call<'a, S> {
+    pub(crate) fn resolved(resolved: Result<Pipeline<S>, Rejection>) -> Self {
+        Self::at(match resolved {
+            Ok(pipeline) => Target::Resolved(pipeline),
             Err(rejection) => Target::Missing(rejection),
         })
     }
 
     fn at(target: Target<'a, S>) -> Self {
-        Self { target, terms: Terms::PLAIN, classifier: ByError, fallback: NoFallback, fallback_on: default_kinds() }
+        Self {
+            target,
+            options: CallOptions::DEFAULT,
+            classifier: ByError,
+            fallback: NoFallback,
+            fallback_on: default_kinds(),
+        }
     }
 }
 
 impl<'a, S: Store, C, B> Call<'a, S, C, B> {
-    /// How many permits of the rate limit it takes. Default 1.
+    /// Sets how many permits of the rate limit the call takes. Default 1.
     pub fn cost(mut self, permits: u32) -> Self {
-        self.terms.cost = permits;
+        self.options.cost = permits;
         self
     }
 
-    /// It must be over in `budget`, whatever the policy and the task allow.
+    /// Sets a deadline `budget` from now. An earlier one, of the policy or of the task, still holds.
     pub fn within(mut self, budget: Duration) -> Self {
-        self.terms.context = self.terms.context.with_timeout(budget);
+        self.options.context = self.options.context.with_timeout(budget);
         self
     }
 
-    /// The operation can be started once only: it is neither retried nor hedged, whatever the policy says.
+    /// Starts the operation at most once: no retry and no hedge, whatever the policy configures.
     pub fn once(mut self) -> Self {
-        self.terms.once = true;
+        self.options.once = true;
         self
     }
 
-    /// How much the caller would miss the answer.
+    /// Sets the criticality: calls of a lower one are shed first. A lower one of the task still holds.
     pub fn criticality(mut self, criticality: Criticality) -> Self {
-        self.terms.context = self.terms.context.with_criticality(criticality);
+        self.options.context = self.options.context.with_criticality(criticality);
         self
     }
 
-    /// Reads results with a closure: for errors that are not yours, and for an `Ok` that is a failure.
+    /// Classifies results with a closure: for errors of other crates, and for an `Ok` that is a failure.
     pub fn classify<T, E, F>(self, classifier: F) -> Call<'a, S, By<F>, B>
     where
         F: Fn(&Result<T, E>) -> Class,
     {
-        self.read_by(By(classifier))
+        self.with_classifier(By(classifier))
     }
 
-    /// Reads answers as well as errors by what they say of themselves: for `http::Response`, `reqwest::Response` and
-    /// your own types that implement `Classify`.
+    /// Classifies answers as well as errors by their own `Classify`: for `http::Response`, `reqwest::Response` and your
+    /// own types.
     pub fn classify_answers(self) -> Call<'a, S, ByAnswer, B> {
-        self.read_by(ByAnswer)
+        self.with_classifier(ByAnswer)
     }
 
-    fn read_by<N>(self, classifier: N) -> Call<'a, S, N, B> {
+    fn with_classifier<N>(self, classifier: N) -> Call<'a, S, N, B> {
         Call {
             target: self.target,
-            terms: self.terms,
+            options: self.options,
             classifier,
             fallback: self.fallback,
             fallback_on: self.fallback_on,
         }
     }
 
-    /// Answers with this value when there is no answer.
+    /// Falls back to this value when the call fails.
     pub fn fallback_value<T: Clone>(self, value: T) -> Call<'a, S, C, Value<T>> {
         self.fallback(Value(value))
     }
 
-    /// Answers with a function of the error.
+    /// Falls back to a function of the error.
     pub fn fallback_with<T, E, F: Fn(&Error<E>) -> T>(self, answer: F) -> Call<'a, S, C, With<F>> {
         self.fallback(With(answer))
     }
 
-    /// Answers with an async function of the error.
+    /// Falls back to an async function of the error.
     pub fn fallback_async<T, E, F, Fut>(self, answer: F) -> Call<'a, S, C, WithAsync<F>>
     where
         F: Fn(&Error<E>) -> Fut,
@@ -168,18 +129,18 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         self.fallback(WithAsync(answer))
     }
 
-    /// Answers with a fallback of any kind, such as `StaleCache::at`.
+    /// Falls back to any [`Fallback`], such as `StaleCache::at`.
     pub fn fallback<N>(self, fallback: N) -> Call<'a, S, C, N> {
         Call {
             target: self.target,
-            terms: self.terms,
+            options: self.options,
             classifier: self.classifier,
             fallback,
             fallback_on: self.fallback_on,
         }
     }
 
-    /// The kinds the fallback steps in for. Default: everything that is not an answer of the dependency
+    /// Sets the kinds of failure the fallback answers. Default: everything that is not an answer of the dependency
     /// (`concurrency`, `infrastructure`, `throttled`, `timeout`, `internal`).
     pub fn fallback_on(mut self, kinds: impl Into<Kinds>) -> Self {
         self.fallback_on = kinds.into();
@@ -189,7 +150,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     /// Runs the operation.
     ///
     /// # Errors
-    /// The policy's rejection or the operation's own error, unless the fallback answered.
+    /// Returns the policy's rejection or the operation's own error, unless the fallback answers.
     pub async fn run<T, E, F, Fut>(self, operation: F) -> Result<T, Error<E>>
     where
         C: Classifier<T, E>,
@@ -201,7 +162,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         served.map(|served| served.value)
     }
 
-    /// Runs the operation; the answer says whether it is the real one.
+    /// Runs the operation and returns whether the answer came from the fallback.
     ///
     /// # Errors
     /// As [`Call::run`].
@@ -215,7 +176,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         self.serve(operation, None).await
     }
 
-    /// Runs the operation and tells beside the answer what was decided: attempts, elapsed time, stage, source.
+    /// Runs the operation and returns the decision record beside the answer: attempts, elapsed time, stage, source.
     pub async fn run_recorded<T, E, F, Fut>(mut self, operation: F) -> (Result<T, Error<E>>, Decision)
     where
         C: Classifier<T, E>,
@@ -223,14 +184,14 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        self.terms.recorded = true;
+        self.options.recorded = true;
         let mut decision = Decision::default();
         let served = self.serve(operation, Some(&mut decision)).await;
         (served.map(|served| served.value), decision)
     }
 
-    /// Runs each attempt as a task of its own: when the caller is answered (timeout) or goes away, the work goes on
-    /// in the background. The task's context and its span go with it; a panic in it is the caller's panic.
+    /// Runs each attempt as a spawned task: when the attempt times out or the caller drops the future, the work continues
+    /// in the background. The task inherits the caller's context and span; its panic resumes in the caller.
     ///
     /// # Errors
     /// As [`Call::run`].
@@ -244,12 +205,12 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         E: Send + 'static,
     {
         self.run(async || {
-            let task = tokio::spawn(carried(scope(Context::current(), operation())));
+            let task = tokio::spawn(in_current_span(scope(Context::current(), operation())));
             match task.await {
                 Ok(result) => result,
                 Err(failed) => match failed.try_into_panic() {
                     Ok(panic) => resume_unwind(panic),
-                    // Only a runtime that is shutting down cancels the task, and it will not poll us again.
+                    // Only a runtime that is shutting down cancels the task, and it will not poll this future again.
                     Err(_) => std::future::pending().await,
                 },
             }
@@ -265,38 +226,37 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         Fut: Future<Output = Result<T, E>>,
     {
         let pipeline = match &self.target {
-            Target::Kept(pipeline) => pipeline,
-            Target::Found(pipeline) => pipeline,
+            Target::Borrowed(pipeline) => pipeline,
+            Target::Resolved(pipeline) => pipeline,
             Target::Missing(rejection) => {
                 if let Some(record) = record {
                     *record = missing(rejection);
                 }
-                return self.replace(Err((*rejection).into()), Some(rejection.kind())).await;
+                return self.or_fallback(Err((*rejection).into()), Some(rejection.kind())).await;
             }
         };
         let stages = pipeline.current();
-        let end = |ride: &mut Ride<'_, S>, result: Result<T, Error<E>>| {
-            let kind = failure(ride, &result);
-            let gave_up = ride.gave_up;
-            let decision = ride.decision(result.as_ref().err().and_then(Error::rejection));
-            ride.finish(kind, &decision);
-            (result, kind, gave_up, decision, take(&mut ride.trace))
+        let end = |call: &mut CallState<'_, S>, result: Result<T, Error<E>>| {
+            let kind = call.failure_kind(&result);
+            let decision = call.decision(result.as_ref().err().and_then(Error::rejection));
+            call.report(kind, &decision);
+            (result, kind, call.gave_up(), decision, take(&mut call.trace))
         };
-        let walked = walk(stages, &self.terms, &self.classifier, operation, end).await;
+        let walked = walk(stages, &self.options, &self.classifier, operation, end).await;
         let (result, kind, gave_up, mut decision, mut trace) = walked;
 
-        // 5 answer: the fallback's word is the last, whoever rejected. It is part of the call, and so inside its span.
+        // 5 answer: the fallback answers last, whichever stage rejected. It is part of the call, and so inside its span.
         let served = {
-            let mut replacing = pin!(self.replace(result, kind));
+            let mut answering = pin!(self.or_fallback(result, kind));
             poll_fn(|cx| {
                 let _in_call = trace.enter_call();
-                replacing.as_mut().poll(cx)
+                answering.as_mut().poll(cx)
             })
             .await
         };
         if let Ok(Served { degraded: Some(degraded), .. }) = served {
             decision.degraded = Some(degraded);
-            trace.degrade();
+            trace.mark_degraded();
             let _in_call = trace.enter_call();
             pipeline.emit(EventKind::FallbackServed { kind: kind.unwrap_or(Kind::Internal) });
         }
@@ -308,13 +268,13 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         served
     }
 
-    /// The answer, or the fallback's in its place.
-    async fn replace<T, E>(&self, result: Result<T, Error<E>>, kind: Option<Kind>) -> Result<Served<T>, Error<E>>
+    /// Returns the result, or the fallback's answer in its place.
+    async fn or_fallback<T, E>(&self, result: Result<T, Error<E>>, kind: Option<Kind>) -> Result<Served<T>, Error<E>>
     where
         B: Fallback<T, E>,
     {
-        let steps_in = B::PRESENT && kind.is_some_and(|kind| self.fallback_on.contains(kind));
-        if !steps_in {
+        let falls_back = B::PRESENT && kind.is_some_and(|kind| self.fallback_on.contains(kind));
+        if !falls_back {
             return result.map(|value| {
                 if kind.is_none() {
                     self.fallback.remember(&value);
@@ -329,30 +289,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     }
 }
 
-/// The end of a call without terms of its own: observers are told, and that is all.
-#[inline(always)] // or the answer, just written in pieces, is moved as a whole, which stalls the processor
-pub(crate) fn end_plain<S: Store, T, E>(ride: &mut Ride<'_, S>, result: Result<T, Error<E>>) -> Result<T, Error<E>> {
-    let kind = failure(ride, &result);
-    if ride.is_untold() {
-        tell_end(ride, kind, result.as_ref().err().and_then(Error::rejection));
-    }
-    nested::note(kind.filter(|_| ride.gave_up));
-    result
-}
-
-#[inline(never)]
-fn tell_end<S: Store>(ride: &mut Ride<'_, S>, kind: Option<Kind>, rejection: Option<&Rejection>) {
-    let decision = ride.decision(rejection);
-    ride.finish(kind, &decision);
-}
-
-/// The kind of failure a call ended in.
-#[inline(always)]
-fn failure<S: Store, T, E>(ride: &Ride<'_, S>, result: &Result<T, Error<E>>) -> Option<Kind> {
-    let rejection = result.as_ref().err().and_then(Error::rejection);
-    rejection.map(Rejection::kind).or(ride.kind)
-}
-
+/// The decision record of a call without a pipeline.
 fn missing(rejection: &Rejection) -> Decision {
     Decision { verdict: Verdict::Rejected, reason: Some(rejection.code()), ..Decision::default() }
 }

@@ -8,8 +8,10 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
+pub use self::classifier::{By, ByAnswer, ByError, Classifier};
 use crate::kind::Kind;
 
+mod classifier;
 #[cfg(feature = "http")]
 mod http;
 #[cfg(feature = "reqwest")]

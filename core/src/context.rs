@@ -1,9 +1,8 @@
-//! What travels with a task: until when its caller waits, how much the caller would miss it, and whether it is part of a
-//! call that was let in already.
+//! The context of a task: its deadline, its criticality, and the drain gate it is inside of.
 //!
-//! A [`Context`] is bound with [`scope`] and seen by every guarded call inside, however deep. Binding only ever
-//! tightens: an inner scope can shorten the deadline and lower the criticality, never the reverse. It does not follow
-//! a `tokio::spawn` by itself; `tokio::spawn(scope(Context::current(), work))` takes it along.
+//! A [`Context`] is bound with [`scope`] and applies to every guarded call inside, however deep. Binding only tightens: an
+//! inner scope can shorten the deadline and lower the criticality, never the reverse. `tokio::spawn` does not inherit it;
+//! `tokio::spawn(scope(Context::current(), work))` does.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,12 +13,12 @@ tokio::task_local! {
     static CURRENT: Context;
 }
 
-/// How much a caller would miss the answer. Under pressure the lowest is shed first.
+/// How important the answer is to the caller. Under pressure the lowest is shed first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Criticality {
-    /// Nobody waits for it: prefetch, backfill.
+    /// No user waits for it: prefetch, backfill.
     BestEffort,
     /// The caller has a good substitute.
     Degraded,
@@ -30,48 +29,62 @@ pub enum Criticality {
     Critical,
 }
 
-/// A task's deadline and criticality, and the call it is part of.
+/// The deadline and criticality of a task, and the gate it is inside of.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx_core::context::{Context, Criticality};
+///
+/// let context = Context::EMPTY.with_timeout(Duration::from_secs(2)).with_criticality(Criticality::Degraded);
+/// assert!(context.remaining().unwrap() <= Duration::from_secs(2));
+///
+/// // Further demands only tighten it.
+/// let tightened = context.with_timeout(Duration::from_secs(9)).with_criticality(Criticality::Critical);
+/// assert_eq!(tightened, context);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     deadline: Option<Instant>,
     criticality: Option<Criticality>,
-    /// The [`Gate`](crate::drain::Gate) that let in the call this is part of; 0 outside any.
+    /// The id of the [`Gate`](crate::drain::Gate) that admitted the call this is nested in; 0 outside any.
     gate: u32,
 }
 
 impl Context {
-    /// Neither deadline nor criticality, and no part of any call.
+    /// No deadline, no criticality, outside any gate.
     pub const EMPTY: Self = Self { deadline: None, criticality: None, gate: 0 };
 
-    /// The context of the running task; empty outside any [`scope`].
+    /// Returns the context of the running task; empty outside any [`scope`].
     pub fn current() -> Self {
         CURRENT.try_with(|context| *context).unwrap_or(Self::EMPTY)
     }
 
-    /// This context, ending at `deadline` or earlier.
+    /// Sets the deadline, unless an earlier one is set already.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
         self
     }
 
-    /// This context, ending `budget` from now or earlier.
+    /// Sets a deadline `budget` from now, unless an earlier one is set already.
     #[must_use]
     pub fn with_timeout(self, budget: Duration) -> Self {
         match Instant::now().checked_add(budget) {
             Some(deadline) => self.with_deadline(deadline),
-            None => self, // further away than the clock can count is no deadline
+            None => self, // beyond the range of the clock
         }
     }
 
-    /// This context with this criticality, or the lower one if it has one already.
+    /// Sets the criticality, unless a lower one is set already.
     #[must_use]
     pub fn with_criticality(mut self, criticality: Criticality) -> Self {
         self.criticality = Some(self.criticality.map_or(criticality, |own| own.min(criticality)));
         self
     }
 
-    /// Both contexts' demands: the earlier deadline, the lower criticality.
+    /// Combines two contexts: the earlier deadline, the lower criticality.
     #[must_use]
     pub fn tightened_by(self, other: Self) -> Self {
         let mut both = self;
@@ -87,41 +100,58 @@ impl Context {
         both
     }
 
-    /// This context as part of a call that this gate let in.
+    /// Returns this context as nested in a call that this gate admitted.
     pub(crate) const fn inside(mut self, gate: u32) -> Self {
         self.gate = gate;
         self
     }
 
-    /// Whether it is part of a call that this gate let in.
+    /// Whether it is nested in a call that this gate admitted.
     #[inline]
     pub(crate) const fn is_inside(&self, gate: u32) -> bool {
         self.gate == gate
     }
 
-    /// When the caller stops waiting.
+    /// Returns the deadline.
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// How long the caller still waits; zero once it is over.
+    /// Returns the time left until the deadline; zero once it has passed.
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// How much the caller would miss it; `Normal` unless somebody said otherwise.
+    /// Returns the criticality. Default `Normal`.
     pub fn criticality(&self) -> Criticality {
         self.criticality.unwrap_or_default()
     }
 }
 
-/// Runs `work` under `context`, tightened by whatever is bound already.
+/// Runs `work` under `context`, tightened by the context that is bound already.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx_core::context::{Context, scope};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let context = Context::EMPTY.with_timeout(Duration::from_secs(2));
+/// scope(context, async {
+///     // Every guarded call in here has at most two seconds.
+///     assert_eq!(Context::current(), context);
+/// })
+/// .await;
+/// assert_eq!(Context::current(), Context::EMPTY);
+/// # });
+/// ```
 pub async fn scope<F: Future>(context: Context, work: F) -> F::Output {
     let both = Context::current().tightened_by(context);
     CURRENT.scope(both, work).await
 }
 
-/// Runs one poll under a context that is tightened already.
+/// Runs one poll under `context`, in place of the one that is bound.
 pub(crate) fn bind<T>(context: Context, poll: impl FnOnce() -> T) -> T {
     CURRENT.sync_scope(context, poll)
 }
@@ -164,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_spawned_task_has_the_context_only_if_it_is_taken_along() {
+    async fn a_spawned_task_has_the_context_only_if_it_is_scoped() {
         let context = Context::EMPTY.with_criticality(Criticality::Degraded);
         scope(context, async {
             let bare = tokio::spawn(async { Context::current() }).await.unwrap();
@@ -176,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_beyond_the_end_of_time_is_no_deadline() {
+    fn a_deadline_beyond_the_range_of_the_clock_is_no_deadline() {
         assert_eq!(Context::EMPTY.with_timeout(Duration::MAX), Context::EMPTY);
     }
 }

@@ -1,5 +1,5 @@
-//! The decision record: what was decided about a call, by whom and on what. Headers, spans, log lines and tests all
-//! read this one record.
+//! The decision record: what was decided about a call, by which stage and on which state. Headers, spans, log lines and
+//! tests all read this one record.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::fallback::Degraded;
 use crate::policy::Stage;
 use crate::rejection::{RejectionCode, Source};
 
-/// Whether the operation was let through.
+/// Whether the operation was admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -23,31 +23,32 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Decision {
-    /// Whether the operation was let through.
+    /// Whether the operation was admitted.
     pub verdict: Verdict,
-    /// The stage that rejected or cut off, if one did.
+    /// The stage that rejected the call or cut off its last attempt, if one did.
     pub stage: Option<Stage>,
-    /// Its reason.
+    /// The code of that rejection.
     pub reason: Option<RejectionCode>,
-    /// Whose state it was decided on: the rejecting stage's, else the furthest from the fleet's truth that was asked.
+    /// Where the state it was decided on came from: that of the rejecting stage; else that of the last stage asked, or
+    /// `Degraded` if any stage decided without the shared store.
     pub source: Source,
     /// Whole permits left in the rate limit's bucket, if there is one.
     pub remaining: Option<u64>,
-    /// When it makes sense to come back.
+    /// How long the caller should wait before it tries again.
     pub retry_after: Option<Duration>,
     /// The version of the policy, from 1.
     pub policy_version: u64,
-    /// How often the operation was tried, the first time included; copies of an attempt do not count.
+    /// How many attempts were made, the first included; hedges do not count.
     pub attempts: u32,
-    /// How many copies of attempts hedging sent.
+    /// How many hedges were started.
     pub hedges: u32,
-    /// Whether the answer is a copy's.
+    /// Whether the answer came from a hedge.
     pub hedge_won: bool,
-    /// Whether it tried out a half-open circuit.
+    /// Whether the call was a probe of a half-open breaker.
     pub probe: bool,
     /// From the call to its answer.
     pub elapsed: Duration,
-    /// How much of the caller's time was left at the end, zero if it was over; none without a deadline.
+    /// The time left until the deadline at the end of the call, zero if it had passed; none without a deadline.
     pub deadline_remaining: Option<Duration>,
     /// Set when a fallback answered.
     pub degraded: Option<Degraded>,

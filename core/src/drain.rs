@@ -1,17 +1,36 @@
-//! The gate that calls come in by, so that a process can stop taking new ones and wait for those it has.
+//! The drain gate: every call enters and leaves it, so that a process can stop admitting new calls and wait for those in
+//! flight.
 //!
 //! ```text
-//!   open ── drain ──► draining ── window over, or nobody left ──► closed
-//!    │                  │  new calls: `draining`, with a retry-after     nobody comes in
-//!    └ everybody        └  calls inside others: let in                   who is left is woken and cancelled
+//!   open ──── begin ────► draining ──── window over, or none in flight ────► closed
+//!    │                      │                                                  │
+//!    └ admits every call    ├ new calls are rejected with `draining` and a     └ rejects every call; those still
+//!                           │ retry-after                                        in flight are woken and cancelled
+//!                           └ calls nested in an admitted one are admitted
 //! ```
 //!
-//! Every call is counted in and out, on the cache line of its thread (`drain/stripe.rs`), with no allocation. A call made
-//! inside another is let in while the gate drains, because the one around it needs it to finish; that it is inside
-//! travels with the task's [`Context`], also across `tokio::spawn(scope(Context::current(), …))`.
+//! A drain, from the signal to the result:
 //!
-//! What it promises: after [`Gate::begin`] no call from outside is let in; [`Gate::drain`] returns as soon as nobody is
-//! left, and otherwise when its window is over, with all that were left cancelled and counted.
+//! ```text
+//!   SIGTERM ─► lifecycle (lifecycle/src): readiness off, pre-drain delay
+//!     │
+//!     ▼  Gate::drain(window)        drain.rs                     in every stripe (drain/stripe.rs), in this order:
+//!     │    1 begin                  set the DRAINING bit ······► `Stripe::enter` rejects calls from outside
+//!     │    2 wait, at most window   all counts are zero ◄······· `Stripe::leave` of the last call notifies
+//!     │    3 close                  set the CLOSED bit ········► `Stripe::enter` rejects nested calls, too
+//!     │    4 cancel what is left    wake the stored wakers ····► the call polls `Gate::poll_cancelled` and ends with
+//!     │                                                          `draining` (pipeline/call_state/gate.rs)
+//!     │    5 wait, at most 50 ms    all counts are zero          calls that do not yield are `stuck`
+//!     ▼
+//!   Drained { in_flight, leftovers, stuck, elapsed } ─► event `Drained`, then the next lifecycle step
+//! ```
+//!
+//! Every call is counted in and out, on the stripe of its thread, without allocating. A call nested in another is admitted
+//! while the gate drains, because the outer call needs it to finish. That it is nested is part of the task's [`Context`],
+//! also across `tokio::spawn(scope(Context::current(), …))`.
+//!
+//! Guarantees: after [`Gate::begin`] no call from outside is admitted. [`Gate::drain`] returns as soon as no call is in
+//! flight, and otherwise at the end of its window, with all remaining calls cancelled and counted.
 
 mod stripe;
 
@@ -27,46 +46,63 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use self::stripe::{AWAKE, Stripe};
+use self::stripe::{NO_WAKER, Stripe};
+use crate::cache_line::CacheLine;
 use crate::context::{self, Context};
 use crate::rejection::{Rejection, RejectionCode};
 use crate::thread_number::thread_number;
 
-/// When callers are told to come back, unless the gate is told otherwise: by then a balancer has looked elsewhere.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// What cancelled calls get to unwind in.
-const UNWIND: Duration = Duration::from_millis(50);
+/// The default retry-after: by then a load balancer sends the caller to another replica.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long cancelled calls have to unwind.
+const UNWIND_TIME: Duration = Duration::from_millis(50);
 
-/// Twice as many as processors, because threads meet on a stripe by chance; more than this do not pay for their memory.
-const FEWEST: usize = 4;
-const MOST: usize = 16;
+/// There are twice as many stripes as processors, because threads share a stripe by chance; more than the maximum are not
+/// worth their memory.
+const MIN_STRIPES: usize = 4;
+const MAX_STRIPES: usize = 16;
 
-/// The gate. Cheap to clone; clones are the same gate.
+/// The gate that calls enter and leave. Cheap to clone; clones are the same gate.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx_core::drain::Gate;
+/// use phalanx_core::rejection::RejectionCode;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let gate = Gate::new(Duration::from_secs(3));
+/// assert_eq!(gate.run(async { 7 }).await, Ok(7));
+///
+/// let drained = gate.drain(Duration::from_secs(10)).await;
+/// assert_eq!((drained.in_flight, drained.leftovers), (0, 0));
+///
+/// let rejection = gate.run(async { 7 }).await.unwrap_err();
+/// assert_eq!(rejection.code(), RejectionCode::Draining);
+/// assert_eq!(rejection.retry_after(), Some(Duration::from_secs(3)));
+/// # });
+/// ```
 #[derive(Clone)]
 pub struct Gate(Arc<Shared>);
 
 struct Shared {
-    stripes: Box<[Line]>,
-    /// What marks a task as being inside.
+    stripes: Box<[CacheLine<Stripe>]>,
+    /// The mark in the context of tasks inside the gate.
     id: u32,
     retry_after: Duration,
-    /// Somebody was the last to leave a stripe while the gate drained.
+    /// Notified when a stripe becomes empty while the gate drains.
     emptied: Notify,
 }
 
-/// A stripe on cache lines of its own, so that writing it does not slow down its neighbours.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Line(Stripe);
-
-/// How a drain went.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Calls in flight when it began, those inside others included.
+    /// Calls in flight when it began, nested ones included.
     pub in_flight: u64,
-    /// Calls that were left when the window was over, and were cancelled.
+    /// Calls still in flight at the end of the window, which were cancelled.
     pub leftovers: u64,
-    /// Those of them that did not even end then: work that does not yield.
+    /// Those of them that did not end when they were cancelled: work that does not yield.
     pub stuck: u64,
     /// How long it took.
     pub elapsed: Duration,
@@ -74,86 +110,86 @@ pub struct Drained {
 
 impl Default for Gate {
     fn default() -> Self {
-        Self::new(RETRY_AFTER)
+        Self::new(DEFAULT_RETRY_AFTER)
     }
 }
 
 impl Gate {
-    /// An open gate that tells those it rejects to come back after so long. Default one second.
+    /// Returns an open gate whose rejections carry this retry-after. [`Gate::default`] uses one second.
     pub fn new(retry_after: Duration) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let threads = available_parallelism().map_or(1, usize::from);
-        let lines = (2 * threads).next_power_of_two().clamp(FEWEST, MOST);
+        let stripes = (2 * threads).next_power_of_two().clamp(MIN_STRIPES, MAX_STRIPES);
         Self(Arc::new(Shared {
-            stripes: (0..lines).map(|_| Line(Stripe::new())).collect(),
+            stripes: (0..stripes).map(|_| CacheLine(Stripe::new())).collect(),
             id: NEXT.fetch_add(1, Ordering::Relaxed).max(1),
             retry_after,
             emptied: Notify::new(),
         }))
     }
 
-    /// Runs work that is no guarded call (a request, a tick) as one: counted, marked as inside for the calls it makes,
-    /// and cancelled when it outlasts a drain.
+    /// Runs work that is not a guarded call (a request, a scheduled job) inside the gate: counted, with the calls it makes
+    /// nested in it, and cancelled at the end of a drain.
     ///
     /// # Errors
-    /// `draining`: the gate has stopped letting work in, or the work was cancelled by the end of a drain.
+    /// Returns `draining` if the gate no longer admits work, or if a drain cancelled it.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Rejection> {
         let current = Context::current();
-        let stay = self.admit(current).ok_or_else(|| self.rejection())?;
-        let held = Held { gate: self, stay };
+        let ticket = self.admit(current).ok_or_else(|| self.rejection())?;
+        let held = HeldTicket { gate: self, ticket };
         let inside = current.inside(self.id());
         let mut work = pin!(work);
         poll_fn(|cx| match context::bind(inside, || work.as_mut().poll(cx)) {
             Poll::Ready(done) => Poll::Ready(Ok(done)),
-            Poll::Pending if self.cancels(&held.stay, cx) => Poll::Ready(Err(self.rejection())),
+            Poll::Pending if self.poll_cancelled(&held.ticket, cx) => Poll::Ready(Err(self.rejection())),
             Poll::Pending => Poll::Pending,
         })
         .await
     }
 
-    /// Calls in flight, those inside others included.
+    /// Returns the calls in flight, nested ones included.
     pub fn in_flight(&self) -> u64 {
-        self.0.stripes.iter().map(|line| line.0.in_flight()).sum()
+        self.0.stripes.iter().map(|stripe| stripe.0.in_flight()).sum()
     }
 
-    /// Whether it has stopped letting new calls in.
+    /// Whether the gate has stopped admitting new calls.
     pub fn is_draining(&self) -> bool {
-        self.0.stripes.first().is_some_and(|line| line.0.is_draining())
+        self.0.stripes.first().is_some_and(|stripe| stripe.0.is_draining())
     }
 
-    /// Stops letting new calls in. Doing it again changes nothing.
+    /// Stops admitting new calls. Idempotent.
     pub fn begin(&self) {
-        self.0.stripes.iter().for_each(|line| line.0.drain());
+        self.0.stripes.iter().for_each(|stripe| stripe.0.drain());
     }
 
-    /// Stops letting new calls in, waits for those inside, for `window` at most, and then cancels them. Doing it again is
-    /// harmless: whoever waits is told the same.
+    /// Stops admitting new calls, waits at most `window` for those in flight, and cancels the rest. May be called again,
+    /// also concurrently: each caller waits for the same end.
     pub async fn drain(&self, window: Duration) -> Drained {
         let start = Instant::now();
         self.begin();
         let in_flight = self.in_flight();
-        // Further away than the clock can count is as good as a month.
+        // A window beyond the range of the clock is cut to a month.
         let until = start.checked_add(window).unwrap_or(start + Duration::from_secs(30 * 24 * 3_600));
         let mut over = timeout_at(until, self.emptied()).await.is_err();
-        self.0.stripes.iter().for_each(|line| line.0.close());
+        self.0.stripes.iter().for_each(|stripe| stripe.0.close());
         if !over {
-            // Work that its outer call left behind may have come in while we looked.
+            // A nested call may have entered between the count and `close`: its outer call spawned it and has ended.
             over = timeout_at(until, self.emptied()).await.is_err();
         }
         let leftovers = if over { self.in_flight() } else { 0 };
         if leftovers > 0 {
-            self.0.stripes.iter().for_each(|line| line.0.cancel());
-            let _ = timeout_at(Instant::now() + UNWIND, self.emptied()).await;
+            self.0.stripes.iter().for_each(|stripe| stripe.0.cancel());
+            let _ = timeout_at(Instant::now() + UNWIND_TIME, self.emptied()).await;
         }
         let stuck = if over { self.in_flight() } else { 0 };
         Drained { in_flight, leftovers, stuck, elapsed: start.elapsed() }
     }
 
-    /// Returns when nobody is inside, once the gate drains.
+    /// Waits until no call is in flight, once the gate drains.
     async fn emptied(&self) {
         loop {
             let mut emptied = pin!(self.0.emptied.notified());
-            emptied.as_mut().enable(); // before looking, so that none is missed in between
+            emptied.as_mut().enable(); // before the count, so that no notification is missed
             if self.in_flight() == 0 {
                 return;
             }
@@ -161,45 +197,45 @@ impl Gate {
         }
     }
 
-    /// Lets a call in, or not.
+    /// Admits a call made under `current`; none if it is rejected.
     #[inline]
-    pub(crate) fn admit(&self, current: Context) -> Option<Stay> {
+    pub(crate) fn admit(&self, current: Context) -> Option<GateTicket> {
         let stripes = &self.0.stripes;
-        let number = thread_number() & (stripes.len() - 1);
-        stripes[number].0.enter(current.is_inside(self.id())).then(|| Stay::of(number as u16))
+        let index = thread_number() & (stripes.len() - 1);
+        stripes[index].0.enter(current.is_inside(self.id())).then(|| GateTicket::of(index as u16))
     }
 
-    /// Whether the call is cancelled; if not, it will be woken when it is.
-    pub(crate) fn cancels(&self, stay: &Stay, cx: &task::Context<'_>) -> bool {
-        let cancelled = self.stripe(stay).sleep(&stay.bed, cx.waker());
+    /// Whether the call is cancelled; if not, the task is woken when it is.
+    pub(crate) fn poll_cancelled(&self, ticket: &GateTicket, cx: &task::Context<'_>) -> bool {
+        let cancelled = self.stripe(ticket).poll_cancelled(&ticket.waker_slot, cx.waker());
         if cancelled {
-            stay.cancelled.store(true, Ordering::Relaxed);
+            ticket.cancelled.store(true, Ordering::Relaxed);
         }
         cancelled
     }
 
-    /// Lets a call out.
+    /// Ends a call's stay in the gate.
     #[inline]
-    pub(crate) fn leave(&self, stay: &mut Stay) {
-        let stripe = self.stripe(stay);
-        stripe.wake_up(*stay.bed.get_mut());
+    pub(crate) fn leave(&self, ticket: &mut GateTicket) {
+        let stripe = self.stripe(ticket);
+        stripe.release_waker(*ticket.waker_slot.get_mut());
         if stripe.leave() {
             self.0.emptied.notify_waiters();
         }
-        stay.stripe = OUTSIDE;
+        ticket.stripe = NO_STRIPE;
     }
 
     pub(crate) fn rejection(&self) -> Rejection {
         Rejection::new(RejectionCode::Draining).retry_in(self.0.retry_after)
     }
 
-    /// What marks a task as being inside.
+    /// Returns the mark in the context of tasks inside the gate.
     pub(crate) fn id(&self) -> u32 {
         self.0.id
     }
 
-    fn stripe(&self, stay: &Stay) -> &Stripe {
-        &self.0.stripes[usize::from(stay.stripe) & (self.0.stripes.len() - 1)].0
+    fn stripe(&self, ticket: &GateTicket) -> &Stripe {
+        &self.0.stripes[usize::from(ticket.stripe) & (self.0.stripes.len() - 1)].0
     }
 }
 
@@ -218,62 +254,63 @@ impl fmt::Debug for Gate {
     }
 }
 
-const OUTSIDE: u16 = u16::MAX;
+/// The stripe of a call that did not enter a gate.
+const NO_STRIPE: u16 = u16::MAX;
 
-/// A call's stay inside a gate: the stripe that counts it, and where its waker lies while it waits. Atomic only so that a
-/// future that holds it can change threads.
+/// A call's admission by a gate: the stripe that counts it, and the slot of its waker while it waits. Atomic only so that
+/// the future that holds it can change threads.
 #[derive(Debug)]
-pub(crate) struct Stay {
+pub(crate) struct GateTicket {
     stripe: u16,
     cancelled: AtomicBool,
-    bed: AtomicU32,
+    waker_slot: AtomicU32,
 }
 
-impl Stay {
-    /// Of a call that came through no gate.
+impl GateTicket {
+    /// The ticket of a call that did not enter a gate.
     #[inline]
     pub(crate) const fn none() -> Self {
-        Self::of(OUTSIDE)
+        Self::of(NO_STRIPE)
     }
 
     const fn of(stripe: u16) -> Self {
-        Self { stripe, cancelled: AtomicBool::new(false), bed: AtomicU32::new(AWAKE) }
+        Self { stripe, cancelled: AtomicBool::new(false), waker_slot: AtomicU32::new(NO_WAKER) }
     }
 
     #[inline]
     pub(crate) const fn is_held(&self) -> bool {
-        self.stripe != OUTSIDE
+        self.stripe != NO_STRIPE
     }
 
-    /// Whether the call has been told that it is cancelled.
+    /// Whether the call has seen that it is cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 }
 
-/// Work inside, counted out however it ends.
-struct Held<'a> {
+/// The ticket of work in [`Gate::run`], given back on drop.
+struct HeldTicket<'a> {
     gate: &'a Gate,
-    stay: Stay,
+    ticket: GateTicket,
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldTicket<'_> {
     fn drop(&mut self) {
-        self.gate.leave(&mut self.stay);
+        self.gate.leave(&mut self.ticket);
     }
 }
 
-/// Where an engine's calls look for a gate. There is none until a runtime attaches one, and looking costs a load.
+/// The gate of an engine: empty until a runtime attaches one. Reading it costs one load.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Door(Arc<OnceLock<Gate>>);
+pub(crate) struct GateCell(Arc<OnceLock<Gate>>);
 
-impl Door {
+impl GateCell {
     #[inline]
-    pub(crate) fn gate(&self) -> Option<&Gate> {
+    pub(crate) fn get(&self) -> Option<&Gate> {
         self.0.get()
     }
 
-    /// Whether this is the gate now: the first one attached stays.
+    /// Attaches a gate, unless one is attached already. Returns whether this gate is the attached one.
     pub(crate) fn attach(&self, gate: &Gate) -> bool {
         self.0.get_or_init(|| gate.clone()) == gate
     }

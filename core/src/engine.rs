@@ -1,4 +1,4 @@
-//! From two names to a pipeline: the policies, and the table of routes they run on.
+//! The engine: resolves a policy name and a route to a pipeline, and holds the policies and the table of routes.
 
 mod change;
 mod policies;
@@ -9,16 +9,16 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-pub use self::change::{ConfigChange, Noting, PolicySet};
+pub use self::change::{ConfigChange, ConfigTxn, PolicySet};
 use self::policies::Policies;
 use crate::call::Call;
 use crate::classify::Classify;
-use crate::drain::{Door, Gate};
+use crate::drain::{Gate, GateCell};
 use crate::error::Error;
 use crate::event::{EventKind, Observer, Observers};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
-use crate::pipeline::{Kept, Pipeline, Slot};
+use crate::pipeline::{Pipeline, RouteEntry, RouteState};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::rejection::{Rejection, RejectionCode};
@@ -26,41 +26,41 @@ use crate::rng::Rng;
 use crate::store::Store;
 use crate::table::Table;
 
-/// What a name without a policy means.
+/// How to treat a name that has no policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum UnknownPolicy {
-    /// A mistake: wiring fails, calls are rejected with `unknown_policy`.
+    /// Rejects it: pipelines cannot be resolved, and calls fail with `unknown_policy`.
     #[default]
     Error,
-    /// A policy without stages.
+    /// Treats it as a policy without stages.
     Passthrough,
 }
 
-/// How an engine is made.
+/// The configuration of an engine.
 #[derive(Debug)]
 pub struct EngineSpec {
-    /// The policies, by name. `occ` and `transient` are there unless overridden.
+    /// The policies. The built-in `occ` and `transient` are added unless a policy has that name.
     pub policies: Vec<Policy>,
-    /// For every name that has no policy of its own. Default none.
+    /// The policy of every name that has none of its own. Default none.
     pub default_policy: Option<Policy>,
-    /// What a name without a policy means, if there is no default policy either.
+    /// How to treat a name that has no policy, if there is no default policy either.
     pub unknown: UnknownPolicy,
-    /// Levers that are pulled from the beginning, by policy; `*` for every one.
+    /// Levers that are pulled from the start, by policy; `*` for every policy.
     pub levers: BTreeMap<String, LeverSpec>,
-    /// How many (policy, route) pairs are kept at a time. Default 10,000.
+    /// The maximum of (policy, route) pairs in the table. Default 10,000.
     pub max_routes: usize,
-    /// The seed of jitter and shedding. Default: drawn by the operating system.
+    /// The seed of jitter and shedding. Default: from the operating system.
     pub seed: Option<u64>,
-    /// Who is told of events.
+    /// The observers that receive events.
     pub observers: ObserverList,
-    /// Whether calls and attempts have spans; needs the feature `tracing`. Default no.
+    /// Whether calls and attempts have spans; needs the feature `tracing`. Default false.
     pub traced: bool,
 }
 
-/// Observers while an engine is being made.
+/// The observers of an [`EngineSpec`].
 #[derive(Clone, Default)]
 pub struct ObserverList(pub Vec<Arc<dyn Observer>>);
 
@@ -88,11 +88,11 @@ impl Default for EngineSpec {
 /// All policies over one store. Cheap to clone; clones are the same engine.
 pub struct Engine<S: Store>(Arc<Shared<S>>);
 
-/// An engine that does not live for the sake of whoever holds this.
+/// A weak handle that does not keep the engine alive.
 pub struct WeakEngine<S: Store>(Weak<Shared<S>>);
 
 impl<S: Store> WeakEngine<S> {
-    /// The engine, if anybody else still uses it.
+    /// Returns the engine, if it is still alive.
     pub fn upgrade(&self) -> Option<Engine<S>> {
         self.0.upgrade().map(Engine)
     }
@@ -102,24 +102,24 @@ struct Shared<S: Store> {
     store: S,
     observers: Observers,
     traced: bool,
-    door: Door,
+    gate: GateCell,
     rng: Rng,
     policies: RwLock<Policies>,
-    slots: Table<Slot<S>>,
-    /// By policy: the slot of all routes that found no place in the table.
-    overflow: Mutex<HashMap<String, Arc<Slot<S>>>>,
-    /// One retuning at a time, so that versions reach all routes in the order they were given.
-    retuning: Mutex<()>,
+    routes: Table<RouteEntry<S>>,
+    /// By policy: the entry that all routes without room in the table share.
+    overflow: Mutex<HashMap<String, Arc<RouteEntry<S>>>>,
+    /// One change at a time, so that all routes see the versions in the same order. Locked before `policies`.
+    changing: Mutex<()>,
 }
 
 impl<S: Store> Engine<S> {
-    /// An engine over a store.
+    /// Returns an engine over a store.
     ///
     /// # Errors
-    /// Every mistake of every policy, each with its path.
+    /// Returns every validation error of every policy and lever, each with its path.
     pub fn new(store: S, spec: EngineSpec) -> Result<Self, ConfigError> {
-        let plan = PolicySet { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
-        let (policies, mut mistakes) = Policies::new(plan, spec.unknown);
+        let set = PolicySet { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
+        let (policies, mut mistakes) = Policies::new(set, spec.unknown);
         if spec.max_routes == 0 {
             mistakes.push(Mistake::new("max_routes", "must be at least 1"));
         }
@@ -130,31 +130,31 @@ impl<S: Store> Engine<S> {
             store,
             observers: Observers::new(spec.observers.0),
             traced: spec.traced,
-            door: Door::default(),
+            gate: GateCell::default(),
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
             policies: RwLock::new(policies),
-            slots: Table::new(spec.max_routes),
+            routes: Table::new(spec.max_routes),
             overflow: Mutex::default(),
-            retuning: Mutex::new(()),
+            changing: Mutex::new(()),
         })))
     }
 
     /// Resolves a policy on a route. Hot callers keep the result.
     ///
     /// # Errors
-    /// `unknown_policy` or `route_too_long`.
+    /// Returns `unknown_policy` or `route_too_long`.
     pub fn pipeline<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Result<Pipeline<S>, Rejection> {
         let key = BorrowedKey::new(policy, route.into());
-        match self.0.slots.find(key) {
-            Some(slot) => Ok(Pipeline::new(slot)),
-            None => self.first_seen(key),
+        match self.0.routes.find(key) {
+            Some(entry) => Ok(Pipeline::new(entry)),
+            None => self.add_route(key),
         }
     }
 
     /// Runs an operation under a policy on a route.
     ///
     /// # Errors
-    /// The policy's rejection, or the operation's own error.
+    /// Returns the policy's rejection, or the operation's own error.
     pub async fn run<'a, T, E, F, Fut>(
         &self,
         policy: &str,
@@ -169,96 +169,98 @@ impl<S: Store> Engine<S> {
         self.pipeline(policy, route)?.run(operation).await
     }
 
-    /// A call with terms of its own. A policy that does not exist is told when the call is run.
+    /// Returns a builder for a call with options. An unknown policy is reported when the call is run.
     pub fn call<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Call<'static, S> {
-        Call::found(self.pipeline(policy, route))
+        Call::resolved(self.pipeline(policy, route))
     }
 
-    fn slots(&self) -> Vec<Arc<Slot<S>>> {
-        let mut slots = self.0.slots.values();
-        slots.extend(self.0.overflow.lock().values().cloned());
-        slots
+    fn routes(&self) -> Vec<Arc<RouteEntry<S>>> {
+        let mut routes = self.0.routes.values();
+        routes.extend(self.0.overflow.lock().values().cloned());
+        routes
     }
 
-    /// The policies' names, sorted.
+    /// Returns the names of the policies, sorted.
     pub fn policies(&self) -> Vec<String> {
         self.0.policies.read().names()
     }
 
-    /// The policies themselves, sorted by name.
+    /// Returns the policies, sorted by name.
     pub fn named_policies(&self) -> Vec<Arc<Policy>> {
         let policies = self.0.policies.read();
         policies.names().iter().filter_map(|name| Some(policies.find(name)?.policy)).collect()
     }
 
-    /// The policy of every name that has none of its own.
+    /// Returns the policy of every name that has none of its own.
     pub fn default_policy(&self) -> Option<Arc<Policy>> {
         self.0.policies.read().default_policy()
     }
 
-    /// What a name without a policy means, if there is no default policy either.
+    /// Returns how a name that has no policy is treated, if there is no default policy either.
     pub fn unknown(&self) -> UnknownPolicy {
         self.0.policies.read().unknown()
     }
 
-    /// Every pipeline that has been used and not been forgotten.
+    /// Returns the pipelines of all routes in the table.
     pub fn pipelines(&self) -> Vec<Pipeline<S>> {
-        self.slots().into_iter().map(Pipeline::new).collect()
+        self.routes().into_iter().map(Pipeline::new).collect()
     }
 
-    /// Lets every call from now on come in by this gate, so that it can be drained. False if another one is attached
-    /// already: that one stays.
+    /// Attaches a gate that every call from now on enters, so that the engine can be drained. Returns false if another gate
+    /// is attached already, which stays.
     pub fn attach(&self, gate: &Gate) -> bool {
-        self.0.door.attach(gate)
+        self.0.gate.attach(gate)
     }
 
-    /// A hand on it that does not keep it alive: for whoever looks at it now and then.
+    /// Returns a weak handle that does not keep the engine alive.
     pub fn downgrade(&self) -> WeakEngine<S> {
         WeakEngine(Arc::downgrade(&self.0))
     }
 
-    /// Tells the observers of something that concerns all of it.
+    /// Emits an event of the process as a whole.
     pub fn emit(&self, kind: EventKind<'_>) {
         self.0.observers.emit_all(kind);
     }
 
-    /// The store all of it stands on.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.0.store
     }
 
+    /// Adds a route to the table on its first use.
     #[cold]
-    fn first_seen(&self, key: BorrowedKey<'_>) -> Result<Pipeline<S>, Rejection> {
+    fn add_route(&self, key: BorrowedKey<'_>) -> Result<Pipeline<S>, Rejection> {
         if key.route.is_some_and(|route| route.len() > MAX_ROUTE_BYTES) {
             return Err(Rejection::new(RejectionCode::RouteTooLong));
         }
         let shared = &self.0;
-        // Held until the slot stands in the table: see `change`.
+        // Held until the entry is in the table: see `change`.
         let policies = shared.policies.read();
-        let said = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
+        let policy = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey| {
             let (store, observers) = (shared.store.clone(), &shared.observers);
-            let kept = Kept::new(shared.rng.fork(), shared.door.clone(), shared.traced);
-            Slot::new(key, said.clone(), store, observers, kept)
+            let state = RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced);
+            RouteEntry::new(key, &policy, store, observers, state)
         };
         let own = key.to_owned();
-        let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {
-            Some(slot) => slot,
+        let entry = match shared.routes.find_or_make(&own, || make(own.clone())) {
+            Some(entry) => entry,
             None => {
-                // Every place is in use. Rather than a fresh bucket for each new name, which would be no limit at all,
-                // newcomers of a policy share one slot until a place is free.
-                let shared_by_all = shared
+                // The table is full of routes in use. A fresh bucket per new route would be no limit at all, so new routes
+                // of a policy share one entry until there is room.
+                let name = &policy.policy.name;
+                let entry = shared
                     .overflow
                     .lock()
-                    .entry(said.policy.name.clone())
-                    .or_insert_with(|| Arc::new(make(StateKey::overflow(&said.policy.name))))
+                    .entry(name.clone())
+                    .or_insert_with(|| Arc::new(make(StateKey::overflow(name))))
                     .clone();
-                drop(policies); // an observer may want to change something itself
+                drop(policies); // an observer may make a change itself
                 shared.observers.emit(&own, EventKind::RoutesExhausted);
-                shared_by_all
+                entry
             }
         };
-        Ok(Pipeline::new(slot))
+        Ok(Pipeline::new(entry))
     }
 }
 

@@ -1,9 +1,9 @@
-//! What observers are told. Nothing is computed for them unless somebody listens.
+//! Events, and the observers they are emitted to. Without an observer nothing is computed.
 //!
-//! A change of phase is told before the `Retry` or `Finished` of the attempt that caused it.
+//! A `Transition` is emitted before the `Retry` or `Finished` of the attempt that caused it.
 //!
-//! An observer is called in line, so it must be quick. One that panics is caught and told nothing more after
-//! [`PANICS_FORGIVEN`] panics: telemetry never takes a call down.
+//! An observer runs inline with the call, so it must be quick. Its panics are caught, and after [`MAX_OBSERVER_PANICS`] of
+//! them it receives no more events: telemetry never fails a call.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,13 +19,13 @@ use crate::key::StateKey;
 use crate::kind::{Kind, Outcome};
 use crate::levers::LeverSpec;
 
-/// How many panics an observer may have.
-pub const PANICS_FORGIVEN: u32 = 3;
+/// How many panics of an observer are caught before it is dropped.
+pub const MAX_OBSERVER_PANICS: u32 = 3;
 
-/// Something that happened to a call, a circuit or a policy.
+/// An event on a call, a breaker, a policy, the store or the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// The policy and route it happened on; none for what concerns the store or the process as a whole.
+    /// The policy and route; none for events of the store or the process as a whole.
     pub key: Option<&'a StateKey>,
     /// What happened.
     pub kind: EventKind<'a>,
@@ -35,146 +35,168 @@ pub struct Event<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum EventKind<'a> {
-    /// A call is over: answered, failed, rejected or given up by its caller. Exactly one per call.
+    /// A call ended: answered, failed, rejected, or dropped by its caller. Exactly one per call.
     Finished {
-        /// What it says about the dependency; none if it never got there.
+        /// The outcome for the dependency; none if the operation never started.
         outcome: Option<Outcome>,
-        /// The kind of failure, if it is one.
+        /// The kind of failure; none for a success.
         kind: Option<Kind>,
-        /// The whole story.
+        /// The decision record.
         decision: &'a Decision,
     },
-    /// An attempt failed and another follows.
+    /// An attempt failed and is retried.
     Retry {
         /// The attempt that failed, from 1.
         attempt: u32,
-        /// The wait before the next.
+        /// The delay before the next attempt.
         delay: Duration,
-        /// Why it failed.
+        /// The kind of failure.
         kind: Kind,
     },
-    /// An attempt took too long.
+    /// An attempt exceeded the policy's timeout.
     AttemptTimeout {
-        /// Which, from 1.
+        /// The attempt, from 1.
         attempt: u32,
-        /// Its limit.
+        /// The timeout.
         limit: Duration,
     },
-    /// A failure that would have been tried again was not: the budget is used up.
+    /// A failed attempt was not retried, because the retry budget is exhausted.
     RetryBudgetExhausted,
-    /// A failure that would have been tried again was not: the wait would outlive the caller.
+    /// A failed attempt was not retried, because the delay would end after the deadline.
     RetryAbandoned {
-        /// The wait that would have been.
+        /// The delay it would have needed.
         delay: Duration,
     },
-    /// A copy of an attempt that takes long was sent.
+    /// A hedge was started beside a slow attempt.
     Hedge {
-        /// Which copy of this attempt, from 1.
+        /// The hedge of this attempt, from 1.
         hedge: u32,
-        /// How long the attempt, or the copy before, had run.
+        /// How long the attempt, or the hedge before, had run.
         delay: Duration,
     },
-    /// A copy that would have been sent was not: the budget is used up.
+    /// A hedge was not started, because the hedge budget is exhausted.
     HedgeBudgetExhausted,
-    /// An adaptive bulkhead lowered its limit, because calls are too slow.
+    /// An adaptive bulkhead lowered its limit, because of the latency.
     LimitLowered(LimitChange),
-    /// A circuit changed its phase.
+    /// A breaker changed its phase.
     Transition(Transition),
     /// A fallback answered in the dependency's place.
     FallbackServed {
-        /// Why it had to.
+        /// The kind of failure it answered.
         kind: Kind,
     },
-    /// An operator put a word above a circuit's phase, or took it away.
+    /// An operator set an override of a breaker, or released it (none).
     Override(Option<Override>),
-    /// The policy was changed; calls that start from now on follow it.
+    /// The policy of a route was changed; calls that start from now on use it.
     Retuned {
-        /// Its version, from 1.
+        /// The new version, from 1.
         version: u64,
     },
     /// An operator pulled a lever of this process, or released it.
     Lever {
-        /// Whose lever: a policy's, or every policy's (`*`).
+        /// The policy, or `*` for every policy.
         policy: &'a str,
-        /// What is wanted now; none once it is released.
+        /// The lever in force; none once it is released.
         lever: Option<&'a LeverSpec>,
     },
     /// A newer configuration is in force.
     ConfigApplied {
-        /// How many policies and levers are not what they were.
+        /// How many policies and levers changed.
         changed: usize,
     },
-    /// A newer configuration was rejected whole; the one before stays in force.
+    /// A newer configuration was rejected as a whole; the one before stays in force.
     ConfigRejected {
-        /// Everything that is wrong with it.
+        /// All validation errors.
         reason: &'a str,
     },
-    /// So many routes are in use at a time that new ones share one state.
+    /// The table of routes is full of routes in use: new routes of a policy share one state.
     RoutesExhausted,
-    /// The shared store does not answer: from here on decisions are this process' own. One per outage.
+    /// The shared store is unreachable: from here on decisions are degraded. One per outage.
     StoreDegraded {
-        /// What was seen: `timeout`, `connection`, or the server's own word (`READONLY`, `OOM`, …).
+        /// The first error: `timeout`, `connection`, or the error code of the server (`READONLY`, `OOM`, …).
         reason: &'a str,
     },
-    /// The shared store answers again and decides again. One per outage.
+    /// The shared store is reachable and decides again. One per outage.
     StoreRecovered {
-        /// How long it was away.
+        /// How long it was unreachable.
         outage: Duration,
-        /// How many calls were decided in its place.
+        /// How many decisions were made without it.
         degraded_decisions: u64,
     },
-    /// The shared store was asked: one round trip, whatever it carried and for however many callers.
+    /// One round trip to the shared store, for one or many callers.
     StoreRoundTrip {
-        /// From sending it to the last of its replies, or to giving up.
+        /// From sending the request to the last reply, or to the error.
         took: Duration,
-        /// What went wrong, in the words of `StoreDegraded`; `call` if only one of the operations did.
+        /// The error, as in `StoreDegraded`; `call` if only some of the operations failed.
         failed: Option<&'a str>,
     },
-    /// The shared store lost what it held: a restart without data, a flush, an eviction. Circuits that somebody still
-    /// knows to be open are put back; buckets start full.
+    /// The shared store lost its state: a restart without data, a flush, an eviction. Breakers that a replica still knows
+    /// to be open are restored; buckets start full.
     StateLost,
-    /// What the shared store held for this key made no sense and was replaced: an empty bucket, a closed circuit.
+    /// The shared state of this key was corrupt and was replaced: by an empty bucket, or a closed breaker.
     StateRepaired,
-    /// Another replica holds this key under other numbers: a rollout, or a mistake.
+    /// Another replica uses this key with other settings: a rollout under way, or a configuration error.
     ConfigMismatch,
-    /// The number of replicas that are alive.
+    /// The number of live replicas changed.
     Replicas {
-        /// How many, this one included.
+        /// The number, this replica included.
         live: u32,
     },
-    /// This process has stopped letting new calls in.
+    /// This process has stopped admitting new calls.
     Draining {
-        /// Calls in flight, those inside others included.
+        /// Calls in flight, nested ones included.
         in_flight: u64,
     },
-    /// The calls in flight have ended, or were cancelled because the time for that was over.
+    /// The drain is over: the calls in flight have ended, or were cancelled at the end of the drain window.
     Drained(Drained),
-    /// A step of the lifecycle did not do what it should: it failed, panicked, or was abandoned because it took too long.
+    /// A lifecycle step failed, panicked, or timed out.
     StepFailed {
-        /// Which.
+        /// The name of the step.
         step: &'a str,
-        /// What went wrong.
+        /// The error.
         reason: &'a str,
     },
-    /// A lock was lost while it was held: its time ran out before it could be renewed.
+    /// A lock was lost while it was held: it expired before it was renewed.
     LockLost {
-        /// Which.
+        /// The name of the lock.
         lock: &'a str,
-        /// The token that is stale now.
+        /// The fencing token, now stale.
         fence: u64,
     },
 }
 
-/// Somebody who wants to know.
+/// Receives events.
+///
+/// # Examples
+/// A closure is an observer:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+///
+/// use phalanx_core::event::{Event, EventKind, Observers};
+/// use phalanx_core::key::StateKey;
+///
+/// let exhausted = Arc::new(AtomicU32::new(0));
+/// let counter = exhausted.clone();
+/// let observers = Observers::new(vec![Arc::new(move |event: &Event<'_>| {
+///     if matches!(event.kind, EventKind::RetryBudgetExhausted) {
+///         counter.fetch_add(1, Ordering::Relaxed);
+///     }
+/// })]);
+///
+/// observers.emit(&StateKey::new("vendor", "eu"), EventKind::RetryBudgetExhausted);
+/// assert_eq!(exhausted.load(Ordering::Relaxed), 1);
+/// ```
 pub trait Observer: Send + Sync + 'static {
-    /// Told of an event, in line with the call.
+    /// Receives an event, inline with the call.
     fn on_event(&self, event: &Event<'_>);
 
-    /// Who listens on one policy and route in this observer's place; none is the observer itself. Asked once, when the
-    /// pipeline is made, so that whatever is kept by policy and route is looked up then and not with every call. What
-    /// a shared store tells of a key, and what concerns all keys, still goes to the observer itself. The table of
-    /// pipelines is locked meanwhile: do not use the module in here.
-    fn listen_on(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
+    /// Returns the observer to use for one policy and route instead of this one; none for this one. Called once per route,
+    /// when its pipeline is compiled, so that per-route state is looked up then and not with every call. Events that a
+    /// shared store emits, and events without a key, still go to this observer. The table of routes is locked meanwhile:
+    /// do not use the module in here.
+    fn for_route(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
         let _ = key;
         None
     }
@@ -186,28 +208,28 @@ impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observer for F {
     }
 }
 
-/// All who listen. Cheap to clone.
+/// A list of observers. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Observers(Option<Arc<[Listener]>>);
 
 struct Listener {
     observer: Arc<dyn Observer>,
-    /// Of the observer and of all who listen in its place.
+    /// Panics so far, of the observer and of its per-route observers together.
     panics: Arc<AtomicU32>,
 }
 
 impl Observers {
-    /// These, in this order.
+    /// Returns these observers; each event goes to them in this order.
     pub fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
         let listen = |observer| Listener { observer, panics: Arc::default() };
         let listeners: Arc<[Listener]> = observers.into_iter().map(listen).collect();
         Self((!listeners.is_empty()).then_some(listeners))
     }
 
-    /// The same, as they listen on one policy and route.
-    pub(crate) fn on(&self, key: &StateKey) -> Self {
+    /// Returns the observers of one policy and route.
+    pub(crate) fn for_route(&self, key: &StateKey) -> Self {
         let Some(listeners) = &self.0 else { return Self(None) };
-        let own: Vec<_> = listeners.iter().map(|listener| listener.listen_on(key)).collect();
+        let own: Vec<_> = listeners.iter().map(|listener| listener.for_route(key)).collect();
         if own.iter().all(Option::is_none) {
             return self.clone();
         }
@@ -218,17 +240,17 @@ impl Observers {
         Self(Some(listeners.iter().zip(own).map(on_key).collect()))
     }
 
-    /// Whether anybody listens.
+    /// Whether there is any observer.
     pub const fn any(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Tells all of something that happened on one policy and route.
+    /// Emits an event of one policy and route.
     pub fn emit(&self, key: &StateKey, kind: EventKind<'_>) {
         self.emit_event(Some(key), kind);
     }
 
-    /// Tells all of something that concerns the whole store.
+    /// Emits an event of the store or the process as a whole.
     pub fn emit_all(&self, kind: EventKind<'_>) {
         self.emit_event(None, kind);
     }
@@ -244,23 +266,24 @@ impl Observers {
 impl Listener {
     #[inline]
     fn emit(&self, event: &Event<'_>) {
-        self.unless_broken(|observer| observer.on_event(event));
+        self.catch_panic(|observer| observer.on_event(event));
     }
 
-    fn listen_on(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
-        self.unless_broken(|observer| observer.listen_on(key)).flatten()
+    fn for_route(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
+        self.catch_panic(|observer| observer.for_route(key)).flatten()
     }
 
+    /// Calls the observer; none if it panics, or has panicked too often before.
     #[inline]
-    fn unless_broken<T>(&self, ask: impl FnOnce(&dyn Observer) -> T) -> Option<T> {
-        if self.panics.load(Ordering::Relaxed) >= PANICS_FORGIVEN {
+    fn catch_panic<T>(&self, call: impl FnOnce(&dyn Observer) -> T) -> Option<T> {
+        if self.panics.load(Ordering::Relaxed) >= MAX_OBSERVER_PANICS {
             return None;
         }
-        let asked = catch_unwind(AssertUnwindSafe(|| ask(&*self.observer)));
-        if asked.is_err() {
+        let called = catch_unwind(AssertUnwindSafe(|| call(&*self.observer)));
+        if called.is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
         }
-        asked.ok()
+        called.ok()
     }
 }
 
@@ -276,26 +299,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_observer_that_panics_is_told_no_more_and_the_others_still_are() {
-        let (heard, panicked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-        let (hear, count) = (heard.clone(), panicked.clone());
+    fn an_observer_that_panics_is_dropped_and_the_others_still_receive_events() {
+        let (received, panicked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (receive, count) = (received.clone(), panicked.clone());
         let broken = move |_: &Event<'_>| {
             count.fetch_add(1, Ordering::Relaxed);
             std::panic::resume_unwind(Box::new("broken")) // a panic that does not print
         };
         let good = move |_: &Event<'_>| {
-            hear.fetch_add(1, Ordering::Relaxed);
+            receive.fetch_add(1, Ordering::Relaxed);
         };
         let observers = Observers::new(vec![Arc::new(broken), Arc::new(good)]);
         let key = StateKey::new("p", ());
         for _ in 0..10 {
             observers.emit(&key, EventKind::RetryBudgetExhausted);
         }
-        assert_eq!(panicked.load(Ordering::Relaxed), PANICS_FORGIVEN);
-        assert_eq!(heard.load(Ordering::Relaxed), 10);
+        assert_eq!(panicked.load(Ordering::Relaxed), MAX_OBSERVER_PANICS);
+        assert_eq!(received.load(Ordering::Relaxed), 10);
     }
 
-    /// Panics on every key, whoever listens there.
+    /// Panics on every event, and so do its per-route observers.
     struct Broken(Arc<AtomicU32>);
 
     impl Observer for Broken {
@@ -304,41 +327,41 @@ mod tests {
             std::panic::resume_unwind(Box::new("broken"))
         }
 
-        fn listen_on(&self, _: &StateKey) -> Option<Arc<dyn Observer>> {
+        fn for_route(&self, _: &StateKey) -> Option<Arc<dyn Observer>> {
             Some(Arc::new(Self(self.0.clone())))
         }
     }
 
     #[test]
-    fn whoever_listens_on_a_key_in_its_place_panics_on_its_account() {
+    fn panics_of_per_route_observers_count_for_the_observer_they_replace() {
         let panicked = Arc::new(AtomicU32::new(0));
         let observers = Observers::new(vec![Arc::new(Broken(panicked.clone()))]);
         for route in ["a", "b", "c", "d", "e"] {
             let key = StateKey::new("p", route);
-            observers.on(&key).emit(&key, EventKind::RetryBudgetExhausted);
+            observers.for_route(&key).emit(&key, EventKind::RetryBudgetExhausted);
         }
-        assert_eq!(panicked.load(Ordering::Relaxed), PANICS_FORGIVEN);
+        assert_eq!(panicked.load(Ordering::Relaxed), MAX_OBSERVER_PANICS);
     }
 
     #[test]
-    fn one_who_listens_on_a_key_is_told_of_that_key_only_and_in_its_place_in_the_order() {
+    fn a_per_route_observer_receives_the_events_of_its_route_only_and_in_the_same_order() {
         struct Named(&'static str, Arc<parking_lot::Mutex<Vec<String>>>);
         impl Observer for Named {
             fn on_event(&self, event: &Event<'_>) {
                 self.1.lock().push(format!("{} {:?}", self.0, event.key.map(ToString::to_string)));
             }
-            fn listen_on(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
+            fn for_route(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
                 (key.route() == Some("x")).then(|| Arc::new(Self("on x", self.1.clone())) as Arc<dyn Observer>)
             }
         }
-        let heard = Arc::new(parking_lot::Mutex::new(Vec::<String>::new()));
-        let log = heard.clone();
+        let received = Arc::new(parking_lot::Mutex::new(Vec::<String>::new()));
+        let log = received.clone();
         let plain = move |_: &Event<'_>| log.lock().push("plain".to_owned());
-        let observers = Observers::new(vec![Arc::new(Named("all", heard.clone())), Arc::new(plain)]);
+        let observers = Observers::new(vec![Arc::new(Named("all", received.clone())), Arc::new(plain)]);
         for route in ["x", "y"] {
             let key = StateKey::new("p", route);
-            observers.on(&key).emit(&key, EventKind::HedgeBudgetExhausted);
+            observers.for_route(&key).emit(&key, EventKind::HedgeBudgetExhausted);
         }
-        assert_eq!(*heard.lock(), ["on x Some(\"p/x\")", "plain", "all Some(\"p/y\")", "plain"]);
+        assert_eq!(*received.lock(), ["on x Some(\"p/x\")", "plain", "all Some(\"p/y\")", "plain"]);
     }
 }

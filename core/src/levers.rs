@@ -1,8 +1,9 @@
-//! Levers: what an operator pulls while something burns, above whatever the policy says.
+//! Levers: what an operator sets above a policy during an incident.
 //!
-//! A lever is compiled into the stages of its policy, like a change of the policy itself: calls in flight finish as they
-//! began, calls that start from now on follow it, and a lever that nobody pulls costs nothing. It holds for this process.
-//! To put a word above a circuit of the whole fleet, use [`Pipeline::force`](crate::pipeline::Pipeline::force).
+//! A lever is compiled into the stages of its policy, like a change of the policy itself: calls in flight finish under the
+//! old stages, calls that start afterwards use the new ones, and a lever that is not pulled costs nothing. It holds for
+//! this process. To override a breaker for the whole fleet, use
+//! [`Pipeline::force`](crate::pipeline::Pipeline::force).
 
 use crate::breaker::Override;
 use crate::bulkhead::BulkheadSpec;
@@ -12,13 +13,30 @@ use crate::policy::validate::Mistake;
 /// The name that means every policy.
 pub const EVERY_POLICY: &str = "*";
 
-/// The longest reason, in bytes: it goes into log lines.
-const LONGEST_REASON: usize = 512;
+/// The maximum length of a reason: it goes into log lines.
+const MAX_REASON_BYTES: usize = 512;
 
-/// What an operator wants of a policy for now.
+/// A lever: restrictions of a policy for the time of an incident.
+///
+/// # Examples
+/// ```
+/// use phalanx_core::levers::LeverSpec;
+///
+/// let lever = LeverSpec::force_open().without_retries().reason("vendor outage, incident 4711");
+/// assert_eq!(lever.pulled().collect::<Vec<_>>(), ["force_open", "retries_off"]);
+/// assert_eq!(lever.mistakes("vendor"), []);
+///
+/// // A limit of zero is not a lever: force the policy open instead.
+/// let invalid = LeverSpec::default().max_concurrency(0);
+/// assert_eq!(invalid.mistakes("vendor")[0].path, "levers.vendor.max_concurrency");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "schema",
+    schemars(description = "A lever: restrictions of a policy for the time of an incident.")
+)]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct LeverSpec {
     /// `open` rejects every call with `forced_open`, whether or not the policy has a breaker; `closed` skips breaker and
@@ -26,15 +44,15 @@ pub struct LeverSpec {
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "Option<crate::schema::LeverForce>"))]
     pub force: Option<Override>,
-    /// Whether copies of slow attempts are sent. Default true: as the policy says.
+    /// Whether slow attempts are hedged. Default true: as the policy configures.
     pub hedging: bool,
-    /// Whether failed attempts are tried again. Default true: as the policy says.
+    /// Whether failed attempts are retried. Default true: as the policy configures.
     pub retries: bool,
-    /// At most so many calls at a time, at least 1, also where the policy has no bulkhead. Default none.
+    /// The maximum of calls at a time, at least 1, also where the policy has no bulkhead. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_concurrency: Option<u32>,
-    /// Why, for those who find it pulled. Default none.
+    /// Why the lever is pulled, for logs and descriptions: at most 512 bytes. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub reason: Option<String>,
@@ -47,45 +65,45 @@ impl Default for LeverSpec {
 }
 
 impl LeverSpec {
-    /// Rejects every call.
+    /// Returns a lever that rejects every call with `forced_open`.
     pub fn force_open() -> Self {
         Self { force: Some(Override::Open), ..Self::default() }
     }
 
-    /// Lets no call be rejected by breaker or throttle.
+    /// Returns a lever that skips breaker and throttle.
     pub fn force_closed() -> Self {
         Self { force: Some(Override::Closed), ..Self::default() }
     }
 
-    /// Sends no copies.
+    /// Switches hedging off.
     #[must_use]
     pub fn without_hedging(mut self) -> Self {
         self.hedging = false;
         self
     }
 
-    /// Tries nothing again.
+    /// Switches retries off.
     #[must_use]
     pub fn without_retries(mut self) -> Self {
         self.retries = false;
         self
     }
 
-    /// At most so many calls at a time.
+    /// Limits the calls at a time.
     #[must_use]
     pub fn max_concurrency(mut self, calls: u32) -> Self {
         self.max_concurrency = Some(calls);
         self
     }
 
-    /// Why.
+    /// Sets the reason.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());
         self
     }
 
-    /// What is pulled, by the names that logs and gauges use.
+    /// Returns what is pulled, under the names that logs and gauges use.
     pub fn pulled(&self) -> impl Iterator<Item = &'static str> {
         let force = self.force.map(|force| match force {
             Override::Open => "force_open",
@@ -99,21 +117,22 @@ impl LeverSpec {
         [force, hedging, retries, limit].into_iter().flatten()
     }
 
-    /// Everything that is wrong with it, as the lever of this policy.
+    /// Returns every validation error, as the lever of this policy.
     pub fn mistakes(&self, policy: &str) -> Vec<Mistake> {
         let mistake = |field: &str, reason: String| Mistake::new(format!("{}.{field}", path(policy)), reason);
         let force = self.force.filter(|force| !matches!(force, Override::Open | Override::Closed));
         let force = force.map(|force| mistake("force", format!("must be open or closed, not {}", force.name())));
         let none = self.max_concurrency == Some(0);
-        let none = none.then(|| mistake("max_concurrency", "must be at least 1; force = \"open\" lets none in".into()));
-        let long = self.reason.as_ref().is_some_and(|reason| reason.len() > LONGEST_REASON);
-        let long = long.then(|| mistake("reason", format!("must be at most {LONGEST_REASON} bytes long")));
+        let none =
+            none.then(|| mistake("max_concurrency", "must be at least 1; force = \"open\" rejects every call".into()));
+        let long = self.reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON_BYTES);
+        let long = long.then(|| mistake("reason", format!("must be at most {MAX_REASON_BYTES} bytes long")));
         force.into_iter().chain(none).chain(long).collect()
     }
 
-    /// This policy's lever together with the one of every policy: whatever either pulls is pulled, the lower limit
-    /// holds, and on a word about the circuit the policy's own wins.
-    pub(crate) fn beside(&self, every: &Self) -> Self {
+    /// Combines a policy's own lever with the one of every policy: whatever either pulls is pulled, the lower limit holds,
+    /// and the policy's own `force` wins.
+    pub(crate) fn combined_with(&self, every: &Self) -> Self {
         Self {
             force: self.force.or(every.force),
             hedging: self.hedging && every.hedging,
@@ -123,7 +142,7 @@ impl LeverSpec {
         }
     }
 
-    /// The policy as it is while the lever is pulled.
+    /// Returns the policy with the lever applied.
     pub(crate) fn applied_to(&self, policy: &Policy) -> Policy {
         let mut policy = policy.clone();
         policy.retry = policy.retry.filter(|_| self.retries);
@@ -138,7 +157,7 @@ impl LeverSpec {
     }
 }
 
-/// The bulkhead with no more slots than this; where there is none, one in which nobody waits.
+/// Returns the bulkhead with at most `most` slots; where there is none, one without a queue.
 fn capped(spec: Option<BulkheadSpec>, most: u32) -> BulkheadSpec {
     let mut spec = spec.unwrap_or(BulkheadSpec::fixed(most));
     spec.max_concurrency = spec.max_concurrency.min(most);
@@ -148,7 +167,7 @@ fn capped(spec: Option<BulkheadSpec>, most: u32) -> BulkheadSpec {
     spec
 }
 
-/// The path of a policy's lever in a file.
+/// Returns the path of a policy's lever in a configuration file.
 pub(crate) fn path(policy: &str) -> String {
     format!("levers.{}", policy.escape_debug())
 }
@@ -161,17 +180,17 @@ mod tests {
     use crate::bulkhead::AdaptiveSpec;
 
     #[test]
-    fn what_either_lever_pulls_is_pulled_and_the_lower_limit_holds() {
+    fn combined_levers_pull_what_either_pulls_and_keep_the_lower_limit() {
         let every = LeverSpec::force_closed().without_retries().max_concurrency(5).reason("all");
         let own = LeverSpec::force_open().without_hedging().max_concurrency(9);
-        let both = own.beside(&every);
+        let both = own.combined_with(&every);
         assert_eq!(both.pulled().collect::<Vec<_>>(), ["force_open", "hedging_off", "retries_off", "max_concurrency"]);
         assert_eq!((both.max_concurrency, both.reason.as_deref()), (Some(5), Some("all")));
-        assert_eq!(LeverSpec::default().beside(&LeverSpec::default()), LeverSpec::default());
+        assert_eq!(LeverSpec::default().combined_with(&LeverSpec::default()), LeverSpec::default());
     }
 
     #[test]
-    fn a_cap_below_the_least_of_an_adaptive_limit_lowers_that_too() {
+    fn a_limit_below_the_minimum_of_an_adaptive_bulkhead_lowers_the_minimum_too() {
         let adaptive = AdaptiveSpec::threshold(Duration::from_millis(100)).min_concurrency(10);
         let policy = Policy::named("p").bulkhead(BulkheadSpec::adaptive(20, adaptive).queue(5));
         let capped = LeverSpec::default().max_concurrency(3).applied_to(&policy);
@@ -179,11 +198,11 @@ mod tests {
         assert_eq!((bulkhead.max_concurrency, bulkhead.min_concurrency(), bulkhead.max_queue), (3, 3, 5));
         assert_eq!(capped.mistakes(), []);
         let raised = LeverSpec::default().max_concurrency(50).applied_to(&policy);
-        assert_eq!(raised.bulkhead, policy.bulkhead, "a lever opens nothing that the policy closes");
+        assert_eq!(raised.bulkhead, policy.bulkhead, "a lever never raises a limit of the policy");
     }
 
     #[test]
-    fn a_lever_forces_a_circuit_open_or_closed_and_nothing_else() {
+    fn a_lever_accepts_the_overrides_open_and_closed_only() {
         for (force, valid) in [
             (Override::Open, true),
             (Override::Closed, true),
@@ -196,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lever_that_makes_no_sense_is_told_with_its_path() {
+    fn an_invalid_lever_is_reported_with_its_path() {
         let lever = LeverSpec::default().max_concurrency(0).reason("x".repeat(600));
         let mistakes = lever.mistakes("pay\nments");
         let paths: Vec<_> = mistakes.iter().map(|mistake| mistake.path.as_str()).collect();

@@ -1,43 +1,64 @@
-//! One policy on one route, compiled: what a hot caller keeps.
+//! One policy on one route, compiled: the handle that hot callers keep.
+//!
+//! A call in memory, from the caller to its answer:
 //!
 //! ```text
-//!   pipeline.run(operation)
-//!     1 gate      drain · levers · deadline
-//!     2 admit     rate limit → bulkhead (queue) → breaker | throttle
-//!                 each rejection gives back what the stages before it gave
-//!     3 attempt   retry ⟲ hedge ⇉ timeout ⏱ the operation
-//!     4 settle    classify, then record one outcome with everybody who admitted
-//!     5 answer    event · fallback · Result
+//!   module.run("vendor", "eu", op)                 phalanx/src/module.rs
+//!     │
+//!     ▼  Engine::run                               engine.rs                     (policy, route) → route entry, from the
+//!     │                                            pipeline/route_entry.rs       table or compiled on first use
+//!     ▼  Pipeline::run                             pipeline.rs                   takes the compiled stages of the latest
+//!     │                                            pipeline/stages.rs            version; this is the call's snapshot
+//!     ▼  walk(stages, options, classifier, op)     pipeline/walk.rs              fills a CallState (pipeline/call_state.rs)
+//!     │
+//!     │  1 gate      enter_pipeline                call_state/gate.rs            drain gate
+//!     │                                            call_state/admission.rs       lever · guards · deadline · guards
+//!     │  2 admit     acquire_permits               call_state/admission.rs       rate limit ─────────────┐
+//!     │              enter_bulkhead                call_state/bulkhead_slot.rs   bulkhead, and its queue │
+//!     │              ask_breaker                   call_state/admission.rs       breaker | throttle ─────┤
+//!     │                                                                                                  ├─► Store
+//!     │  3 attempt   start_attempt, run_operation  walk.rs, call_state.rs        retry ⟲ timeout ⏱ op    │   (store.rs)
+//!     │              race                          race.rs                       hedges, if it is slow   │
+//!     │  4 settle    record_attempt, settle_call   call_state/settlement.rs      one outcome for every   │
+//!     │                                            latency_watch.rs              stage that admitted ────┘
+//!     │  5 answer    end_plain                     walk.rs                       `Finished` event (event.rs)
+//!     ▼
+//!   Ok(T) | Err(Rejected(rejection)) | Err(Inner(e))
 //! ```
 //!
-//! The order is fixed; [`Stage`](crate::policy::Stage) says why each stage stands where it does. Custom guards stand
-//! between the stages by their number.
+//! `admission.rs` is entered three times because its methods are the admission side of three stages, in the order in which
+//! the walk calls them. [`Call`](crate::call::Call) (call.rs) runs the same walk with options of its own and a different
+//! step 5: it adds the fallback and the decision record. A call that is rejected, cancelled or panics goes from wherever
+//! it is to step 4: `Drop` of the call state gives back what it holds.
+//!
+//! The order of the stages is fixed; [`Stage`](crate::policy::Stage) explains each position. Custom guards run between the
+//! stages, by their order.
 
+mod call_state;
 mod describe;
+mod effective_policy;
+mod latency_watch;
 mod race;
-mod ride;
-mod said;
-mod slot;
+mod route_entry;
 mod stages;
 mod trace;
 mod walk;
-mod watch;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::call_state::CallState;
 pub use self::describe::{Description, StageDescription};
-pub(crate) use self::ride::Ride;
-pub(crate) use self::said::Said;
-pub(crate) use self::slot::Slot;
-pub(crate) use self::stages::{Circuit, Kept, Stages};
-pub(crate) use self::trace::carried;
+pub(crate) use self::effective_policy::EffectivePolicy;
+pub(crate) use self::route_entry::RouteEntry;
+pub(crate) use self::stages::{Circuit, RouteState, Stages};
+pub(crate) use self::trace::in_current_span;
+use self::walk::end_plain;
 pub(crate) use self::walk::walk;
 use crate::breaker::{BreakerView, Override, Phase};
 use crate::bulkhead::BulkheadView;
-use crate::call::{ByError, Call, Classifier, end_plain};
-use crate::classify::Classify;
+use crate::classify::{ByError, Classifier, Classify};
 use crate::context::Context;
 use crate::error::Error;
 use crate::event::EventKind;
@@ -46,59 +67,58 @@ use crate::kind::Kind;
 use crate::rejection::{Rejection, RejectionCode, Source, UNKNOWN};
 use crate::store::Store;
 
-/// What one call asks for besides its operation.
+/// The options of one call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct CallOptions {
     pub(crate) cost: u32,
-    /// Demands of this call, on top of what the task is bound to.
+    /// The deadline and criticality of this call, which tighten those of the task.
     pub(crate) context: Context,
-    /// Whether somebody will read the record.
+    /// Whether the caller asked for the decision record.
     pub(crate) recorded: bool,
-    /// The operation can be started once only: nothing is tried again, no copy is sent.
+    /// The operation may be started once: no retry, no hedge.
     pub(crate) once: bool,
 }
 
-impl Terms {
-    /// One permit and nothing special.
-    pub(crate) const PLAIN: Self = Self { cost: 1, context: Context::EMPTY, recorded: false, once: false };
+impl CallOptions {
+    pub(crate) const DEFAULT: Self = Self { cost: 1, context: Context::EMPTY, recorded: false, once: false };
 
-    /// One permit, one attempt.
-    pub(crate) const ONCE: Self = Self { once: true, ..Self::PLAIN };
+    pub(crate) const ONCE: Self = Self { once: true, ..Self::DEFAULT };
 }
 
 /// A policy on a route, resolved once and run many times. Cheap to clone; clones share all state.
 ///
-/// A change of the policy reaches kept pipelines too; cloning one after a change makes it as quick as before.
+/// A change of the policy applies to existing pipelines too. One that was cloned after the change skips an atomic
+/// reference count per call.
 pub struct Pipeline<S: Store> {
-    slot: Arc<Slot<S>>,
+    entry: Arc<RouteEntry<S>>,
     stages: Arc<Stages<S>>,
 }
 
 impl<S: Store> Pipeline<S> {
-    pub(crate) fn new(slot: Arc<Slot<S>>) -> Self {
-        let stages = slot.latest();
-        Self { slot, stages }
+    pub(crate) fn new(entry: Arc<RouteEntry<S>>) -> Self {
+        let stages = entry.latest();
+        Self { entry, stages }
     }
 
-    /// Runs an operation under the policy. Its error tells by itself what kind of failure it is.
+    /// Runs an operation under the policy. Its error classifies itself through [`Classify`].
     ///
     /// # Errors
-    /// The policy's rejection, or the operation's own error.
+    /// Returns the policy's rejection, or the operation's own error.
     pub fn run<T, E, F, Fut>(&self, operation: F) -> impl Future<Output = Result<T, Error<E>>>
     where
         E: Classify,
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        walk(self.current(), &Terms::PLAIN, ByError, operation, end_plain)
+        walk(self.current(), &CallOptions::DEFAULT, ByError, operation, end_plain)
     }
 
-    /// As [`run`](Self::run), with a classifier, and with the word of whoever made the operation on whether it can be
-    /// started again. Without it nothing is retried and no copy is sent, whatever the policy says by then. For layers
-    /// around services: as cheap as `run`, where [`call`](Self::call) with its terms is not quite.
+    /// As [`run`](Self::run), with a classifier. With `repeatable` false the operation is started once: no retry, no
+    /// hedge, whatever the policy configures. For layers around services: as cheap as `run`, while a
+    /// [`Call`](crate::call::Call) costs a little more.
     ///
     /// # Errors
-    /// The policy's rejection, or the operation's own error.
+    /// Returns the policy's rejection, or the operation's own error.
     pub fn run_classified<T, E, C, F, Fut>(
         &self,
         classifier: C,
@@ -110,26 +130,21 @@ impl<S: Store> Pipeline<S> {
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let terms = if repeatable { &Terms::PLAIN } else { &Terms::ONCE };
-        walk(self.current(), terms, classifier, operation, end_plain)
+        let options = if repeatable { &CallOptions::DEFAULT } else { &CallOptions::ONCE };
+        walk(self.current(), options, classifier, operation, end_plain)
     }
 
-    /// Whether the policy may start an operation more than once in a call: whether it has a retry or a hedge.
+    /// Whether a call may start its operation more than once: whether the policy has a retry or a hedge.
     pub fn repeats(&self) -> bool {
         let stages = self.current();
         stages.hedge.is_some() || stages.retry.is_some_and(|retry| retry.max_attempts > 1)
     }
 
-    /// A call with terms of its own: cost, classifier, fallback, deadline.
-    pub fn call(&self) -> Call<'_, S> {
-        Call::on(self)
-    }
-
-    /// Whether the policy may stand around a whole port. A failure of the infrastructure leaves open whether the call
-    /// had its effect, so trying it again is each method's own decision: not one that a port can make by the way.
+    /// Checks that the policy may guard a whole port. After an `infrastructure` failure it is unknown whether the call
+    /// took effect, so retrying it is a decision for each method, not for the port.
     ///
     /// # Errors
-    /// `blanket_retry`, if the policy retries `infrastructure`.
+    /// Returns `blanket_retry` if the policy retries `infrastructure`.
     #[inline]
     pub fn check_blanket_retry(&self) -> Result<(), Rejection> {
         let stages = self.current();
@@ -141,52 +156,52 @@ impl<S: Store> Pipeline<S> {
         }
     }
 
-    /// The policy and route.
+    /// Returns the policy and route.
     pub fn key(&self) -> &StateKey {
         &self.stages.key
     }
 
-    /// The compiled stages, as data.
+    /// Returns the compiled stages, as data.
     pub fn describe(&self) -> Description {
-        Description::of(&self.slot.latest())
+        Description::of(&self.entry.latest())
     }
 
-    /// Whole permits left in the rate limit's bucket; none without a rate limit. Takes nothing.
+    /// Returns the whole permits left in the rate limit's bucket, without taking any; none without a rate limit.
     pub async fn available_permits(&self) -> Option<u64> {
-        let stages = self.slot.latest();
+        let stages = self.entry.latest();
         let limit = stages.rate_limit.as_ref()?;
         let now = stages.clock.now();
         Some(stages.store.peek(&limit.bucket, now).await.permits())
     }
 
-    /// Whole permits in the rate limit's bucket as far as this process knows: nobody is asked. None without a rate limit,
-    /// or if nothing is known of the bucket yet.
+    /// Returns the whole permits in the rate limit's bucket as this process last saw them, without asking a shared store;
+    /// none without a rate limit, or before anything is known of the bucket.
     pub fn cached_permits(&self) -> Option<u64> {
-        let stages = self.slot.latest();
+        let stages = self.entry.latest();
         let limit = stages.rate_limit.as_ref()?;
         Some(stages.store.cached_level(&limit.bucket, stages.clock.now())?.permits())
     }
 
-    /// Slots of the bulkhead: how many there are, how many are taken, how many wait for one; none without a bulkhead.
+    /// Returns the limit of the bulkhead, its slots in use and its queue; none without a bulkhead.
     pub fn bulkhead(&self) -> Option<BulkheadView> {
-        let stages = self.slot.latest();
+        let stages = self.entry.latest();
         Some(stages.bulkhead.as_ref()?.bulkhead.view())
     }
 
-    /// Slots of the bulkhead that could be taken now; none without a bulkhead.
+    /// Returns the free slots of the bulkhead; none without a bulkhead.
     pub fn available_slots(&self) -> Option<u32> {
         self.bulkhead().map(|view| view.available_slots())
     }
 
-    /// How long an attempt may take now before a copy of it is sent; none without a hedge.
+    /// Returns how long an attempt may run now before a hedge is started; none without a hedge.
     pub fn hedge_delay(&self) -> Option<Duration> {
-        let stages = self.slot.latest();
+        let stages = self.entry.latest();
         Some(stages.hedge_delay(stages.hedge.as_ref()?, stages.clock.now()))
     }
 
-    /// The state of the circuit; none without a breaker.
+    /// Returns the state of the breaker; none without a breaker.
     pub async fn circuit(&self) -> Option<BreakerView> {
-        let stages = self.slot.latest();
+        let stages = self.entry.latest();
         let Circuit::Breaker { breaker, .. } = &stages.circuit else {
             return None;
         };
@@ -194,22 +209,22 @@ impl<S: Store> Pipeline<S> {
         Some(stages.store.inspect(breaker, now).await)
     }
 
-    /// The circuit's phase as far as this process knows, and the operator's word above it: nobody is asked. A lever here is
-    /// above a word in the store. While one is forcing the circuit closed the breaker is not in use and its phase is told
-    /// as closed. None without a breaker.
+    /// Returns the breaker's phase as this process last saw it, and the override above it, without asking a shared store;
+    /// none without a breaker. A lever of this process takes precedence over an override in the store. While a lever
+    /// forces the breaker closed it is not in use, and its phase is `Closed`.
     pub fn cached_phase(&self) -> Option<(Phase, Option<Override>)> {
-        let stages = self.slot.latest();
+        let stages = self.entry.latest();
         let Circuit::Breaker { breaker, .. } = &stages.circuit else {
-            // The policy has one and it is not here: only a lever takes it out.
+            // A breaker in the policy but not in the stages: a lever forces it closed.
             return stages.policy.breaker.is_some().then_some((Phase::Closed, Some(Override::Closed)));
         };
-        let (phase, word) = stages.store.cached_phase(breaker);
-        Some((phase, if stages.shut { Some(Override::Open) } else { word }))
+        let (phase, overridden) = stages.store.cached_phase(breaker);
+        Some((phase, if stages.forced_open { Some(Override::Open) } else { overridden }))
     }
 
-    /// Puts an operator's word above the circuit's phase, or takes it away. False if there is no breaker to obey it.
+    /// Sets or releases an override of the breaker's phase. Returns false without a breaker.
     pub async fn force(&self, overridden: Option<Override>) -> bool {
-        let stages = self.slot.latest();
+        let stages = self.entry.latest();
         let Circuit::Breaker { breaker, .. } = &stages.circuit else {
             return false;
         };
@@ -218,9 +233,9 @@ impl<S: Store> Pipeline<S> {
         true
     }
 
-    /// Back to a closed circuit that has seen nothing. Nothing happens without a breaker.
+    /// Resets the breaker to closed, with no samples. Does nothing without a breaker.
     pub async fn reset(&self) {
-        let stages = self.slot.latest();
+        let stages = self.entry.latest();
         if let Circuit::Breaker { breaker, .. } = &stages.circuit {
             let now = stages.clock.now();
             if let Some(change) = stages.store.reset(breaker, now).await {
@@ -233,16 +248,16 @@ impl<S: Store> Pipeline<S> {
         self.stages.observers.emit(&self.stages.key, kind);
     }
 
-    /// The stages to run a call on: the kept ones, unless the policy changed since.
+    /// Returns the stages to run a call on: the cached ones, unless the policy has changed since.
     #[inline]
     pub(crate) fn current(&self) -> Current<'_, S> {
-        if self.stages.is_superseded() { Current::Newer(self.slot.latest()) } else { Current::Kept(&self.stages) }
+        if self.stages.is_superseded() { Current::Newer(self.entry.latest()) } else { Current::Cached(&self.stages) }
     }
 }
 
-/// A call's snapshot of the policy. In-flight calls keep it, whatever changes meanwhile.
+/// A call's snapshot of the policy: a call in flight keeps it, whatever changes meanwhile.
 pub(crate) enum Current<'a, S: Store> {
-    Kept(&'a Stages<S>),
+    Cached(&'a Stages<S>),
     Newer(Arc<Stages<S>>),
 }
 
@@ -252,7 +267,7 @@ impl<S: Store> std::ops::Deref for Current<'_, S> {
     #[inline]
     fn deref(&self) -> &Stages<S> {
         match self {
-            Self::Kept(stages) => stages,
+            Self::Cached(stages) => stages,
             Self::Newer(stages) => stages,
         }
     }
@@ -260,7 +275,7 @@ impl<S: Store> std::ops::Deref for Current<'_, S> {
 
 impl<S: Store> Clone for Pipeline<S> {
     fn clone(&self) -> Self {
-        Self::new(self.slot.clone())
+        Self::new(self.entry.clone())
     }
 }
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use phalanx_core::classify::Classify;
 use phalanx_core::clock::Clock;
 use phalanx_core::drain::Gate;
-use phalanx_core::engine::{ConfigChange, Engine, EngineSpec, Noting, PolicySet, UnknownPolicy};
+use phalanx_core::engine::{ConfigChange, Engine, EngineSpec, PolicySet, UnknownPolicy};
 use phalanx_core::error::Error;
 use phalanx_core::event::{Event, Observer};
 use phalanx_core::key::Route;
@@ -127,8 +127,12 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
-        let name = policy.name.clone();
-        self.noting(|origins| origins.now_code(&name)).retune(policy)
+        self.engine.change(|txn| {
+            let name = policy.name.clone();
+            txn.retune(policy)?;
+            self.origins.lock().now_code(&name);
+            Ok(())
+        })
     }
 
     /// Adds a policy while calls are running.
@@ -136,14 +140,12 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
     pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
-        let name = policy.name.clone();
-        self.noting(|origins| origins.now_code(&name)).add(policy)
-    }
-
-    /// A change that notes who made it before another can be made: a file that is read meanwhile comes before both or after
-    /// both.
-    fn noting<'a>(&'a self, note: impl FnOnce(&mut Origins) + 'a) -> Noting<'a, Backend, impl FnOnce()> {
-        self.engine.noting(move || note(&mut self.origins.lock()))
+        self.engine.change(|txn| {
+            let name = policy.name.clone();
+            txn.add(policy)?;
+            self.origins.lock().now_code(&name);
+            Ok(())
+        })
     }
 
     /// Puts a whole configuration in the place of the present one while calls are running; state is kept as in
@@ -155,11 +157,13 @@ impl ResilienceModule {
     /// changed then.
     pub fn apply(&self, plan: PolicySet) -> Result<ConfigChange, ConfigError> {
         let code = Origins::of_code(&plan.policies, plan.default_policy.is_some(), &plan.levers);
-        let note = |origins: &mut Origins| {
-            let Origins { pulled, unknown, routes, max_routes, on_degraded, .. } = std::mem::take(origins);
+        self.engine.change(|txn| {
+            let change = txn.apply(plan)?;
+            let mut origins = self.origins.lock();
+            let Origins { pulled, unknown, routes, max_routes, on_degraded, .. } = std::mem::take(&mut *origins);
             *origins = Origins { pulled, unknown, routes, max_routes, on_degraded, ..code };
-        };
-        self.noting(note).apply(plan)
+            Ok(change)
+        })
     }
 
     /// Pulls a lever of a policy, or of every one (`"*"`), in the place of what was pulled or configured before: calls
@@ -168,18 +172,21 @@ impl ResilienceModule {
     /// # Errors
     /// Every mistake of the lever, or that no policy has this name; nothing is changed then.
     pub fn pull(&self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
-        let note = |origins: &mut Origins| {
-            origins.pulled.insert(policy.to_owned());
-        };
-        self.noting(note).pull(policy, lever)
+        self.engine.change(|txn| {
+            txn.pull(policy, lever)?;
+            self.origins.lock().pulled.insert(policy.to_owned());
+            Ok(())
+        })
     }
 
     /// Releases what was pulled; a lever that is configured holds again. False if nothing was pulled.
     pub fn release(&self, policy: &str) -> bool {
-        let note = |origins: &mut Origins| {
-            origins.pulled.remove(policy);
-        };
-        self.noting(note).release(policy)
+        let released = self.engine.change(|txn| {
+            let released = txn.release(policy);
+            self.origins.lock().pulled.remove(policy);
+            Ok(released)
+        });
+        released.unwrap_or(false)
     }
 
     /// The levers that are pulled, by policy; `"*"` for every one.

@@ -239,7 +239,7 @@ max_concurrency = 0
          latency_quantile",
         "toml:6: policies.p.retry.retry_on: validation cannot be retried; only concurrency, infrastructure and \
          throttled can",
-        "toml:8: levers.a.b.max_concurrency: must be at least 1; force = \"open\" lets none in",
+        "toml:8: levers.a.b.max_concurrency: must be at least 1; force = \"open\" rejects every call",
     ];
     assert_eq!(mistakes(text), expected);
 }

@@ -118,3 +118,50 @@ async fn a_policy_changed_from_data_keeps_its_guards() {
     module.retune(Policy::named("p").timeout(SECOND)).unwrap();
     assert_eq!(code(module.run("p", (), ok).await), RejectionCode::GuardRejected);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_below_order_100_runs_outside_the_deadline_as_it_is_described() {
+    let late = || Context::EMPTY.with_timeout(std::time::Duration::ZERO);
+    for (order, described, asked) in [
+        (50, ["guard", "deadline"], vec!["guard? 0", "guard: 0 Cancelled"]),
+        (99, ["guard", "deadline"], vec!["guard? 0", "guard: 0 Cancelled"]),
+        (100, ["deadline", "guard"], vec![]),
+        (150, ["deadline", "guard"], vec![]),
+    ] {
+        let story = Arc::new(Mutex::new(Vec::new()));
+        let module = module(Policy::named("p").deadline(SECOND).guard(Witness(order, "guard", story.clone())));
+        let pipeline = module.pipeline("p", ()).unwrap();
+        let stages: Vec<_> = pipeline.describe().stages.iter().map(|stage| stage.name().to_owned()).collect();
+        assert_eq!(stages, described, "guard at {order}");
+        assert_eq!(code(scope(late(), pipeline.run(ok)).await), RejectionCode::DeadlineExceeded);
+        assert_eq!(*story.lock().unwrap(), asked, "guard at {order}");
+    }
+}
+
+/// Rejects calls below `Normal`.
+struct OnlyNormal;
+
+impl Guard for OnlyNormal {
+    fn name(&self) -> &str {
+        "only_normal"
+    }
+
+    fn order(&self) -> u16 {
+        50
+    }
+
+    fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection> {
+        let rejection = Rejection::new(RejectionCode::GuardRejected);
+        (call.criticality >= Criticality::Normal).then_some(()).ok_or(rejection)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_outside_the_deadline_sees_the_criticality_of_the_task() {
+    let module = module(Policy::named("p").guard(OnlyNormal));
+    let low = Context::EMPTY.with_criticality(Criticality::Degraded);
+    assert_eq!(code(scope(low, module.run("p", (), ok)).await), RejectionCode::GuardRejected);
+    assert_eq!(module.run("p", (), ok).await, Ok(1));
+    let lowered = module.call("p", ()).criticality(Criticality::BestEffort).run(ok).await;
+    assert_eq!(code(lowered), RejectionCode::GuardRejected);
+}

@@ -48,7 +48,7 @@ async fn an_operation_that_can_be_started_once_is_neither_retried_nor_hedged() {
     };
     let (answer, record) = pipeline.call().once().run_recorded(slow).await;
     assert_eq!((answer, record.hedges), (Ok(()), 0));
-    let (calls, by_error) = (upstream.calls(), phalanx::internal::core::call::ByError);
+    let (calls, by_error) = (upstream.calls(), phalanx::internal::core::classify::ByError);
     assert!(pipeline.run_classified(by_error, false, || upstream.call()).await.is_err());
     assert_eq!(upstream.calls() - calls, 1);
     assert!(pipeline.run_classified(by_error, true, || upstream.call()).await.is_err());

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use phalanx::internal::core::call::{ByAnswer, ByError};
+use phalanx::internal::core::classify::{ByAnswer, ByError};
 use phalanx::{Class, Kind, Pipeline, Rejection, ResilienceModule, Route};
 use tower_layer::Layer;
 

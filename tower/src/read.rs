@@ -1,6 +1,6 @@
 //! What results mean, beyond what `phalanx::internal::core::call` has: a closure, foreign errors, gRPC.
 
-use phalanx::internal::core::call::Classifier;
+use phalanx::internal::core::classify::Classifier;
 use phalanx::{Class, Classify, Kind};
 
 /// A closure over the whole result.

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use phalanx::internal::core::call::ByAnswer;
+use phalanx::internal::core::classify::ByAnswer;
 use phalanx::{Error, Pipeline, Rejection, ResilienceModule, Route};
 use reqwest::{Client, Request, RequestBuilder, Response};
 

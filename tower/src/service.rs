@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
-use phalanx::internal::core::call::Classifier;
+use phalanx::internal::core::classify::Classifier;
 use tower_service::Service;
 
 use crate::choose::Choose;

@@ -1,4 +1,4 @@
-//! Every order in which calls and a drain can meet on a stripe, explored by loom: `make model`.
+//! Loom models of a stripe: every interleaving of calls with a drain. Run by `make model`.
 
 use std::sync::atomic::AtomicBool;
 use std::task::Wake;
@@ -8,22 +8,22 @@ use loom::thread;
 
 use super::*;
 
-/// FAULTS I-12: no call is let in after the door was shut, and none that was let in is missed.
+/// I-12 (docs/guarantees.md): no call is admitted after the drain has begun, and none that was admitted is missed.
 #[test]
-fn a_call_is_counted_before_the_door_shuts_or_sees_it_shut() {
+fn a_call_is_counted_before_the_drain_or_rejected_by_it() {
     loom::model(|| {
         let stripe = Arc::new(Stripe::new());
         let other = stripe.clone();
         let call = thread::spawn(move || other.enter(false));
         stripe.drain();
         let counted = stripe.in_flight();
-        assert_eq!(stripe.in_flight(), counted, "nobody comes in any more");
+        assert_eq!(stripe.in_flight(), counted, "no call is admitted any more");
         assert_eq!(u64::from(call.join().unwrap()), counted);
     });
 }
 
 #[test]
-fn the_last_call_out_of_a_shut_door_says_so_or_is_not_counted_any_more() {
+fn the_last_call_to_leave_notifies_the_drain_or_is_not_counted_by_it() {
     loom::model(|| {
         let stripe = Arc::new(Stripe::new());
         assert!(stripe.enter(false));
@@ -31,14 +31,14 @@ fn the_last_call_out_of_a_shut_door_says_so_or_is_not_counted_any_more() {
         let call = thread::spawn(move || other.leave());
         stripe.drain();
         let left = stripe.in_flight();
-        let told = call.join().unwrap();
-        assert!(told || left == 0, "who waits would wait for ever");
+        let notified = call.join().unwrap();
+        assert!(notified || left == 0, "the drain would wait for ever");
         assert_eq!(stripe.in_flight(), 0);
     });
 }
 
 #[test]
-fn a_call_inside_another_passes_a_door_that_is_shut_but_not_one_that_is_closed() {
+fn a_nested_call_is_admitted_while_the_gate_drains_but_not_once_it_is_closed() {
     loom::model(|| {
         let stripe = Arc::new(Stripe::new());
         assert!(stripe.enter(false));
@@ -51,28 +51,28 @@ fn a_call_inside_another_passes_a_door_that_is_shut_but_not_one_that_is_closed()
     });
 }
 
-struct Bell(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: std::sync::Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn a_call_that_goes_to_sleep_while_it_is_cancelled_is_told_or_woken() {
+fn a_call_that_starts_to_wait_while_it_is_cancelled_sees_it_or_is_woken() {
     loom::model(|| {
         let stripe = Arc::new(Stripe::new());
-        let bell = std::sync::Arc::new(Bell(AtomicBool::new(false)));
-        let (other, waker) = (stripe.clone(), Waker::from(bell.clone()));
+        let woken = std::sync::Arc::new(WakeFlag(AtomicBool::new(false)));
+        let (other, waker) = (stripe.clone(), Waker::from(woken.clone()));
         let call = thread::spawn(move || {
-            let bed = AtomicU32::new(AWAKE);
-            let told = other.sleep(&bed, &waker);
-            (told, bed.into_inner())
+            let slot = AtomicU32::new(NO_WAKER);
+            let cancelled = other.poll_cancelled(&slot, &waker);
+            (cancelled, slot.into_inner())
         });
         stripe.cancel();
-        let (told, bed) = call.join().unwrap();
-        assert!(told || bell.0.load(Ordering::SeqCst));
-        stripe.wake_up(bed);
+        let (cancelled, slot) = call.join().unwrap();
+        assert!(cancelled || woken.0.load(Ordering::SeqCst));
+        stripe.release_waker(slot);
     });
 }

@@ -1,50 +1,51 @@
-//! One stripe of a gate: how many calls came in through it, whether it still lets calls in, and the wakers of those that
-//! wait.
+//! One stripe of a gate: the count of calls that entered through it, whether it still admits calls, and the wakers of the
+//! calls that wait.
 //!
-//! Count and door are one word, so that a call is either counted before the door shuts or sees it shut; there is no
-//! moment in between, and a rejection writes nothing. A call leaves through the stripe it came in by, whatever thread it
-//! ends on, so no count is ever negative and "all are zero" means what it says.
+//! Count and state are one atomic word, so a call is either counted before the gate drains or sees that it drains, and a
+//! rejection writes nothing. A call leaves the stripe it entered, on whatever thread it ends: no count is ever negative,
+//! and no call is in flight when all counts are zero.
 
 use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// The door is shut for calls from outside.
-const DRAINING: u64 = 1 << 63;
-/// And for calls inside others too.
-const CLOSED: u64 = 1 << 62;
-const COUNT: u64 = CLOSED - 1;
+/// Calls from outside are rejected.
+const DRAINING_BIT: u64 = 1 << 63;
+/// Nested calls are rejected, too.
+const CLOSED_BIT: u64 = 1 << 62;
+const COUNT_MASK: u64 = CLOSED_BIT - 1;
 
-/// No bed: the call has not had to wait.
-pub(super) const AWAKE: u32 = u32::MAX;
+/// The waker slot of a call that has not waited yet.
+pub(super) const NO_WAKER: u32 = u32::MAX;
 
 /// One stripe.
 #[derive(Debug)]
 pub(super) struct Stripe {
     word: AtomicU64,
-    sleepers: Mutex<Sleepers>,
+    wakers: Mutex<Wakers>,
 }
 
-/// Calls that wait, by bed. Beds are used again: nothing is allocated once as many have waited together.
+/// The wakers of calls that wait, by slot. Slots are reused: once that many calls have waited together, nothing is
+/// allocated any more.
 #[derive(Debug, Default)]
-struct Sleepers {
+struct Wakers {
     cancelled: bool,
-    beds: Vec<Option<Waker>>,
+    slots: Vec<Option<Waker>>,
     free: Vec<u32>,
 }
 
 impl Stripe {
     pub(super) fn new() -> Self {
-        Self { word: AtomicU64::new(0), sleepers: Mutex::new(Sleepers::default()) }
+        Self { word: AtomicU64::new(0), wakers: Mutex::new(Wakers::default()) }
     }
 
-    /// Counts a call in, if the door is open to it.
+    /// Counts a call in; false if it is rejected.
     #[inline]
     pub(super) fn enter(&self, nested: bool) -> bool {
-        let shut = if nested { CLOSED } else { DRAINING };
+        let rejecting = if nested { CLOSED_BIT } else { DRAINING_BIT };
         let mut found = self.word.load(Ordering::Relaxed);
-        while found & shut == 0 {
+        while found & rejecting == 0 {
             match self.word.compare_exchange_weak(found, found + 1, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => found = now,
@@ -53,80 +54,80 @@ impl Stripe {
         false
     }
 
-    /// Counts a call out. Whether it was the last, and somebody may be waiting for that.
+    /// Counts a call out. Returns whether it was the last one of a draining stripe.
     #[inline]
     pub(super) fn leave(&self) -> bool {
         let found = self.word.fetch_sub(1, Ordering::AcqRel);
-        found & DRAINING != 0 && found & COUNT == 1
+        found & DRAINING_BIT != 0 && found & COUNT_MASK == 1
     }
 
-    /// Shuts the door to calls from outside.
+    /// Rejects calls from outside from now on.
     pub(super) fn drain(&self) {
-        self.word.fetch_or(DRAINING, Ordering::AcqRel);
+        self.word.fetch_or(DRAINING_BIT, Ordering::AcqRel);
     }
 
-    /// Shuts the door to everybody.
+    /// Rejects all calls from now on.
     pub(super) fn close(&self) {
-        self.word.fetch_or(DRAINING | CLOSED, Ordering::AcqRel);
+        self.word.fetch_or(DRAINING_BIT | CLOSED_BIT, Ordering::AcqRel);
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        self.word.load(Ordering::Acquire) & DRAINING != 0
+        self.word.load(Ordering::Acquire) & DRAINING_BIT != 0
     }
 
     pub(super) fn in_flight(&self) -> u64 {
-        self.word.load(Ordering::Acquire) & COUNT
+        self.word.load(Ordering::Acquire) & COUNT_MASK
     }
 
-    /// Remembers whom to wake when the call is cancelled; true if it is.
-    pub(super) fn sleep(&self, bed: &AtomicU32, waker: &Waker) -> bool {
-        let mut sleepers = self.sleepers.lock();
-        if sleepers.cancelled {
+    /// Whether the call is cancelled; if not, stores its waker for [`cancel`](Self::cancel).
+    pub(super) fn poll_cancelled(&self, waker_slot: &AtomicU32, waker: &Waker) -> bool {
+        let mut wakers = self.wakers.lock();
+        if wakers.cancelled {
             return true;
         }
-        let number = bed.load(Ordering::Relaxed);
-        match sleepers.beds.get_mut(number as usize) {
-            Some(Some(known)) => known.clone_from(waker), // nothing is done if it is the same
-            _ => bed.store(sleepers.lie_down(waker.clone()), Ordering::Relaxed),
+        let slot = waker_slot.load(Ordering::Relaxed);
+        match wakers.slots.get_mut(slot as usize) {
+            Some(Some(stored)) => stored.clone_from(waker), // does nothing if it wakes the same task
+            _ => waker_slot.store(wakers.insert(waker.clone()), Ordering::Relaxed),
         }
         false
     }
 
-    /// Gives the bed back, if the call had one.
+    /// Releases the waker slot, if the call has one.
     #[inline]
-    pub(super) fn wake_up(&self, bed: u32) {
-        if bed != AWAKE {
-            let waker = self.sleepers.lock().get_up(bed);
-            drop(waker); // not under the lock: the last one of a task drops the task
+    pub(super) fn release_waker(&self, slot: u32) {
+        if slot != NO_WAKER {
+            let waker = self.wakers.lock().remove(slot);
+            drop(waker); // not under the lock: dropping the last waker of a task drops the task
         }
     }
 
-    /// Wakes all who wait, to learn that they are cancelled; who comes to wait later learns it at once.
+    /// Cancels the calls of this stripe: wakes those that wait, and rejects those that poll later.
     pub(super) fn cancel(&self) {
         let wakers: Vec<_> = {
-            let mut sleepers = self.sleepers.lock();
-            sleepers.cancelled = true;
-            sleepers.beds.iter_mut().filter_map(Option::take).collect()
+            let mut wakers = self.wakers.lock();
+            wakers.cancelled = true;
+            wakers.slots.iter_mut().filter_map(Option::take).collect()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Sleepers {
-    fn lie_down(&mut self, waker: Waker) -> u32 {
-        if let Some(bed) = self.free.pop() {
-            self.beds[bed as usize] = Some(waker);
-            return bed;
+impl Wakers {
+    fn insert(&mut self, waker: Waker) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = Some(waker);
+            return slot;
         }
-        self.beds.push(Some(waker));
-        // So that a bed given back finds room in the list of free ones.
-        self.free.reserve(self.beds.len());
-        (self.beds.len() - 1) as u32
+        self.slots.push(Some(waker));
+        // So that `remove` never allocates.
+        self.free.reserve(self.slots.len());
+        (self.slots.len() - 1) as u32
     }
 
-    fn get_up(&mut self, bed: u32) -> Option<Waker> {
-        self.free.push(bed);
-        self.beds.get_mut(bed as usize).and_then(Option::take)
+    fn remove(&mut self, slot: u32) -> Option<Waker> {
+        self.free.push(slot);
+        self.slots.get_mut(slot as usize).and_then(Option::take)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a gate promises, on a clock that stands until it is moved.
+//! The guarantees of a gate, under paused time.
 
 use super::*;
 use crate::context::scope;
@@ -13,14 +13,14 @@ fn code<T>(result: Result<T, Rejection>) -> Option<RejectionCode> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gate_with_nobody_inside_is_drained_at_once() {
+async fn an_empty_gate_is_drained_at_once() {
     let gate = Gate::default();
     assert_eq!(gate.run(async { 7 }).await, Ok(7));
     assert_eq!(gate.drain(10 * SECOND).await, Drained::default());
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_work_is_rejected_and_told_when_to_come_back() {
+async fn new_work_is_rejected_with_a_retry_after() {
     let gate = Gate::new(3 * SECOND);
     gate.begin();
     gate.begin();
@@ -30,7 +30,7 @@ async fn new_work_is_rejected_and_told_when_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_inside_is_waited_for() {
+async fn a_drain_waits_for_work_in_flight() {
     let gate = Gate::default();
     let inside = gate.clone();
     let work = tokio::spawn(async move { inside.run(sleep(4 * SECOND)).await });
@@ -41,7 +41,7 @@ async fn work_inside_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_outlasts_the_window_is_counted_cancelled_and_told_so() {
+async fn work_that_outlasts_the_window_is_counted_and_cancelled_with_draining() {
     let gate = Gate::default();
     let spawn = || {
         let inside = gate.clone();
@@ -59,7 +59,7 @@ async fn work_that_outlasts_the_window_is_counted_cancelled_and_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_inside_other_work_is_let_in_while_the_gate_drains_also_in_a_scoped_task() {
+async fn nested_work_is_admitted_while_the_gate_drains_also_in_a_scoped_task() {
     let gate = Gate::default();
     let inner = gate.clone();
     let work = tokio::spawn(async move {
@@ -71,7 +71,7 @@ async fn work_inside_other_work_is_let_in_while_the_gate_drains_also_in_a_scoped
                 assert_eq!(gate.run(async { 1 }).await, Ok(1));
                 let (bare, taken) = (gate.clone(), gate.clone());
                 let bare = tokio::spawn(async move { bare.run(async {}).await }).await.unwrap();
-                assert_eq!(code(bare), Some(RejectionCode::Draining), "nobody told that task");
+                assert_eq!(code(bare), Some(RejectionCode::Draining), "a task without the context is outside");
                 let scoped = scope(Context::current(), async move { taken.run(async { 2 }).await });
                 assert_eq!(tokio::spawn(scoped).await.unwrap(), Ok(2));
             })
@@ -83,7 +83,7 @@ async fn work_inside_other_work_is_let_in_while_the_gate_drains_also_in_a_scoped
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_it_is_drained_nobody_comes_in() {
+async fn a_drained_gate_rejects_nested_work_too() {
     let gate = Gate::default();
     let inside = Context::EMPTY.inside(gate.id());
     gate.begin();
@@ -93,7 +93,7 @@ async fn once_it_is_drained_nobody_comes_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_inside_one_gate_is_outside_another() {
+async fn work_nested_in_one_gate_is_outside_another() {
     let (gate, other) = (Gate::default(), Gate::default());
     other.begin();
     let nested = gate.run(other.run(async {})).await.unwrap();
@@ -101,7 +101,7 @@ async fn work_inside_one_gate_is_outside_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_drains_again_waits_for_the_same_end() {
+async fn concurrent_drains_wait_for_the_same_end() {
     let gate = Gate::default();
     let inside = gate.clone();
     tokio::spawn(async move { inside.run(sleep(2 * SECOND)).await });
@@ -112,17 +112,17 @@ async fn whoever_drains_again_waits_for_the_same_end() {
 }
 
 #[test]
-fn threads_that_come_and_go_while_it_drains_lose_nobody() {
+fn no_call_is_miscounted_when_threads_enter_and_leave_during_a_drain() {
     let gate = Gate::default();
     let (admitted, finished) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|threads| {
         for _ in 0..4 {
             threads.spawn(|| {
-                while let Some(mut stay) = gate.admit(Context::EMPTY) {
+                while let Some(mut ticket) = gate.admit(Context::EMPTY) {
                     admitted.fetch_add(1, Ordering::SeqCst);
                     std::hint::spin_loop();
                     finished.fetch_add(1, Ordering::SeqCst);
-                    gate.leave(&mut stay);
+                    gate.leave(&mut ticket);
                 }
             });
         }

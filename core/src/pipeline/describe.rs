@@ -1,4 +1,4 @@
-//! A compiled pipeline as data: logs, programs and tests print the same thing.
+//! The description of a compiled pipeline, as data: logs, the CLI and tests print the same thing.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::retry::RetrySpec;
 use crate::store::Store;
 use crate::throttle::ThrottleSpec;
 
-/// What a pipeline does, stage by stage.
+/// The description of a pipeline, stage by stage.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Description {
@@ -23,40 +23,40 @@ pub struct Description {
     pub key: StateKey,
     /// The version of the policy, from 1.
     pub version: u64,
-    /// What it does when the shared store is away.
+    /// What it does while the shared store is unreachable.
     pub on_degraded: OnDegraded,
-    /// What an operator wants above the policy, if a lever is pulled. The stages are what it leaves of them.
+    /// The lever above the policy, if one is pulled. `stages` are those with the lever applied.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub lever: Option<LeverSpec>,
-    /// Its stages, outermost first. Empty: a pass-through.
+    /// The stages, outermost first. Empty for a pass-through.
     pub stages: Vec<StageDescription>,
 }
 
-/// One stage.
+/// The description of one stage.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum StageDescription {
-    /// The caller's time.
+    /// The time limit of the whole call.
     Deadline(DeadlineSpec),
-    /// How many calls may start.
+    /// How many calls may start in a period.
     RateLimit(RateLimitSpec),
-    /// How many calls may be under way at a time.
+    /// How many calls may be in flight at a time.
     Bulkhead(BulkheadSpec),
-    /// When to stop calling.
+    /// When to reject calls to a failing dependency.
     Breaker(BreakerSpec),
-    /// How much to shed.
+    /// What share of the calls to an overloaded dependency to reject.
     Throttle(ThrottleSpec),
-    /// How often to try again.
+    /// Which failures to retry, and how often.
     Retry(RetrySpec),
-    /// When to send a copy.
+    /// When to start a second attempt beside a slow one.
     Hedge(HedgeSpec),
     /// The longest one attempt may take.
     Timeout(#[cfg_attr(feature = "serde", serde(with = "humantime_serde"))] Duration),
-    /// A custom strategy.
+    /// A custom guard.
     Guard {
-        /// Its place.
+        /// Its position: compare [`Stage::order`](crate::policy::Stage::order).
         order: u16,
         /// Its name.
         name: String,
@@ -64,7 +64,7 @@ pub enum StageDescription {
 }
 
 impl StageDescription {
-    /// The stage's name, as in a configuration file.
+    /// Returns the stage's name, as in a configuration file.
     pub fn name(&self) -> &str {
         match self {
             Self::Deadline(_) => "deadline",
@@ -96,8 +96,8 @@ impl StageDescription {
 
 impl Description {
     pub(super) fn of<S: Store>(stages: &Stages<S>) -> Self {
-        let said = stages.said();
-        let policy = said.effective();
+        let effective = stages.effective_policy();
+        let policy = effective.with_lever();
         let guards = policy
             .guards
             .iter()
@@ -106,14 +106,14 @@ impl Description {
             policy.deadline.map(StageDescription::Deadline),
             policy.rate_limit.clone().map(StageDescription::RateLimit),
             policy.bulkhead.map(StageDescription::Bulkhead),
-            said.breaker().map(StageDescription::Breaker),
+            effective.breaker().map(StageDescription::Breaker),
             policy.throttle.map(StageDescription::Throttle),
             policy.retry.map(StageDescription::Retry),
             policy.hedge.map(StageDescription::Hedge),
             policy.timeout.map(StageDescription::Timeout),
         ];
         let mut list: Vec<_> = built_in.into_iter().flatten().chain(guards).collect();
-        list.sort_by_key(StageDescription::order); // stable: a guard with a stage's own number stands inside it
+        list.sort_by_key(StageDescription::order); // stable: a guard with the order of a stage is inside it
         Self {
             key: (*stages.key).clone(),
             version: stages.version,
@@ -124,7 +124,7 @@ impl Description {
     }
 }
 
-/// One line per stage, for people.
+/// One line per stage.
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (version {})", self.key, self.version)?;

@@ -1,4 +1,4 @@
-//! A policy compiled for one route: a struct of optional stages with everything a call needs already looked up.
+//! A policy compiled for one route: one struct of optional stages, with everything a call needs already looked up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::said::Said;
-use super::trace::Traced;
-use super::watch::Watch;
+use super::effective_policy::EffectivePolicy;
+use super::latency_watch::LatencyWatch;
+use super::trace::SpanNames;
 use crate::breaker::{BreakerSpec, CountBy, Override};
 use crate::budget::Budget;
 use crate::bulkhead::{Bulkhead, BulkheadSpec};
 use crate::clock::{Clock, Time};
-use crate::drain::Door;
+use crate::drain::GateCell;
 use crate::event::Observers;
 use crate::guard::{Guard, Guards};
 use crate::hedge::HedgeSpec;
@@ -27,217 +27,222 @@ use crate::throttle::{Throttle, ThrottleSpec};
 
 /// One policy on one route, ready to run.
 pub(crate) struct Stages<S: Store> {
-    /// Set when a newer version of the policy took over. Kept handles look here before every call.
+    /// Set when newer stages replace these. A [`Pipeline`](super::Pipeline) checks it before every call.
     superseded: AtomicBool,
     pub(crate) key: Arc<StateKey>,
     pub(crate) name: &'static str,
     pub(crate) version: u64,
-    /// What the policy says, and what an operator says above it.
     pub(crate) policy: Arc<Policy>,
     pub(crate) lever: Option<Arc<LeverSpec>>,
-    /// Whether an operator lets nobody in.
-    pub(crate) shut: bool,
+    /// Whether a lever forces the route open, so that every call is rejected.
+    pub(crate) forced_open: bool,
     pub(crate) store: S,
     pub(crate) clock: Clock,
     pub(crate) observers: Observers,
-    pub(crate) door: Door,
+    pub(crate) gate: GateCell,
     pub(crate) on_degraded: OnDegraded,
     pub(crate) deadline: DeadlineSpec,
-    pub(crate) rate_limit: Option<RateLimit<S>>,
-    pub(crate) bulkhead: Option<Slots>,
+    pub(crate) rate_limit: Option<RateLimitStage<S>>,
+    pub(crate) bulkhead: Option<BulkheadStage>,
     pub(crate) circuit: Circuit<S>,
     pub(crate) retry: Option<RetrySpec>,
     pub(crate) hedge: Option<HedgeSpec>,
-    /// Whoever wants to know a quantile of the latency.
-    pub(crate) watch: Option<Watch<S>>,
+    /// Present if a stage acts on a quantile of the latency.
+    pub(crate) latency_watch: Option<LatencyWatch<S>>,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) guards: Option<PlacedGuards>,
+    pub(crate) guards: Option<PositionedGuards>,
     /// Whether retries draw from a budget, so that calls must be counted.
-    pub(crate) budgeted: bool,
-    /// Whether any stage wants to know the time.
-    pub(crate) timed: bool,
-    /// Whether any stage, or an observer, wants to know how long things take.
-    pub(crate) measured: bool,
-    /// What its spans say, if it is traced.
-    pub(crate) traced: Traced,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) has_retry_budget: bool,
+    /// Whether any stage reads the clock.
+    pub(crate) needs_clock: bool,
+    /// Whether any stage or observer needs the exact latency.
+    pub(crate) needs_latency: bool,
+    pub(crate) span_names: SpanNames,
+    pub(crate) state: Arc<RouteState>,
 }
 
-/// The bucket and how long a call may wait at it.
-pub(crate) struct RateLimit<S: Store> {
+/// The bucket, and how long a call may wait for permits.
+pub(crate) struct RateLimitStage<S: Store> {
     pub(crate) bucket: Arc<S::Bucket>,
     pub(crate) max_wait: Duration,
 }
 
-/// The slots, and what there is to them.
-pub(crate) struct Slots {
+/// The bulkhead, with what the walk asks of its spec.
+pub(crate) struct BulkheadStage {
     pub(crate) bulkhead: Arc<Bulkhead>,
-    /// Whether somebody may wait for one.
-    pub(crate) queues: bool,
+    /// Whether calls may wait for a slot.
+    pub(crate) has_queue: bool,
     /// Whether completions move the limit.
-    pub(crate) learns: bool,
+    pub(crate) is_adaptive: bool,
 }
 
-/// What watches outcomes. Breaker and throttle exclude each other.
+/// The stage that watches outcomes. A policy has a breaker or a throttle, never both.
 pub(crate) enum Circuit<S: Store> {
     None,
     Breaker { breaker: Arc<S::Breaker>, count: CountBy },
     Throttle(ThrottleSpec),
 }
 
-/// Where a custom guard can stand.
+/// Where a custom guard runs, by its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum GuardPosition {
+    BeforeDeadline,
     BeforeRateLimit,
     BeforeBulkhead,
     BeforeCircuit,
     BeforeRetry,
+    /// Before every attempt.
     Attempts,
 }
 
-/// Custom guards in the order of their numbers, cut where the built-in stages stand between them.
-pub(crate) struct PlacedGuards {
+/// Custom guards sorted by order, split at the built-in stages.
+pub(crate) struct PositionedGuards {
     guards: Guards,
-    /// How many stand before the rate limit, the bulkhead, the circuit and the retries.
-    cuts: [usize; 4],
+    /// How many guards run before the deadline, the rate limit, the bulkhead, the circuit and the retries.
+    splits: [usize; 5],
 }
 
-impl PlacedGuards {
+impl PositionedGuards {
     fn new(guards: &Guards) -> Option<Self> {
         let before = |stage: Stage| guards.iter().filter(|guard| guard.order() < stage.order()).count();
-        (!guards.is_empty()).then(|| Self {
-            guards: guards.clone(),
-            cuts: [Stage::RateLimit, Stage::Bulkhead, Stage::Circuit, Stage::Retry].map(before),
-        })
+        let stages = [Stage::Deadline, Stage::RateLimit, Stage::Bulkhead, Stage::Circuit, Stage::Retry];
+        (!guards.is_empty()).then(|| Self { guards: guards.clone(), splits: stages.map(before) })
     }
 
-    /// The guards of a place, outermost first.
-    pub(crate) fn at(&self, place: Place) -> impl Iterator<Item = &dyn Guard> {
-        let [rate_limit, bulkhead, circuit, retry] = self.cuts;
-        let range = match place {
-            Place::BeforeRateLimit => 0..rate_limit,
-            Place::BeforeBulkhead => rate_limit..bulkhead,
-            Place::BeforeCircuit => bulkhead..circuit,
-            Place::BeforeRetry => circuit..retry,
-            Place::Attempts => retry..self.guards.len(),
+    /// Returns the guards at a position, outermost first.
+    pub(crate) fn at(&self, position: GuardPosition) -> impl Iterator<Item = &dyn Guard> {
+        let [deadline, rate_limit, bulkhead, circuit, retry] = self.splits;
+        let range = match position {
+            GuardPosition::BeforeDeadline => 0..deadline,
+            GuardPosition::BeforeRateLimit => deadline..rate_limit,
+            GuardPosition::BeforeBulkhead => rate_limit..bulkhead,
+            GuardPosition::BeforeCircuit => bulkhead..circuit,
+            GuardPosition::BeforeRetry => circuit..retry,
+            GuardPosition::Attempts => retry..self.guards.len(),
         };
         range.map(|index| self.guards.get(index))
     }
 
-    /// The guard that was the `index`-th to admit a call.
-    pub(crate) fn of_calls(&self, index: usize) -> &dyn Guard {
+    /// Returns the guard that was the `index`-th to admit the call.
+    pub(crate) fn of_call(&self, index: usize) -> &dyn Guard {
         self.guards.get(index)
     }
 
-    /// The guard that was the `index`-th to admit an attempt.
-    pub(crate) fn of_attempts(&self, index: usize) -> &dyn Guard {
-        self.guards.get(self.cuts[3] + index)
+    /// Returns the guard that was the `index`-th to admit an attempt.
+    pub(crate) fn of_attempt(&self, index: usize) -> &dyn Guard {
+        let [.., retry] = self.splits;
+        self.guards.get(retry + index)
     }
 }
 
-/// What stays when the policy changes.
-pub(crate) struct Kept {
+/// The state of a route that outlives changes of its policy.
+pub(crate) struct RouteState {
     pub(crate) rng: Rng,
-    door: Door,
+    gate: GateCell,
     traced: bool,
     pub(crate) retry_budget: Budget,
     pub(crate) hedge_budget: Budget,
     pub(crate) throttle: Mutex<Option<Throttle>>,
     bulkhead: Mutex<Option<Arc<Bulkhead>>>,
-    /// When the latency's quantile is looked at next, in microseconds.
-    next_look: AtomicU64,
-    /// The delay that the last look gave hedging, in microseconds; 0 before it could tell.
+    /// When the quantiles are read next, in microseconds.
+    next_quantile_read: AtomicU64,
+    /// The hedge delay at the last read of the quantiles, in microseconds; 0 while there are too few samples.
     pub(crate) hedge_delay: AtomicU64,
 }
 
-impl Kept {
-    pub(crate) fn new(rng: Rng, door: Door, traced: bool) -> Self {
+impl RouteState {
+    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool) -> Self {
         Self {
             rng,
-            door,
+            gate,
             traced,
             retry_budget: Budget::default(),
             hedge_budget: Budget::default(),
             throttle: Mutex::new(None),
             bulkhead: Mutex::new(None),
-            next_look: AtomicU64::new(0),
+            next_quantile_read: AtomicU64::new(0),
             hedge_delay: AtomicU64::new(0),
         }
     }
 
-    /// The bulkhead, which outlives changes of the policy together with the calls inside it.
-    fn bulkhead(&self, spec: &BulkheadSpec, clock: &Clock) -> Slots {
+    /// Returns the bulkhead with the calls inside it, retuned to `spec`; creates it on first use.
+    fn bulkhead(&self, spec: &BulkheadSpec, clock: &Clock) -> BulkheadStage {
         let bulkhead = self.bulkhead.lock().get_or_insert_with(|| Arc::new(Bulkhead::new(spec))).clone();
         bulkhead.retune(spec, clock);
-        Slots { bulkhead, queues: spec.max_queue > 0, learns: spec.measures_latency() }
+        BulkheadStage { bulkhead, has_queue: spec.max_queue > 0, is_adaptive: spec.measures_latency() }
     }
 
-    /// Whether it is this caller's turn to look at the quantile.
-    pub(crate) fn claims_look(&self, now: Time, every: u64) -> bool {
-        let due = self.next_look.load(Ordering::Relaxed);
-        let next = now.as_micros().saturating_add(every);
+    /// Claims the next read of the quantiles, at most one per `interval` microseconds; true for one caller.
+    pub(crate) fn claim_quantile_read(&self, now: Time, interval: u64) -> bool {
+        let due = self.next_quantile_read.load(Ordering::Relaxed);
+        let next = now.as_micros().saturating_add(interval);
         now.as_micros() >= due
-            && self.next_look.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && self.next_quantile_read.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
 impl<S: Store> Stages<S> {
-    /// Compiles a valid policy with the lever above it, if one is pulled. State that exists already is taken over and
-    /// retuned.
-    pub(crate) fn compile(key: Arc<StateKey>, said: Said, store: S, observers: Observers, kept: Arc<Kept>) -> Self {
-        let policy = said.effective();
-        let rate_limit = policy
-            .rate_limit
-            .as_ref()
-            .map(|spec| RateLimit { bucket: store.bucket(&key, spec), max_wait: spec.max_wait.unwrap_or_default() });
-        let circuit = match (said.breaker(), policy.throttle) {
+    /// Compiles a valid policy. Existing state is taken over and retuned.
+    pub(crate) fn compile(
+        key: Arc<StateKey>,
+        effective: &EffectivePolicy,
+        store: S,
+        observers: Observers,
+        state: Arc<RouteState>,
+    ) -> Self {
+        let policy = effective.with_lever();
+        let rate_limit = policy.rate_limit.as_ref().map(|spec| RateLimitStage {
+            bucket: store.bucket(&key, spec),
+            max_wait: spec.max_wait.unwrap_or_default(),
+        });
+        let circuit = match (effective.breaker(), policy.throttle) {
             (Some(spec), _) => Circuit::Breaker { breaker: store.breaker(&key, &spec), count: spec.count },
             (None, Some(spec)) => Circuit::Throttle(spec),
             (None, None) => Circuit::None,
         };
-        let bulkhead = policy.bulkhead.as_ref().map(|spec| kept.bulkhead(spec, store.clock()));
-        let watch = Watch::of(&policy, &store, &key);
-        let traced = Traced::new(&key, kept.traced);
-        let told = observers.any() || traced.any();
-        let budgeted = policy.retry.is_some_and(|retry| retry.budget.is_some());
-        let watched = !matches!(circuit, Circuit::None) || watch.is_some() || told;
-        let learns = bulkhead.as_ref().is_some_and(|slots| slots.learns);
-        let waits = bulkhead.as_ref().is_some_and(|slots| slots.queues);
-        let stamped = rate_limit.is_some() || budgeted || policy.hedge.is_some() || waits || learns;
-        let measures = policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency);
+        let bulkhead = policy.bulkhead.as_ref().map(|spec| state.bulkhead(spec, store.clock()));
+        let latency_watch = LatencyWatch::new(&policy, &store, &key);
+        let span_names = SpanNames::new(&key, state.traced);
+        let observed = observers.any() || span_names.any();
+        let has_retry_budget = policy.retry.is_some_and(|retry| retry.budget.is_some());
+        let has_queue = bulkhead.as_ref().is_some_and(|stage| stage.has_queue);
+        let is_adaptive = bulkhead.as_ref().is_some_and(|stage| stage.is_adaptive);
+        let takes_time = rate_limit.is_some() || has_retry_budget || policy.hedge.is_some() || has_queue || is_adaptive;
+        let records = !matches!(circuit, Circuit::None) || latency_watch.is_some() || observed;
+        let breaker_measures = policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency);
         Self {
             superseded: AtomicBool::new(false),
             name: intern(&policy.name).unwrap_or("(unnamed)"),
             clock: store.clock().clone(),
             on_degraded: policy.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
-            timed: stamped || watched || !policy.guards.is_empty(),
-            measured: told || measures || watch.is_some() || learns,
-            budgeted,
+            needs_clock: takes_time || records || !policy.guards.is_empty(),
+            needs_latency: observed || breaker_measures || latency_watch.is_some() || is_adaptive,
+            has_retry_budget,
             retry: policy.retry,
             hedge: policy.hedge,
-            watch,
+            latency_watch,
             bulkhead,
             timeout: policy.timeout,
-            guards: PlacedGuards::new(&policy.guards),
-            shut: said.force() == Some(Override::Open),
+            guards: PositionedGuards::new(&policy.guards),
+            forced_open: effective.forced() == Some(Override::Open),
             key,
-            version: said.version,
-            policy: said.policy.clone(),
-            lever: said.lever.clone(),
+            version: effective.version,
+            policy: effective.policy.clone(),
+            lever: effective.lever.clone(),
             store,
             observers,
-            door: kept.door.clone(),
+            gate: state.gate.clone(),
             rate_limit,
             circuit,
-            traced,
-            kept,
+            span_names,
+            state,
         }
     }
 
-    /// What it was compiled from.
-    pub(crate) fn said(&self) -> Said {
-        Said { policy: self.policy.clone(), version: self.version, lever: self.lever.clone() }
+    /// Returns what the stages were compiled from.
+    pub(crate) fn effective_policy(&self) -> EffectivePolicy {
+        EffectivePolicy { policy: self.policy.clone(), version: self.version, lever: self.lever.clone() }
     }
 
     pub(crate) fn is_superseded(&self) -> bool {
@@ -248,17 +253,18 @@ impl<S: Store> Stages<S> {
         self.superseded.store(true, Ordering::Release);
     }
 
-    /// Whether the circuit counts these. A throttle counts calls.
+    /// Whether the breaker counts by `unit`. A throttle counts calls.
     #[inline]
-    pub(crate) fn counts(&self, what: CountBy) -> bool {
+    pub(crate) fn counts(&self, unit: CountBy) -> bool {
         match &self.circuit {
             Circuit::None => false,
-            Circuit::Breaker { count, .. } => *count == what,
-            Circuit::Throttle(_) => what == CountBy::Calls,
+            Circuit::Breaker { count, .. } => *count == unit,
+            Circuit::Throttle(_) => unit == CountBy::Calls,
         }
     }
 
-    /// The circuit to ask after so many attempts.
+    /// Returns the circuit to ask before the attempt that follows `attempts` others; [`Circuit::None`] if the call was
+    /// admitted as a whole.
     #[inline]
     pub(crate) fn circuit_for(&self, attempts: u32) -> &Circuit<S> {
         let asked = attempts == 0 || self.counts(CountBy::Attempts);

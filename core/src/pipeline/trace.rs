@@ -1,4 +1,4 @@
-//! Spans of `tracing`: one for a call, and inside it one for each attempt and each copy of one.
+//! Spans of `tracing`: one for a call, and inside it one for each attempt and each hedge.
 //!
 //! ```text
 //!   phalanx.call  INFO   policy route · attempts outcome code error.type breaker_state deadline_remaining_ms source …
@@ -6,16 +6,17 @@
 //!     ├─ phalanx.attempt
 //! ```
 //!
-//! What it promises:
-//! * the operation runs inside its attempt's span, in every poll, and so does whatever it calls; waits are outside;
-//! * observers are told, and a fallback answers, inside the call's span;
-//! * whatever becomes of a call, its span ends with an outcome: a call whose caller went away is `cancelled`;
-//! * a module that is not traced pays one test of a pointer for each poll; without the feature there is nothing to pay.
+//! Guarantees:
+//! * The operation runs inside the span of its attempt, in every poll, and so does everything it calls; waits do not.
+//! * Events are emitted, and a fallback answers, inside the span of the call.
+//! * Every span ends with an outcome, however the call ends: `cancelled` if the caller dropped the future.
+//! * A module that is not traced pays one null check per poll; without the feature it pays nothing.
 //!
-//! Not an observer, which is told of things after they happened: a span has to be there while they do.
+//! This is not an [`Observer`](crate::event::Observer), because events are emitted after the fact: a span has to exist
+//! while its work runs.
 
 #[cfg_attr(feature = "tracing", path = "trace/spans.rs")]
-#[cfg_attr(not(feature = "tracing"), path = "trace/nothing.rs")]
+#[cfg_attr(not(feature = "tracing"), path = "trace/noop.rs")]
 mod chosen;
 
-pub(crate) use self::chosen::{Trace, Traced, carried};
+pub(crate) use self::chosen::{SpanNames, Trace, in_current_span};

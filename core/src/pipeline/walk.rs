@@ -1,42 +1,42 @@
-//! The walk of one call through its pipeline: gate, admit, attempt, settle.
+//! The walk of one call through its stages: gate, admit, attempt, settle, answer.
 //!
-//! One straight line: every stage is an `if`, nothing is boxed, nothing is composed per call. The clock is read once
-//! before and once after the operation, and only if a stage wants to know.
+//! One straight function: every stage is an `if`, nothing is boxed, nothing is composed per call. The clock is read once
+//! before and once after the operation, and only if a stage needs it.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task;
 use std::time::Duration;
 
+use super::call_state::{CallState, Step};
 use super::race::race;
-use super::ride::{Ride, Step};
-use super::stages::{Circuit, Place, Stages};
-use super::{Current, Terms};
-use crate::call::Classifier;
-use crate::classify::Class;
+use super::stages::{Circuit, GuardPosition, Stages};
+use super::{CallOptions, Current};
+use crate::classify::{Class, Classifier};
 use crate::error::Error;
 use crate::event::EventKind;
 use crate::hedge::HedgeSpec;
 use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
-use crate::rejection::RejectionCode;
+use crate::rejection::{Rejection, RejectionCode};
+use crate::retry::nested;
 use crate::store::Store;
 use crate::timeout::{Elapsed, Timer, poll_within};
 
 /// Without a deadline, a `Retry-After` longer than this is not waited for: the caller gets the error now.
-const LONGEST_UNBOUNDED_WAIT: Duration = Duration::from_secs(60);
+const MAX_UNBOUNDED_WAIT: Duration = Duration::from_secs(60);
 
-/// Runs one call and hands the ride and the result to `end`, whose answer is the caller's.
+/// Runs one call and passes its state and result to `end`, which makes the caller's answer.
 ///
-/// One flat future on purpose: awaiting one `async fn` inside another moves the inner one's whole state, and moving
-/// costs more than most stages do. What does not wait is in [`Ride`].
-#[allow(clippy::manual_async_fn)] // an `async fn` would keep its arguments twice
+/// One flat future on purpose: awaiting one `async fn` inside another moves the state of the inner one, and that costs
+/// more than most stages do. Everything that does not await is a method of [`CallState`].
+#[allow(clippy::manual_async_fn)] // an `async fn` would store its arguments twice
 pub(crate) fn walk<'a, S, T, E, F, Fut, C, R>(
     stages: Current<'a, S>,
-    terms: &'a Terms,
+    options: &'a CallOptions,
     classifier: C,
     operation: F,
-    end: impl FnOnce(&mut Ride<'_, S>, Result<T, Error<E>>) -> R,
+    end: impl FnOnce(&mut CallState<'_, S>, Result<T, Error<E>>) -> R,
 ) -> impl Future<Output = R>
 where
     S: Store,
@@ -46,205 +46,231 @@ where
 {
     async move {
         let stages: &Stages<S> = &stages;
-        let mut ride = Ride::new(stages, terms);
-        let mut timer = Timer::default(); // one for all that is waited for: a future is moved, and every byte costs
+        let mut call = CallState::new(stages, options);
+        let mut timer = Timer::default(); // one for every wait: each further byte of the future is moved with it
         let result = 'call: {
-            // 1 gate: a call that is late already must not take anything from anybody.
-            if !ride.passes_gate() {
-                break 'call Err(ride.rejection());
+            // 1 gate: a call whose deadline has passed must not take anything.
+            if !call.enter_pipeline() {
+                break 'call Err(call.rejection());
             }
 
-            // 2 admit: cheap and certain rejections first, then what has to be held. Whatever a later stage rejects, the
-            //   earlier ones get back, because dropping the ride gives it back.
+            // 2 admit: cheap and certain rejections first, then what has to be held. When a later stage rejects, what
+            //   the earlier ones handed out is given back by dropping the state.
             if let Some(limit) = &stages.rate_limit {
-                let mut step = ride.takes_now(limit);
-                if step == Step::AskStore {
-                    let ask = ride.ask(limit);
-                    let within = ride.time_left();
-                    let mut asking = pin!(stages.store.acquire(&limit.bucket, ride.now, ask));
-                    let poll =
-                        |cx: &mut task::Context<'_>| poll_within(&mut timer, within, cx, |cx| asking.as_mut().poll(cx));
+                let mut step = call.acquire_permits(limit);
+                if step == Step::Await {
+                    let request = call.permit_request(limit);
+                    let within = call.time_left();
+                    let mut acquiring = pin!(stages.store.acquire(&limit.bucket, call.attempt.started, request));
+                    let poll = |cx: &mut task::Context<'_>| {
+                        poll_within(&mut timer, within, cx, |cx| acquiring.as_mut().poll(cx))
+                    };
                     let grant = poll_fn(poll).await;
                     timer.disarm();
-                    ride.waited();
+                    call.restart_clock();
                     step = match grant {
-                        Ok(grant) => ride.takes(&grant),
-                        Err(Elapsed) => ride.is_late(),
+                        Ok(grant) => call.apply_grant(&grant),
+                        Err(Elapsed) => call.reject_late(),
                     };
                 }
                 if let Step::Wait(wait) = step {
-                    ride.waits(&mut timer, wait).await;
-                    ride.waited();
+                    call.sleep(&mut timer, wait).await;
+                    call.restart_clock();
                 }
-                if step == Step::Stop {
-                    break 'call Err(ride.rejection());
+                if step == Step::Reject {
+                    break 'call Err(call.rejection());
                 }
             }
-            if !ride.passes_guards(Place::BeforeBulkhead) {
-                break 'call Err(ride.rejection());
+            if !call.ask_guards(GuardPosition::BeforeBulkhead) {
+                break 'call Err(call.rejection());
             }
-            if let Some(slots) = &stages.bulkhead {
-                let mut step = ride.enters(slots);
-                if step == Step::AskStore {
-                    let within = ride.patience();
+            if let Some(bulkhead) = &stages.bulkhead {
+                let mut step = call.enter_bulkhead(bulkhead);
+                if step == Step::Await {
+                    let within = call.queue_limit();
                     let poll = |cx: &mut task::Context<'_>| {
-                        let polled = poll_within(&mut timer, within, cx, |cx| ride.poll_seat(slots, cx));
-                        ride.unless_cancelled(polled, cx)
+                        let polled = poll_within(&mut timer, within, cx, |cx| call.poll_queue(bulkhead, cx));
+                        call.unless_cancelled(polled, cx)
                     };
-                    let heard = poll_fn(poll).await;
+                    let polled = poll_fn(poll).await;
                     timer.disarm();
-                    ride.waited();
-                    step = ride.sits_down(slots, heard);
+                    call.restart_clock();
+                    step = call.leave_queue(bulkhead, polled);
                 }
-                if step == Step::Stop {
-                    break 'call Err(ride.rejection());
+                if step == Step::Reject {
+                    break 'call Err(call.rejection());
                 }
             }
-            if !ride.passes_guards(Place::BeforeCircuit) {
-                break 'call Err(ride.rejection());
+            if !call.ask_guards(GuardPosition::BeforeCircuit) {
+                break 'call Err(call.rejection());
             }
 
-            // 3 attempt, as often as the policy says. The circuit is asked for the call, or for each attempt.
+            // 3 attempt, up to the policy's number of times. The breaker is asked once for the call, or for each attempt.
             let mut delay = Duration::ZERO;
             let mut last = None;
             loop {
-                let stage_before = ride.stage;
+                let stage_before = call.notes.stage;
                 let admitted = {
-                    let mut step = ride.passes_now();
-                    if let (Step::AskStore, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
-                        let within = ride.time_left();
-                        let mut asking = pin!(stages.store.admit(breaker, ride.now));
+                    let mut step = call.ask_breaker();
+                    if let (Step::Await, Circuit::Breaker { breaker, .. }) = (step, &stages.circuit) {
+                        let within = call.time_left();
+                        let mut admitting = pin!(stages.store.admit(breaker, call.attempt.started));
                         let poll = |cx: &mut task::Context<'_>| {
-                            poll_within(&mut timer, within, cx, |cx| asking.as_mut().poll(cx))
+                            poll_within(&mut timer, within, cx, |cx| admitting.as_mut().poll(cx))
                         };
-                        let answer = poll_fn(poll).await;
+                        let reply = poll_fn(poll).await;
                         timer.disarm();
-                        ride.waited();
-                        step = match answer {
-                            Ok((answer, change)) => {
-                                ride.tell_change(change);
-                                ride.passes(&answer)
+                        call.restart_clock();
+                        step = match reply {
+                            Ok((reply, change)) => {
+                                call.emit_transition(change);
+                                call.apply_admit_reply(&reply)
                             }
-                            Err(Elapsed) => ride.is_late(),
+                            Err(Elapsed) => call.reject_late(),
                         };
                     }
-                    step == Step::Go && ride.may_attempt()
+                    step == Step::Continue && call.admit_attempt()
                 };
                 if !admitted {
                     break 'call match last {
                         None => {
-                            ride.cancel_attempt_guards();
-                            Err(ride.rejection())
+                            call.cancel_first_attempt();
+                            Err(call.rejection())
                         }
-                        // The error of the attempt before says more than why there was no other.
+                        // The error of the attempt before is worth more than the reason why there was no other.
                         Some(error) => {
-                            ride.cancel_attempt(stage_before);
+                            call.cancel_retry(stage_before);
                             error
                         }
                     };
                 }
-                ride.depart();
+                call.start_attempt();
 
                 let (result, next) = {
                     let mut waited = false;
                     let answer = {
-                        let mut running = pin!(Some(ride.inside(&operation)));
+                        let mut running = pin!(Some(call.run_operation(&operation)));
                         let mut answer = poll_fn(|cx| {
-                            // Not by a function that the race would share: with two callers it would not be in line here.
+                            // Not a function shared with the race: with two callers it would not be inlined here.
                             let poll = |cx: &mut task::Context<'_>| match running.as_mut().as_pin_mut() {
-                                Some(running) => ride.inside(|| running.poll(cx)),
+                                Some(running) => call.run_operation(|| running.poll(cx)),
                                 None => task::Poll::Pending,
                             };
-                            let polled = ride.unless_cancelled(poll_within(&mut timer, ride.alarm, cx, poll), cx);
+                            let polled = poll_within(&mut timer, call.attempt.wake_after, cx, poll);
+                            let polled = call.unless_cancelled(polled, cx);
                             waited |= polled.is_pending();
                             polled
                         })
                         .await;
-                        // It takes longer than most: copies race it from here on. Boxed, so that calls which need none
-                        // do not carry the room for them.
-                        if answer.is_err() && ride.alarm != ride.limit && !ride.is_cancelled() {
+                        // The hedge delay is over: hedges race the attempt from here on. Boxed, so that calls without a
+                        // hedge do not carry the memory for it.
+                        if answer.is_err()
+                            && call.attempt.wake_after != call.attempt.limit
+                            && !call.reject_if_cancelled()
+                        {
                             timer.disarm();
-                            let mut race = Box::pin(race(&mut ride, &mut timer, running, &operation, &classifier));
-                            answer = poll_fn(|cx| poll_apart(race.as_mut(), cx)).await;
+                            let mut race = Box::pin(race(&mut call, &mut timer, running, &operation, &classifier));
+                            answer = poll_fn(|cx| poll_out_of_line(race.as_mut(), cx)).await;
                         }
                         answer
                     };
                     let class = match &answer {
                         Ok(result) => classifier.class(result),
-                        Err(Elapsed) => ride.cut_off(),
+                        Err(Elapsed) => call.reject_cut_off(),
                     };
-                    // A good answer that was there at once ended when it began, unless somebody wants to know exactly.
-                    if waited || class.kind.is_some() || ride.measured {
-                        ride.ended = ride.read_clock();
+                    // A success that was ready at once ended when it began, unless a stage needs the exact latency.
+                    if waited || class.kind.is_some() || call.needs_latency {
+                        call.attempt.ended = call.read_clock();
                     }
-                    ride.read(class, answer.is_err());
-                    let next = ride.next_delay(class, delay);
+                    call.record_attempt(class, answer.is_err());
+                    let next = call.retry_delay(class, delay);
                     match answer {
-                        // The way of nearly all calls, and worth a line of its own: the answer is moved once.
+                        // Nearly all calls end here, so the answer is moved only once.
                         Ok(Ok(value)) if next.is_none() => {
-                            ride.settle_call();
-                            return end(&mut ride, Ok(value));
+                            call.settle_call();
+                            return end(&mut call, Ok(value));
                         }
                         Ok(result) => (result.map_err(Error::Inner), next),
-                        Err(Elapsed) => (Err(ride.rejection()), next),
+                        Err(Elapsed) => (Err(call.rejection()), next),
                     }
                 };
                 timer.disarm();
                 let Some(next) = next else { break result };
                 (last, delay) = (Some(result), next);
-                ride.waits(&mut timer, delay).await;
-                ride.now = ride.read_clock();
+                call.sleep(&mut timer, delay).await;
+                call.attempt.started = call.read_clock();
             }
         };
 
         // 4 settle.
-        ride.settle_call();
-        end(&mut ride, result)
+        call.settle_call();
+        // 5 answer.
+        end(&mut call, result)
     }
 }
 
-/// Polls what is rare, out of line: inlined, it would make the walk so large that its common steps are not.
+/// The end of a call with default options: reports it and returns its result.
+#[inline(always)] // otherwise the answer, just written in pieces, is moved as a whole, which stalls the processor
+pub(super) fn end_plain<S: Store, T, E>(
+    call: &mut CallState<'_, S>,
+    result: Result<T, Error<E>>,
+) -> Result<T, Error<E>> {
+    let kind = call.failure_kind(&result);
+    if call.is_unreported() {
+        report_end(call, kind, result.as_ref().err().and_then(Error::rejection));
+    }
+    nested::note(kind.filter(|_| call.gave_up()));
+    result
+}
+
+#[inline(never)]
+fn report_end<S: Store>(call: &mut CallState<'_, S>, kind: Option<Kind>, rejection: Option<&Rejection>) {
+    let decision = call.decision(rejection);
+    call.report(kind, &decision);
+}
+
+/// Polls a rare future out of line: inlined, it would make the walk so large that its common steps are not.
 #[cold]
 #[inline(never)]
-fn poll_apart<Fut: Future>(rare: Pin<&mut Fut>, cx: &mut task::Context<'_>) -> task::Poll<Fut::Output> {
+fn poll_out_of_line<Fut: Future>(rare: Pin<&mut Fut>, cx: &mut task::Context<'_>) -> task::Poll<Fut::Output> {
     rare.poll(cx)
 }
 
-impl<S: Store> Ride<'_, S> {
-    /// Asks whoever admits before an attempt, and sets how long it may take.
+impl<S: Store> CallState<'_, S> {
+    /// Asks everything that admits an attempt, and sets how long it may take. False if it is rejected.
     #[inline(always)]
-    fn may_attempt(&mut self) -> bool {
-        if self.is_cancelled() || self.attempts == 0 && !self.passes_guards(Place::BeforeRetry) {
+    fn admit_attempt(&mut self) -> bool {
+        if self.reject_if_cancelled() || self.notes.attempts == 0 && !self.ask_guards(GuardPosition::BeforeRetry) {
             return false;
         }
-        self.prepare_attempt();
-        self.limit = self.stages.timeout;
-        if self.context.deadline().is_some() && !self.has_time() {
+        self.number_attempt();
+        self.attempt.limit = self.stages.timeout;
+        if self.context.deadline().is_some() && !self.check_time_left() {
             return false;
         }
-        self.alarm = self.limit;
+        self.attempt.wake_after = self.attempt.limit;
         if let Some(hedge) = self.stages.hedge.as_ref().filter(|_| !self.once) {
-            self.set_alarm(hedge);
+            self.wake_for_hedge(hedge);
         }
-        self.passes_guards(Place::Attempts)
+        self.ask_guards(GuardPosition::Attempts)
     }
 
-    /// Looks after the attempt when a copy is due, if that is before its limit.
-    #[inline(never)] // or whoever has no hedge pays for the room it takes
-    fn set_alarm(&mut self, hedge: &HedgeSpec) {
-        let delay = self.stages.hedge_delay(hedge, self.now);
-        if self.limit.is_none_or(|limit| delay < limit) {
-            self.alarm = Some(delay);
+    /// Wakes the attempt when its first hedge is due, if that is before its limit.
+    #[inline(never)] // inlined, it would enlarge the walk of calls without a hedge
+    fn wake_for_hedge(&mut self, hedge: &HedgeSpec) {
+        let delay = self.stages.hedge_delay(hedge, self.attempt.started);
+        if self.attempt.limit.is_none_or(|limit| delay < limit) {
+            self.attempt.wake_after = Some(delay);
         }
     }
 
-    /// The attempt gets its own timeout, or what is left of the caller's time if that is less.
+    /// Limits the attempt to the time left until the deadline. False, and rejected, if there is none.
     #[cold]
-    fn has_time(&mut self) -> bool {
+    fn check_time_left(&mut self) -> bool {
         let left = self.time_left().unwrap_or(Duration::MAX);
-        self.by_deadline = self.limit.is_none_or(|limit| left <= limit);
-        if self.by_deadline {
-            self.limit = Some(left);
+        self.attempt.limited_by_deadline = self.attempt.limit.is_none_or(|limit| left <= limit);
+        if self.attempt.limited_by_deadline {
+            self.attempt.limit = Some(left);
         }
         if left.is_zero() {
             self.reject(Stage::Deadline, RejectionCode::DeadlineExceeded);
@@ -252,43 +278,43 @@ impl<S: Store> Ride<'_, S> {
         !left.is_zero()
     }
 
-    /// The caller's time ran out while a store was being asked.
+    /// Rejects a call whose deadline passed while it awaited a store.
     #[cold]
-    fn is_late(&mut self) -> Step {
+    fn reject_late(&mut self) -> Step {
         self.reject(Stage::Deadline, RejectionCode::DeadlineExceeded);
-        Step::Stop
+        Step::Reject
     }
 
-    /// Reads what an attempt's end means, and tells whoever admitted it.
+    /// Records the end of an attempt with every stage that admitted or measures it.
     #[inline(always)]
-    fn read(&mut self, class: Class, cut_off: bool) {
-        let cut_by_caller = cut_off && self.by_deadline;
+    fn record_attempt(&mut self, class: Class, cut_off: bool) {
+        let cut_off_by_deadline = cut_off && self.attempt.limited_by_deadline;
         let outcome = match class.kind {
             None => Outcome::Success,
-            // Too short to blame the dependency for it.
-            Some(_) if cut_by_caller && self.latency() < self.stages.deadline.failure_floor => Outcome::Neutral,
+            // It ran too briefly to blame the dependency.
+            Some(_) if cut_off_by_deadline && self.latency() < self.stages.deadline.failure_floor => Outcome::Neutral,
             Some(kind) => kind.outcome(),
         };
         self.settle_attempt(outcome, class.kind);
-        if cut_by_caller {
-            // What the caller cut short would look fast in the digest. To the limit it was too slow or says nothing.
-            self.stages.learn_limit(self.ended, self.latency(), outcome);
-        } else if self.stages.measured {
-            self.stages.learn(self.ended, self.latency(), outcome);
+        if cut_off_by_deadline {
+            // Its latency is only a lower bound: in the digest it would look fast, so only the limit sees it.
+            self.stages.observe_completion(self.attempt.ended, self.latency(), outcome);
+        } else if self.stages.needs_latency {
+            self.stages.observe_attempt(self.attempt.ended, self.latency(), outcome);
         }
     }
 
-    /// The attempt's time ran out: its own, or the caller's.
+    /// Rejects an attempt that was cut off by its timeout, the deadline or a drain; returns the class of that failure.
     #[cold]
-    fn cut_off(&mut self) -> Class {
-        if self.is_cancelled() {
-            self.by_deadline = true; // not the dependency's doing
+    fn reject_cut_off(&mut self) -> Class {
+        if self.reject_if_cancelled() {
+            self.attempt.limited_by_deadline = true; // so that the dependency is not blamed
             return Class::from(RejectionCode::Draining.kind());
         }
-        let (stage, code) = if self.by_deadline {
+        let (stage, code) = if self.attempt.limited_by_deadline {
             (Stage::Deadline, RejectionCode::DeadlineExceeded)
         } else {
-            self.tell_timeout();
+            self.emit_timeout();
             (Stage::Timeout, RejectionCode::AttemptTimeout)
         };
         self.reject(stage, code);
@@ -296,46 +322,52 @@ impl<S: Store> Ride<'_, S> {
     }
 
     #[cold]
-    pub(super) fn tell_timeout(&self) {
-        let (attempt, limit) = (self.attempts, self.stages.timeout.unwrap_or_default());
+    pub(super) fn emit_timeout(&self) {
+        let (attempt, limit) = (self.notes.attempts, self.stages.timeout.unwrap_or_default());
         self.emit(EventKind::AttemptTimeout { attempt, limit });
     }
 
-    /// The wait before the next attempt; none if this one is final.
+    /// Returns the delay before the next attempt; none if this one was the last.
     #[inline(always)]
-    fn next_delay(&mut self, class: Class, before: Duration) -> Option<Duration> {
+    fn retry_delay(&mut self, class: Class, previous: Duration) -> Option<Duration> {
         let kind = class.kind?;
         let spec = self.stages.retry.as_ref().filter(|_| !self.once)?;
-        let inside = self.mark.is(kind) && !spec.retry_exhausted;
-        if !spec.retry_on.contains(kind) || inside || self.attempts >= spec.max_attempts || self.is_cancelled() {
-            self.gave_up = inside || self.attempts > 1;
+        let nested_gave_up = self.attempt.nested.is(kind) && !spec.retry_exhausted;
+        let attempts = self.notes.attempts;
+        if !spec.retry_on.contains(kind)
+            || nested_gave_up
+            || attempts >= spec.max_attempts
+            || self.reject_if_cancelled()
+        {
+            self.notes.gave_up = nested_gave_up || attempts > 1;
             return None;
         }
-        let next = self.back_off(kind, class.retry_after, before);
-        self.gave_up = next.is_none();
-        self.mark.wipe();
+        let next = self.back_off(kind, class.retry_after, previous);
+        self.notes.gave_up = next.is_none();
+        self.attempt.nested.wipe();
         next
     }
 
     #[cold]
-    fn back_off(&mut self, kind: Kind, asked_for: Option<Duration>, before: Duration) -> Option<Duration> {
+    fn back_off(&mut self, kind: Kind, retry_after: Option<Duration>, previous: Duration) -> Option<Duration> {
         let stages = self.stages;
         let spec = stages.retry.as_ref()?;
-        let delay = spec.backoff.delay_asked(self.attempts, before, asked_for, &stages.kept.rng);
-        // A wait that would outlive the caller is pointless: the real error now is worth more.
-        let patience = self.time_left().unwrap_or(LONGEST_UNBOUNDED_WAIT.max(spec.backoff.max));
-        if delay > patience || delay == patience && self.context.deadline().is_some() {
+        let attempt = self.notes.attempts;
+        let delay = spec.backoff.delay_asked(attempt, previous, retry_after, &stages.state.rng);
+        // A delay that ends after the deadline is pointless: the caller gets the error now.
+        let max_wait = self.time_left().unwrap_or(MAX_UNBOUNDED_WAIT.max(spec.backoff.max));
+        if delay > max_wait || delay == max_wait && self.context.deadline().is_some() {
             self.emit(EventKind::RetryAbandoned { delay });
             return None;
         }
         if let Some(budget) = &spec.budget
-            && !stages.kept.retry_budget.withdraw(self.ended, budget)
+            && !stages.state.retry_budget.withdraw(self.attempt.ended, budget)
         {
             self.emit(EventKind::RetryBudgetExhausted);
             return None;
         }
-        (self.decided, self.hedge_won) = (false, false);
-        self.emit(EventKind::Retry { attempt: self.attempts, delay, kind });
+        (self.notes.decided, self.notes.hedge_won) = (false, false);
+        self.emit(EventKind::Retry { attempt, delay, kind });
         Some(delay)
     }
 }

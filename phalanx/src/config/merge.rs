@@ -2,8 +2,6 @@
 //!
 //! The same rule when a module is built and when a running one is given a new configuration.
 
-use std::cell::Cell;
-
 use phalanx_core::engine::{ConfigChange, EngineSpec, PolicySet};
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::policy::{OnDegraded, Policy};
@@ -60,21 +58,14 @@ impl ResilienceModule {
         outdated: impl FnOnce() -> bool,
         config: Config,
     ) -> Result<ConfigChange, ConfigError> {
-        let made = Cell::new(None);
         let rules = self.rules_of(&config);
-        // Made while no other change can come between, and noted before another can: what the program says meanwhile is
-        // neither undone nor taken for the file's.
-        let note = || {
-            if let Some(origins) = made.take() {
-                *self.origins.lock() = origins;
-            }
-        };
-        let revise = |present: PolicySet| {
+        self.engine.change(|txn| {
             if outdated() {
-                return present;
+                return Ok(ConfigChange::default());
             }
             let mut origins = self.origins.lock().clone();
             let before = (origins.unknown.clone(), origins.max_routes.clone());
+            let present = txn.present();
             let mut plan = config.beside(&mut origins);
             plan.policies.extend(present.policies.into_iter().filter(|policy| origins.code.contains(&policy.name)));
             if origins.code_default {
@@ -83,12 +74,10 @@ impl ResilienceModule {
             plan.levers.extend(origins.code_levers.clone());
             origins.unknown = rules.unknown.still(before.0);
             origins.max_routes = rules.max_routes.still(before.1);
-            made.set(Some(origins));
-            plan
-        };
-        self.engine.noting(note).revise(revise).map_err(|error| match made.take() {
-            Some(origins) => origins.place(error),
-            None => error,
+            let change = txn.apply(plan).map_err(|error| origins.place(error))?;
+            // Inside the transaction: a change by the program comes before both policies and origins, or after both.
+            *self.origins.lock() = origins;
+            Ok(change)
         })
     }
 

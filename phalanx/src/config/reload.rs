@@ -1,7 +1,7 @@
 //! Follows files while calls are running: a valid change is in force a moment later, anything else changes nothing.
 //!
 //! A thread of its own sleeps until a folder on the way to a file changes, waits until it is quiet, and reads everything
-//! again. What is valid goes through [`Noting::revise`](phalanx_core::engine::Noting::revise): all or nothing, and circuits,
+//! again. What is valid goes through [`Engine::change`](phalanx_core::engine::Engine::change): all or nothing, and circuits,
 //! buckets, slots and queues keep their state. What is not is told once, as [`EventKind::ConfigRejected`], and the configuration
 //! before stays in force; so it does when a file vanishes. The program's own policies win, as they did at the start.
 //!

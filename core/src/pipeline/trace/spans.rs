@@ -12,16 +12,16 @@ use crate::key::{StateKey, printable};
 use crate::kind::{Kind, Outcome};
 use crate::rejection::RejectionCode;
 
-/// What is written on every span of a pipeline; nothing where calls are not traced.
-pub(crate) struct Traced(Option<Box<Names>>);
+/// The names on every span of a pipeline; none where calls are not traced.
+pub(crate) struct SpanNames(Option<Box<Names>>);
 
 struct Names {
     policy: Box<str>,
     route: Option<Box<str>>,
 }
 
-impl Traced {
-    /// Names come from callers, so they are made harmless: once, not for every call.
+impl SpanNames {
+    /// Names come from callers, so control characters are escaped: once, not for every call.
     pub(crate) fn new(key: &StateKey, traced: bool) -> Self {
         let boxed = |name: &str| Box::from(&*printable(name));
         let route = if key.is_overflow() { Some("__other__") } else { key.route() };
@@ -33,50 +33,49 @@ impl Traced {
     }
 }
 
-/// The spans of one call under way; nothing where nobody wants to see them. Boxed, so that calls without spans do not
-/// carry the room for them.
+/// The spans of one call; none if it is not traced. Boxed, so that calls without spans do not carry the memory for them.
 #[derive(Default)]
 pub(crate) struct Trace(Option<Box<Live>>);
 
 struct Live {
     call: Span,
     attempt: Attempt,
-    /// The call failed and nobody has answered in its place so far.
+    /// The call failed, and no fallback has answered.
     failed: bool,
 }
 
-/// The span of an attempt, while there is one. Dropped before its end, it was cancelled.
+/// The span of an attempt; [`Span::none`] between attempts. Dropped before its end, it ends as cancelled.
 struct Attempt(Span);
 
-/// Being inside a span, until it is dropped.
+/// Leaves the span when dropped.
 pub(crate) type Entered<'a> = Option<span::Entered<'a>>;
 
 impl Trace {
-    /// The span of a call that begins, inside the caller's.
+    /// Begins the span of a call, as a child of the current one.
     #[inline(always)]
-    pub(crate) fn begin(traced: &Traced) -> Self {
-        Self(traced.0.as_deref().and_then(Live::begin))
+    pub(crate) fn begin(names: &SpanNames) -> Self {
+        Self(names.0.as_deref().and_then(Live::begin))
     }
 
-    /// Whether there is a span to end.
+    /// Whether the call has a span.
     #[inline(always)]
     pub(crate) const fn is_live(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Goes inside the attempt's span; inside the call's, if there is none of the attempt.
+    /// Enters the span of the attempt, or that of the call between attempts.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.0.as_ref().map(|live| live.innermost().enter())
     }
 
-    /// Goes inside the call's span.
+    /// Enters the span of the call.
     #[inline(always)]
     pub(crate) fn enter_call(&self) -> Entered<'_> {
         self.0.as_ref().map(|live| live.call.enter())
     }
 
-    /// Another attempt begins, with so much time.
+    /// Begins the span of an attempt with this time limit.
     #[inline(always)]
     pub(crate) fn begin_attempt(&mut self, number: u32, limit: Option<Duration>) {
         if let Some(live) = &mut self.0 {
@@ -84,15 +83,15 @@ impl Trace {
         }
     }
 
-    /// A copy of an attempt begins. What is returned is the copy's own.
-    pub(crate) fn begin_copy(&self, number: u32, limit: Option<Duration>, copy: u32) -> Self {
+    /// Begins the span of a hedge and returns it.
+    pub(crate) fn begin_hedge(&self, number: u32, limit: Option<Duration>, hedge: u32) -> Self {
         Self(self.0.as_ref().map(|live| {
-            let attempt = Attempt::begin(&live.call, number, limit, Some(copy));
+            let attempt = Attempt::begin(&live.call, number, limit, Some(hedge));
             Box::new(Live { call: live.call.clone(), attempt, failed: false })
         }))
     }
 
-    /// The attempt under way, if any, is over.
+    /// Ends the span of the attempt, if one is under way.
     #[inline(always)]
     pub(crate) fn end_attempt(&mut self, outcome: Outcome, kind: Option<Kind>) {
         if let Some(live) = &mut self.0 {
@@ -100,33 +99,33 @@ impl Trace {
         }
     }
 
-    /// A copy answers in the attempt's place: it is the copy whose end is still to come.
-    pub(crate) fn adopt(&mut self, copy: &mut Self) {
-        if let (Some(own), Some(copy)) = (&mut self.0, &mut copy.0) {
-            std::mem::swap(&mut own.attempt, &mut copy.attempt);
+    /// Swaps the span of the attempt with that of the hedge that answered, which is then the one to end.
+    pub(crate) fn adopt(&mut self, hedge: &mut Self) {
+        if let (Some(own), Some(hedge)) = (&mut self.0, &mut hedge.0) {
+            std::mem::swap(&mut own.attempt, &mut hedge.attempt);
         }
     }
 
-    /// The call is over, but for a fallback's answer. `guarded` says whether a breaker watches it.
-    pub(crate) fn end(&mut self, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision, guarded: bool) {
+    /// Records the end of the call, before a fallback answers.
+    pub(crate) fn end(&mut self, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision, has_breaker: bool) {
         if let Some(live) = &mut self.0 {
-            live.end(outcome, kind, decision, guarded);
+            live.end(outcome, kind, decision, has_breaker);
         }
     }
 
-    /// A fallback answered: the caller knows of no failure.
-    pub(crate) fn degrade(&mut self) {
+    /// Records that a fallback answered: the caller sees no failure.
+    pub(crate) fn mark_degraded(&mut self) {
         if let Some(live) = &mut self.0 {
             live.failed = false;
-            // Said aloud: an exporter may have taken a line at ERROR for the call's end.
+            // Set explicitly: an exporter may have taken a log line at ERROR for the status of the call.
             record_all!(live.call, degraded = true, otel.status_code = "OK");
         }
     }
 }
 
 impl Live {
-    /// None if the subscriber does not want it, which the macro knows without asking again.
-    #[inline(never)] // or calls that are not traced pay for the room it takes
+    /// Returns none if the subscriber does not enable the span.
+    #[inline(never)] // inlined, it would enlarge the walk of calls that are not traced
     fn begin(names: &Names) -> Option<Box<Self>> {
         let call = info_span!(
             target: "phalanx",
@@ -155,7 +154,7 @@ impl Live {
     }
 
     #[cold]
-    fn end(&mut self, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision, guarded: bool) {
+    fn end(&mut self, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision, has_breaker: bool) {
         self.failed = is_failure(outcome);
         record_all!(
             self.call,
@@ -163,7 +162,7 @@ impl Live {
             outcome = outcome.map_or("rejected", Outcome::name),
             code = decision.reason.map(RejectionCode::name),
             error.type = kind.map(Kind::name),
-            breaker_state = circuit_met(decision).filter(|_| guarded).map(Phase::name),
+            breaker_state = phase_seen(decision).filter(|_| has_breaker).map(Phase::name),
             deadline_remaining_ms = decision.deadline_remaining.map(millis),
             source = decision.source.name(),
             hedge_won = (decision.hedges > 0).then_some(decision.hedge_won),
@@ -180,14 +179,14 @@ impl Drop for Live {
 }
 
 impl Attempt {
-    fn begin(call: &Span, number: u32, limit: Option<Duration>, copy: Option<u32>) -> Self {
+    fn begin(call: &Span, number: u32, limit: Option<Duration>, hedge: Option<u32>) -> Self {
         Self(debug_span!(
             target: "phalanx",
             parent: call,
             "phalanx.attempt",
             attempt = number,
             timeout_ms = limit.map(millis),
-            hedge = copy,
+            hedge,
             outcome = Empty,
             error.type = Empty,
             otel.status_code = Empty,
@@ -213,14 +212,14 @@ impl Drop for Attempt {
     }
 }
 
-/// Whether it ended without doing what it was for. That the caller went away is no failure, and neither is a "no" of the
-/// domain.
+/// Whether the span's status is ERROR: neither for a success nor for a caller that dropped the future. A rejection by the
+/// domain counts as a success of the dependency.
 const fn is_failure(outcome: Option<Outcome>) -> bool {
     !matches!(outcome, Some(Outcome::Success | Outcome::Cancelled))
 }
 
-/// The phase that the circuit showed to this call; none if it was not asked.
-const fn circuit_met(decision: &Decision) -> Option<Phase> {
+/// Returns the phase in which the breaker was when it was asked about this call; none if it was not asked.
+const fn phase_seen(decision: &Decision) -> Option<Phase> {
     match (decision.reason, decision.verdict) {
         (Some(RejectionCode::CircuitOpen | RejectionCode::ForcedOpen), Verdict::Rejected) => Some(Phase::Open),
         (Some(RejectionCode::ProbeQuota), Verdict::Rejected) => Some(Phase::HalfOpen),
@@ -234,7 +233,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Work that another task does: it stays inside the span that is current now.
-pub(crate) fn carried<F>(work: F) -> Instrumented<F> {
+/// Wraps work that is spawned on another task, so that it runs inside the current span.
+pub(crate) fn in_current_span<F>(work: F) -> Instrumented<F> {
     work.in_current_span()
 }

@@ -96,7 +96,7 @@ impl Observer for Listening {
         self.0.on_event(event);
     }
 
-    fn listen_on(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
+    fn for_route(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
         Some(Arc::new(OnKey { series: self.0.labels.series(key), _recorder: self.0.clone() }))
     }
 }

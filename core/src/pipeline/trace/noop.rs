@@ -1,4 +1,4 @@
-//! The stand-in where the feature `tracing` is off: nothing, in no bytes.
+//! The no-op spans, where the feature `tracing` is off: zero-sized, and every method is empty.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::decision::Decision;
 use crate::key::StateKey;
 use crate::kind::{Kind, Outcome};
 
-/// Nothing to write on a span.
-pub(crate) struct Traced;
+/// No names.
+pub(crate) struct SpanNames;
 
-impl Traced {
+impl SpanNames {
     pub(crate) const fn new(_: &StateKey, _: bool) -> Self {
         Self
     }
@@ -23,12 +23,12 @@ impl Traced {
 #[derive(Default)]
 pub(crate) struct Trace(());
 
-/// Being inside no span.
+/// The guard of no span.
 pub(crate) struct Entered;
 
 impl Trace {
     #[inline(always)]
-    pub(crate) const fn begin(_: &Traced) -> Self {
+    pub(crate) const fn begin(_: &SpanNames) -> Self {
         Self(())
     }
 
@@ -51,7 +51,7 @@ impl Trace {
     pub(crate) const fn begin_attempt(&mut self, _: u32, _: Option<Duration>) {}
 
     #[inline(always)]
-    pub(crate) const fn begin_copy(&self, _: u32, _: Option<Duration>, _: u32) -> Self {
+    pub(crate) const fn begin_hedge(&self, _: u32, _: Option<Duration>, _: u32) -> Self {
         Self(())
     }
 
@@ -65,10 +65,10 @@ impl Trace {
     pub(crate) const fn end(&mut self, _: Option<Outcome>, _: Option<Kind>, _: &Decision, _: bool) {}
 
     #[inline(always)]
-    pub(crate) const fn degrade(&mut self) {}
+    pub(crate) const fn mark_degraded(&mut self) {}
 }
 
-/// The work as it is.
-pub(crate) const fn carried<F>(work: F) -> F {
+/// Returns the work unchanged.
+pub(crate) const fn in_current_span<F>(work: F) -> F {
     work
 }
