@@ -137,7 +137,7 @@ impl RateLimitStore for Backend {
     }
 
     fn cached_level(&self, bucket: &AnyBucket, now: Time) -> Option<Level> {
-        dispatch!(bucket: AnyBucket, local => self.memory.cached_level(bucket, now), shared => bucket.glance(now))
+        dispatch!(bucket: AnyBucket, local => self.memory.cached_level(bucket, now), shared => bucket.cached_level(now))
     }
 }
 
@@ -187,7 +187,7 @@ impl BreakerStore for Backend {
     }
 
     fn cached_phase(&self, breaker: &AnyBreaker) -> (Phase, Option<Override>) {
-        dispatch!(breaker: AnyBreaker, local => self.memory.cached_phase(breaker), shared => breaker.glance())
+        dispatch!(breaker: AnyBreaker, local => self.memory.cached_phase(breaker), shared => breaker.cached_phase())
     }
 }
 
