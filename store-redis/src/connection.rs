@@ -147,8 +147,8 @@ fn parse_survey(reply: &Value) -> Option<(Vec<Shard>, Vec<usize>)> {
     let reached = |shard: &Shard| replies.iter().any(|(address, _)| *address == text(&shard.address));
     let missing: Vec<usize> = (0..shards.len()).filter(|number| !reached(&shards[*number])).collect();
     // If the client knows the nodes by other addresses than they announce, nothing can be concluded.
-    let strangers = missing.len() == shards.len();
-    Some((shards, if strangers { Vec::new() } else { missing }))
+    let no_address_matches = missing.len() == shards.len();
+    Some((shards, if no_address_matches { Vec::new() } else { missing }))
 }
 
 fn text(text: &str) -> Value {

@@ -102,9 +102,9 @@ mod tests {
         call.arg(1).arg("two");
         assert_eq!(call.keys_and_args(), (vec![&b"k"[..]], vec![&b"1"[..], b"two"]));
         let source = call.eval();
-        let words: Vec<_> = source.args_iter().collect();
-        assert_eq!(words.len(), 6);
-        assert!(matches!(words[1], Arg::Simple(bytes) if bytes == phalanx_lua::RATE_LIMIT_PEEK.source.as_bytes()));
+        let args: Vec<_> = source.args_iter().collect();
+        assert_eq!(args.len(), 6);
+        assert!(matches!(args[1], Arg::Simple(bytes) if bytes == phalanx_lua::RATE_LIMIT_PEEK.source.as_bytes()));
     }
 
     #[test]

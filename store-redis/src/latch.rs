@@ -222,8 +222,8 @@ mod tests {
         latch.record_failure(&Failure::Rejecting("OOM"), now, now);
         latch.record_success();
         assert!(latch.is_down(), "a late success does not lift it");
-        let probes = [true, true, false, true, true].map(|good| latch.record_health_check(good, now));
-        assert_eq!(probes, [None; 5]);
+        let checks = [true, true, false, true, true].map(|good| latch.record_health_check(good, now));
+        assert_eq!(checks, [None; 5]);
         latch.count_degraded_decision();
         let outage = latch.record_health_check(true, now + Duration::from_secs(7));
         assert_eq!(outage, Some(Outage { lasted: Duration::from_secs(7), degraded_decisions: 1 }));

@@ -114,3 +114,8 @@ pub use self::locks::RedisLocks;
 pub use self::options::{DegradedShare, RedisOptions};
 pub use self::redis_connection::RedisConnection;
 pub use self::store::{RedisStore, StoreBuilder, StoreMode};
+
+/// Compiles the code in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

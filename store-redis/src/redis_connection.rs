@@ -99,8 +99,8 @@ impl RedisConnection {
                 connect_client(&client).await.map(Connection::single).map_err(failed)
             }
             Provider::Cluster(client) => {
-                let dialled = client.get_async_connection_with_config(node_limits()).await;
-                dialled.map(Connection::cluster).map_err(failed)
+                let connected = client.get_async_connection_with_config(node_limits()).await;
+                connected.map(Connection::cluster).map_err(failed)
             }
             Provider::Pool(pool) => {
                 let object = pool.get().await.map_err(pool_failure)?;

@@ -60,10 +60,10 @@ pub(super) async fn run(store: &StoreInner, wire: &RedisWire) {
 /// Opens a second connection to a Cluster. It replaces the current one only if it reaches the shard of this dispatcher,
 /// and all shards whose latch is up.
 pub(super) async fn try_new_connection(store: &StoreInner, wire: &RedisWire, number: usize) -> Result<(), Failure> {
-    let before = wire.connection();
-    let _turn = wire.reconnect_lock.lock().await;
-    let found = wire.connection().filter(|connection| !connection.unreachable(number));
-    if found.is_some_and(|found| before.is_none_or(|before| !Arc::ptr_eq(&found, &before))) {
+    let current = wire.connection();
+    let _guard = wire.reconnect_lock.lock().await;
+    let replaced = wire.connection().filter(|connection| !connection.unreachable(number));
+    if replaced.is_some_and(|replaced| current.is_none_or(|current| !Arc::ptr_eq(&replaced, &current))) {
         return Ok(()); // another health check has replaced the connection meanwhile
     }
     let (connection, shards) = open(store, wire).await?;

@@ -21,29 +21,29 @@ const MAX_CELLS_PER_ROUND: usize = 512;
 
 /// Sends heartbeats and sync rounds until the task ends.
 pub(super) async fn run(store: &Arc<StoreInner>) {
-    let (mut beat, mut round) = (Instant::now(), Instant::now());
-    let mut turn = 0;
+    let (mut next_heartbeat, mut next_round) = (Instant::now(), Instant::now());
+    let mut offset = 0;
     loop {
-        if Instant::now() >= beat {
-            beat = Instant::now() + HEARTBEAT_INTERVAL;
+        if Instant::now() >= next_heartbeat {
+            next_heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
             heartbeat(store).await;
         }
-        if Instant::now() >= round {
-            tick(store, &mut turn);
+        if Instant::now() >= next_round {
+            tick(store, &mut offset);
             // Jitter: replicas that started together drift apart.
             let interval = store.options.sync_interval;
-            round = Instant::now() + store.rng.between(interval.mul_f64(0.9), interval);
+            next_round = Instant::now() + store.rng.between(interval.mul_f64(0.9), interval);
         }
-        sleep_until(beat.min(round)).await; // heartbeats are independent of the sync interval
+        sleep_until(next_heartbeat.min(next_round)).await; // heartbeats are independent of the sync interval
     }
 }
 
-fn tick(store: &StoreInner, turn: &mut usize) {
+fn tick(store: &StoreInner, offset: &mut usize) {
     let breakers = store.background.breakers.all();
     let digests = store.background.digests.all();
-    let crowd = breakers.len().max(digests.len()).max(1);
-    let first = *turn % crowd;
-    for index in (0..crowd.min(MAX_CELLS_PER_ROUND)).map(|n| (first + n) % crowd) {
+    let total = breakers.len().max(digests.len()).max(1);
+    let first = *offset % total;
+    for index in (0..total.min(MAX_CELLS_PER_ROUND)).map(|n| (first + n) % total) {
         if let Some(breaker) = breakers.get(index) {
             breaker.tick(false);
         }
@@ -51,7 +51,7 @@ fn tick(store: &StoreInner, turn: &mut usize) {
             digest.tick(false);
         }
     }
-    *turn = first + crowd.min(MAX_CELLS_PER_ROUND);
+    *offset = first + total.min(MAX_CELLS_PER_ROUND);
 }
 
 /// Sends the heartbeat of this replica and reads the number of live replicas.

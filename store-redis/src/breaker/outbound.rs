@@ -50,9 +50,9 @@ impl Shared {
         self.retire_twin(&mut state, now);
         self.drain_fast_path(&mut state, now);
         state.pending.poll |= used || force_poll;
-        let nothing = state.pending.is_empty();
+        let nothing_pending = state.pending.is_empty();
         drop(state);
-        if !nothing && !self.is_degraded() {
+        if !nothing_pending && !self.is_degraded() {
             self.enqueue();
         }
     }

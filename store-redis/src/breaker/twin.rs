@@ -55,9 +55,9 @@ impl Shared {
             return (self.admit_after_missed_reply(now), None);
         }
         let twin = self.twin(&mut self.state.lock(), now);
-        let (answer, change) = twin.admit_now(now).map_or_else(|| twin.admit(now), |answer| (answer, None));
-        let source = if answer.source == Source::Local { Source::Degraded } else { answer.source };
-        (AdmitReply { admission: with_twin_bit(answer.admission), source }, change)
+        let (reply, change) = twin.admit_now(now).map_or_else(|| twin.admit(now), |reply| (reply, None));
+        let source = if reply.source == Source::Local { Source::Degraded } else { reply.source };
+        (AdmitReply { admission: with_twin_bit(reply.admission), source }, change)
     }
 
     /// Admits if the breaker was closed. Rejects what would need a lease: probes are limited for the whole fleet, and
