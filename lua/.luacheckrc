@@ -3,7 +3,7 @@ std = "lua51"
 max_line_length = 120
 read_globals = {"redis", "KEYS", "ARGV"}
 
--- Includes stand before the operation's file: what they define is unused there and undefined here.
+-- Includes are prepended to a script: what they define is unused in the include and undefined in the script.
 files["scripts/include"] = {ignore = {"211"}}
 files["scripts"] = {read_globals = {"server_now"}}
 files["**/rate_limit_*.lua"] = {
@@ -13,11 +13,11 @@ files["**/breaker_*.lua"] = {
   read_globals = {
     "CLOSED", "OPEN", "HALF_OPEN", "FORCED_OPEN", "FORCED_CLOSED", "DISABLED", "OTHER_SPEC", "MAX_ESCALATION",
     "MAX_U32", "MAX_COUNT", "SLICES", "read_spec", "clear_window", "load", "save", "touch", "sum", "begin", "enter",
-    "open", "count", "commit", "answer",
+    "open", "count", "commit", "build_reply",
   },
 }
 files["**/digest_*.lua"] = {read_globals = {"SLOTS", "BINS", "HEADER", "read_header"}}
 files["**/lock_*.lua"] = {read_globals = {"MAX_BACKSTEP", "MAX_EXACT", "MAX_TTL", "read_lock", "save_lock"}}
 files["**/idempotency_*.lua"] = {
-  read_globals = {"MAX_BACKSTEP", "MAX_TTL", "read_live_request", "keep", "save_claim"},
+  read_globals = {"MAX_BACKSTEP", "MAX_TTL", "read_live_request", "save", "save_claim"},
 }

@@ -10,7 +10,7 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::key::StateKey;
 use phalanx_core::store::LatencyDigestStore;
 use phalanx_integration_tests::bed::{Bed, LuaBed};
-use phalanx_store_redis::{Digest, RedisStore};
+use phalanx_store_redis::{RedisStore, SharedDigest};
 use proptest::prelude::*;
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Replica {
     clock: Clock,
     store: RedisStore,
-    digest: Arc<Digest>,
+    digest: Arc<SharedDigest>,
 }
 
 impl Replica {

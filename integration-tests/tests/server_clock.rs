@@ -13,7 +13,7 @@ use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{AcquireRequest, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
 use phalanx_integration_tests::answer::answered;
 use phalanx_integration_tests::server::Redis;
-use phalanx_store_redis::{Circuit, RedisOptions, RedisStore};
+use phalanx_store_redis::{RedisOptions, RedisStore, SharedBreaker};
 use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);
@@ -43,7 +43,7 @@ async fn acquire(store: &RedisStore, spec: &RateLimitSpec, cost: u32) -> Grant {
     grant
 }
 
-async fn admit(store: &RedisStore, circuit: &Circuit) -> Result<Ticket, RejectionCode> {
+async fn admit(store: &RedisStore, circuit: &SharedBreaker) -> Result<Ticket, RejectionCode> {
     let (answer, _) = answered(store, circuit, store.clock().now()).await;
     assert_eq!(answer.source, Source::Fleet);
     match answer.admission {
@@ -52,12 +52,12 @@ async fn admit(store: &RedisStore, circuit: &Circuit) -> Result<Ticket, Rejectio
     }
 }
 
-fn record(store: &RedisStore, circuit: &Circuit, ticket: Ticket, outcome: Outcome) {
+fn record(store: &RedisStore, circuit: &SharedBreaker, ticket: Ticket, outcome: Outcome) {
     store.record(circuit, store.clock().now(), ticket, Sample { outcome, latency: MS });
 }
 
 /// Two replicas of one circuit that trips on the first failure.
-async fn circuit_of_two(name: &str, spec: &BreakerSpec) -> [(RedisStore, Arc<Circuit>); 2] {
+async fn circuit_of_two(name: &str, spec: &BreakerSpec) -> [(RedisStore, Arc<SharedBreaker>); 2] {
     let fleet = Fleet::new(name).await;
     [fleet.replica(), fleet.replica()].map(|store| {
         let circuit = store.breaker(&StateKey::new("p", "r"), spec);

@@ -1,18 +1,19 @@
--- breaker_settle: tells the circuit what became of probes.
--- KEYS: [1] the circuit
+-- breaker_settle: records the outcomes of probes and frees their leases.
+-- KEYS: [1] the breaker
 -- ARGV: [1] spec: failure_ratio consecutive_failures slow_call_ratio latency_duration sampling_window min_throughput
 --           break_duration break_multiplier max_break_duration break_jitter half_open_max_calls success_threshold
---           lease ramp_over ramp_steps fingerprint (times in microseconds; none is -1, 0, -1, -1; no ramp is 0)
---       [2] claim: epoch phase left escalation forced, as the asking replica last knew them; epoch 0 knows nothing
---       [3] channel on which others are told
---       [4] id of the circuit, for them
---       [5] luck, 0 to 1, which places a jittered break
+--           lease ramp_over ramp_steps fingerprint (times in microseconds; -1, 0, -1, -1 disable the
+--           first four; ramp_over 0 disables the ramp)
+--       [2] claim: epoch phase left escalation override, as last known to the calling replica; epoch 0 if unknown
+--       [3] channel of the pushes
+--       [4] signature of a push: id of the breaker, `@`, id of the calling replica
+--       [5] random number, 0 to 1: how much of the jitter is added to a break
 --       [6] number of probes
---       [7..] of each: epoch, lease, kind. Kind: 0 success, 1 slow success, 2 failure, 3 slow failure, 6 says nothing
--- returns: now, phase, epoch, left, forced, ramping, escalation, flags (1 repaired, 2 stored by another spec, 4 adopted
---          from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow)
--- keeps: the circuit as text (include/breaker_state.lua), for twice its longest time and five minutes, 30 days while
---        an operator's word stands; a lease that is not held changes nothing
+--       [7..] of each: epoch, lease, kind. Kind: 0 success, 1 slow success, 2 failure, 3 slow failure, 6 no outcome
+-- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
+--          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow)
+-- keeps: the breaker as text (include/breaker_state.lua), for twice the longest duration in its spec plus five minutes,
+--        30 days while an override is set; a lease that is not held changes nothing
 
 local function take_lease(s, id)
   for i, held in ipairs(s.leases) do
@@ -22,7 +23,7 @@ local function take_lease(s, id)
       return true
     end
   end
-  -- It ran out and its place was given to somebody else: no longer ours to settle.
+  -- It expired and was dropped when new leases were granted.
   return false
 end
 
@@ -41,7 +42,7 @@ local s = load(spec)
 for call = 1, tonumber(ARGV[6]) do
   local first = 4 + 3 * call
   local epoch, lease, kind = tonumber(ARGV[first]), tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2])
-  if epoch == s.epoch and s.forced ~= DISABLED then
+  if epoch == s.epoch and s.override ~= DISABLED then
     if s.phase == HALF_OPEN then
       settle(s, spec, lease, kind)
     elseif s.phase == CLOSED and kind < 4 then
@@ -50,4 +51,4 @@ for call = 1, tonumber(ARGV[6]) do
   end
 end
 commit(s, spec)
-return answer(s)
+return build_reply(s)

@@ -2,8 +2,8 @@
 -- KEYS: [1] the digest
 -- ARGV: [1] slice_len in microseconds
 --       [2] number of runs
---       [3..] of each run: microseconds since, number of bins, and of each bin: its number (0 to 1,103) and its count
--- returns: now, flags (1 repaired, 2 of another slice_len and started over)
+--       [3..] of each run: age in microseconds, number of bins, and for each bin: its number (0 to 1,103) and its count
+-- returns: now, flags (1 repaired, 2 stored with another slice_len and cleared)
 -- keeps: a header and five slots of packed counters (include/digest.lua), for seven slices, at least a second
 local slice_len = tonumber(ARGV[1])
 local now = server_now()
@@ -12,14 +12,14 @@ local clean = not slices
 if clean then slices, newest = {[0] = 0, 0, 0, 0, 0}, 0 end
 newest = math.max(newest, math.floor(now / slice_len))
 
--- The BITFIELD of one run's bins, which begin at ARGV[first].
+-- Returns the BITFIELD command for the bins of one run, which begin at ARGV[first].
 local function additions(slot, first, bins)
   local args = {'BITFIELD', KEYS[1], 'OVERFLOW', 'SAT'}
   for i = first, first + 2 * bins - 2, 2 do
     local bin, count = tonumber(ARGV[i]), math.min(tonumber(ARGV[i + 1]), 4294967295)
     if bin >= 0 and bin < BINS and count > 0 and #args < 4 + 4 * BINS then
-      local n, place = #args, '#' .. (HEADER / 4 + slot * BINS + bin)
-      args[n + 1], args[n + 2], args[n + 3], args[n + 4] = 'INCRBY', 'u32', place, count
+      local n, offset = #args, '#' .. (HEADER / 4 + slot * BINS + bin)
+      args[n + 1], args[n + 2], args[n + 3], args[n + 4] = 'INCRBY', 'u32', offset, count
     end
   end
   return #args > 4 and args or nil
@@ -42,7 +42,7 @@ local header = string.format('ph1 ' .. string.rep('%016.0f', 6) .. string.rep(' 
   slices[1], slices[2], slices[3], slices[4])
 local ttl = math.max(1000, math.ceil(7 * slice_len / 1000))
 if clean then
-  -- SET heals a key of any type, and leaves nothing of what was there.
+  -- SET replaces a key of any type.
   redis.call('SET', KEYS[1], header, 'PX', ttl)
 else
   redis.call('SETRANGE', KEYS[1], 0, header)

@@ -1,8 +1,8 @@
--- digest_read: the packed counters of the slices inside the window; the reader computes the quantile.
+-- digest_read: returns the packed counters of the slices inside the window; the caller computes the quantile.
 -- KEYS: [1] the digest
 -- ARGV: [1] slice_len in microseconds
--- returns: now, the present slice, flags (1 corrupt, 2 of another slice_len), then of each slot inside the window: its
---          slice, and its 1,104 counters as 4,416 bytes, big endian
+-- returns: now, the current slice, flags (1 corrupt, 2 stored with another slice_len), then for each slot inside the
+--          window: its slice, and its 1,104 counters as 4,416 bytes, big endian
 -- keeps: nothing; writes nothing
 local slice_len = tonumber(ARGV[1])
 local now = server_now()
@@ -16,7 +16,7 @@ for slot = 0, SLOTS - 1 do
     local first = HEADER + slot * 4 * BINS
     local bytes = redis.call('GETRANGE', KEYS[1], first, first + 4 * BINS - 1)
     local n = #reply
-    -- Redis makes the string as long as it must be; what it left out are zeros.
+    -- Redis stores the string only up to the last counter written; the rest are zeros.
     reply[n + 1], reply[n + 2] = slice, bytes .. string.rep('\0', 4 * BINS - #bytes)
   end
 end

@@ -1,8 +1,8 @@
--- idempotency_renew: keeps a claim that is held.
--- KEYS: [1] the request
+-- idempotency_renew: extends a claim.
+-- KEYS: [1] the idempotency key
 -- ARGV: [1] owner
---       [2] microseconds until the claim is lost unless renewed, at most 30 days
--- returns: now, 1 if it is held or 0
+--       [2] lease in microseconds, at most 30 days
+-- returns: now, 1 if it is held, else 0
 -- keeps: '1 c at ttl owner fingerprint', for ttl; writes nothing if it is not held
 local now = server_now()
 local request = read_live_request(now)

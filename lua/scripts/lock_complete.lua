@@ -1,13 +1,13 @@
--- lock_complete: marks the work under a lock that is held as done, frees the lock, and tells who waits.
+-- lock_complete: marks the work under a held lock as completed, releases the lock, and publishes that.
 -- KEYS: [1] the lock
---       [2] the mark
+--       [2] the completion mark
 -- ARGV: [1] owner
 --       [2] fence
---       [3] microseconds to keep the mark, at most 30 days
---       [4] channel on which it is told
---       [5] what the lock is called there
--- returns: now, 1 if it was held or 0
--- keeps: 'fence until', for that long; marks nothing if it is not held any more
+--       [3] TTL of the mark in microseconds, at most 30 days
+--       [4] channel of the pushes
+--       [5] id of the lock in a push
+-- returns: now, 1 if it was held, else 0
+-- keeps: 'fence until', for its TTL; nothing if the lease has expired
 local now = server_now()
 local fence, at, ttl, holder = read_lock()
 if not fence or fence ~= tonumber(ARGV[2]) or holder ~= ARGV[1] then return {now, 0} end

@@ -1,10 +1,10 @@
--- lock_release: frees a lock that is held, and tells who waits.
+-- lock_release: releases a held lock and publishes that.
 -- KEYS: [1] the lock
 -- ARGV: [1] owner
 --       [2] fence
---       [3] channel on which it is told
---       [4] what the lock is called there
--- returns: now, 1 if it was held or 0
+--       [3] channel of the pushes
+--       [4] id of the lock in a push
+-- returns: now, 1 if it was held, else 0
 -- keeps: nothing; the last fence stays where lock_acquire put it
 local now = server_now()
 local fence, at, ttl, holder = read_lock()

@@ -1,9 +1,9 @@
--- lock_renew: keeps a lock that is held.
+-- lock_renew: extends a held lock.
 -- KEYS: [1] the lock
 -- ARGV: [1] owner
 --       [2] fence
---       [3] microseconds until it is lost unless renewed, at most 30 days
--- returns: now, 1 if it is held or 0
+--       [3] lease in microseconds, at most 30 days
+-- returns: now, 1 if it is held, else 0
 -- keeps: '1 fence at ttl owner', for ttl; writes nothing if it is not held
 local now = server_now()
 local fence, at, ttl, holder = read_lock()

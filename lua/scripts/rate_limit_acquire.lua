@@ -1,12 +1,12 @@
--- rate_limit_acquire: takes permits for callers in groups; of each group, the first k get theirs.
+-- rate_limit_acquire: takes permits for groups of callers; the first k callers of each group are granted.
 -- KEYS: [1] the bucket
--- ARGV: [1] gain: units a microsecond
---       [2] price: units of a permit
+-- ARGV: [1] gain: units per microsecond
+--       [2] price: units per permit
 --       [3] capacity: units the bucket holds
 --       [4] number of groups
---       [5..] of each group: callers, permits each of them wants, microseconds each may wait for them
--- returns: now, level before the first grant, flags (1 repaired, 2 stored by another rate), then k of each group
--- keeps: '1 level at gain price capacity', for twice the time to full and a second; a rejection writes nothing,
+--       [5..] of each group: callers, permits per caller, microseconds a caller may wait
+-- returns: now, level before the first grant, flags (1 repaired, 2 stored by another rate), then k for each group
+-- keeps: '1 level at gain price capacity', for twice the time to full plus a second; a rejection writes nothing,
 --        unless the state was repaired or the clock stepped back by more than a second
 local gain, price, capacity = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local rate = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
@@ -20,7 +20,7 @@ for group = 1, tonumber(ARGV[4]) do
   if need == 0 then
     granted = count
   elseif need <= capacity then
-    -- The debt that this patience allows; each caller adds one need to it.
+    -- The debt allowed by the maximum wait; each granted caller adds `need` to it.
     local debt = math.min(ARGV[first + 2] * gain, MAX_UNITS)
     granted = math.max(0, math.min(math.floor((level + debt) / need), count))
     level = level - granted * need

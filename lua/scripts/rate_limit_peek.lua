@@ -1,7 +1,7 @@
--- rate_limit_peek: looks into a bucket without taking.
+-- rate_limit_peek: reads the level of a bucket.
 -- KEYS: [1] the bucket
--- ARGV: [1] gain: units a microsecond
---       [2] price: units of a permit
+-- ARGV: [1] gain: units per microsecond
+--       [2] price: units per permit
 --       [3] capacity: units the bucket holds
 -- returns: now, level, flags (1 corrupt, 2 stored by another rate)
 -- keeps: nothing; writes nothing

@@ -1,24 +1,31 @@
-//! The Lua scripts with which Phalanx keeps fleet state in Redis, embedded.
+//! The Lua scripts with which Phalanx stores fleet state in Redis, embedded at compile time.
 //!
-//! One file in `scripts/` for each operation; its header says what it does, which `KEYS` and `ARGV` it takes, what it
-//! returns and what it keeps (a test holds the headers to it). What operations share stands in `scripts/include/` and
-//! is put before them here, at compile time. The promises of all of them:
+//! Each file in `scripts/` is one operation. Its header lists what it does, its `KEYS` and `ARGV`, what it returns and
+//! what it keeps (checked by a test). Code shared by several operations is in `scripts/include/` and is prepended here.
+//! All scripts guarantee:
 //!
-//! * one key a script (two, in one hash tag, where the header says so), every write with a TTL, reads and rejections
-//!   write nothing;
-//! * whole microseconds of the server's clock, asked once; every number exact in a double;
-//! * what is stored is not trusted: anything that we cannot have written counts as lost, and is overwritten.
+//! * one key per script (two with the same hash tag, where the header lists two); every write has a TTL; reads and
+//!   rejections write nothing;
+//! * times are whole microseconds of the server's clock, read once; every number is exact in a double;
+//! * stored state is not trusted: anything that no script can have written counts as lost and is overwritten.
+//!
+//! ```
+//! let acquire = phalanx_lua::RATE_LIMIT_ACQUIRE;
+//! assert_eq!((acquire.name, acquire.keys), ("rate_limit_acquire", 1));
+//! assert!(acquire.source.contains("redis.call('TIME')"));
+//! assert!(!acquire.virtual_source.contains("'TIME'"), "takes the time as an argument");
+//! ```
 
-/// A script: its text, for `EVAL`, `EVALSHA` and the tests.
+/// A script with its source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script {
     /// The operation, which is also the name of its file.
     pub name: &'static str,
-    /// What runs on a server, on the server's clock.
+    /// The source, with the server's clock.
     pub source: &'static str,
-    /// The same with the time, in microseconds, as one more argument after all others: for tests.
+    /// The source with a virtual clock, for tests: the time in microseconds is an additional last argument.
     pub virtual_source: &'static str,
-    /// How many keys it takes.
+    /// The number of keys it takes.
     pub keys: usize,
 }
 
@@ -44,64 +51,64 @@ macro_rules! scripts {
             };
         )*
 
-        /// Every script there is.
+        /// All scripts.
         pub const ALL: &[Script] = &[$($constant),*];
     };
 }
 
 scripts! {
-    /// Takes permits for callers in groups.
+    /// Takes permits for groups of callers.
     RATE_LIMIT_ACQUIRE = "rate_limit_acquire", keys 1, includes ["bucket"];
-    /// Gives permits back that were not used.
+    /// Returns permits that were not used.
     RATE_LIMIT_REFUND = "rate_limit_refund", keys 1, includes ["bucket"];
-    /// Looks into a bucket without taking.
+    /// Reads the level of a bucket.
     RATE_LIMIT_PEEK = "rate_limit_peek", keys 1, includes ["bucket"];
-    /// Keeps the permits there are when the rate changes.
+    /// Converts the level of a bucket to another rate.
     RATE_LIMIT_RETUNE = "rate_limit_retune", keys 1, includes ["bucket"];
-    /// Asks for calls to pass a circuit.
+    /// Asks for the admission of calls.
     BREAKER_ADMIT = "breaker_admit", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Tells a circuit what became of calls, and how it stands.
+    /// Records the outcomes of calls and returns the state.
     BREAKER_SYNC = "breaker_sync", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Tells a circuit what became of probes.
+    /// Records the outcomes of probes.
     BREAKER_SETTLE = "breaker_settle", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Puts an operator's word above a circuit's phase, or takes it away.
+    /// Sets the override of a breaker, or releases it.
     BREAKER_FORCE = "breaker_force", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Closes a circuit and forgets what it has seen.
+    /// Closes a breaker and clears its counts.
     BREAKER_RESET = "breaker_reset", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// What can be seen of a circuit from outside.
+    /// Reads the state of a breaker.
     BREAKER_INSPECT = "breaker_inspect", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Adds latencies, counted in bins.
+    /// Adds latencies to a digest, counted in bins.
     DIGEST_FLUSH = "digest_flush", keys 1, includes ["digest"];
-    /// The counted latencies of the window.
+    /// Reads the counted latencies of the window.
     DIGEST_READ = "digest_read", keys 1, includes ["digest"];
-    /// Counts a replica among the living, and the living.
+    /// Registers a replica as live and counts the live replicas.
     MEMBERSHIP_HEARTBEAT = "membership_heartbeat", keys 2, includes [];
-    /// A replica no longer counts among the living.
+    /// Removes a replica from the live ones.
     MEMBERSHIP_LEAVE = "membership_leave", keys 1, includes [];
-    /// Takes a lock, or keeps it.
+    /// Acquires or extends a lock.
     LOCK_ACQUIRE = "lock_acquire", keys 2, includes ["lock"];
-    /// Keeps a lock that is held.
+    /// Extends a held lock.
     LOCK_RENEW = "lock_renew", keys 1, includes ["lock"];
-    /// Frees a lock that is held.
+    /// Releases a held lock.
     LOCK_RELEASE = "lock_release", keys 1, includes ["lock"];
-    /// Marks the work under a lock that is held as done, and frees the lock.
+    /// Marks the work under a held lock as completed and releases the lock.
     LOCK_COMPLETE = "lock_complete", keys 2, includes ["lock"];
-    /// The fence under which work was last done.
+    /// Reads the fence under which the work was completed.
     LOCK_COMPLETED = "lock_completed", keys 1, includes ["lock"];
-    /// Claims a request, or finds what became of it.
+    /// Claims an idempotency key, or returns its state.
     IDEMPOTENCY_CLAIM = "idempotency_claim", keys 1, includes ["idempotency"];
-    /// Keeps a claim that is held.
+    /// Extends a claim.
     IDEMPOTENCY_RENEW = "idempotency_renew", keys 1, includes ["idempotency"];
-    /// Keeps the answer to a request.
+    /// Stores the answer of a request.
     IDEMPOTENCY_COMPLETE = "idempotency_complete", keys 1, includes ["idempotency"];
-    /// Gives a claim up.
+    /// Releases a claim.
     IDEMPOTENCY_RELEASE = "idempotency_release", keys 1, includes ["idempotency"];
-    /// Writes and reads back.
+    /// The health check: writes and reads back.
     PROBE = "probe", keys 1, includes [];
 }
 
-/// The Redis commands that the scripts call, in alphabetical order: what an account must be granted, beside `EVAL` and
-/// `EVALSHA`. A test holds the list to the scripts.
+/// The Redis commands that the scripts call, in alphabetical order. An account needs them besides `EVAL` and `EVALSHA`.
+/// A test compares the list with the scripts.
 pub const COMMANDS: &[&str] = &[
     "BITFIELD",
     "DEL",

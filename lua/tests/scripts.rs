@@ -1,6 +1,6 @@
-//! Every script keeps to its header, and all of them to the house rules.
+//! Checks every script against its header and against the rules that all scripts follow.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a panic fails the test, in helpers too
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use phalanx_lua::{ALL, COMMANDS, Script};
 
-/// The five parts of a header; the first is the operation's own name.
+/// The parts of a header after the first, which is named like the script.
 const PARTS: [&str; 4] = ["KEYS", "ARGV", "returns", "keeps"];
 
 fn file(path: &str) -> String {
@@ -21,7 +21,7 @@ fn names_in(folder: &str) -> BTreeSet<String> {
     names.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect()
 }
 
-/// The parts of a script's header: what stands before each colon, and the text after it.
+/// The parts of a script's header: the name before each colon, and the text after it.
 fn header(script: &Script) -> Vec<(String, String)> {
     let text = file(&format!("{}.lua", script.name));
     let mut parts: Vec<(String, String)> = Vec::new();
@@ -38,7 +38,7 @@ fn part(script: &Script, name: &str) -> String {
     header(script).into_iter().find(|(part, _)| part == name).expect("a part").1
 }
 
-/// Without comments and with nothing between quotes touched: what runs.
+/// The source without comments.
 fn code(source: &str) -> String {
     source
         .lines()
@@ -48,13 +48,13 @@ fn code(source: &str) -> String {
         .join("\n")
 }
 
-/// What stands after each occurrence of `before`, up to `end`.
+/// The texts after each occurrence of `before`, up to `end`.
 fn after<'a>(text: &'a str, before: &str, end: char) -> Vec<&'a str> {
     text.split(before).skip(1).filter_map(|rest| rest.split(end).next()).collect()
 }
 
 #[test]
-fn every_file_is_a_script_and_every_script_a_file() {
+fn every_file_has_a_constant_and_every_constant_a_file() {
     let names: BTreeSet<_> = ALL.iter().map(|script| script.name.to_owned()).collect();
     assert_eq!(names, names_in("scripts"));
     assert_eq!(names.len(), ALL.len());
@@ -75,7 +75,7 @@ fn every_header_has_its_five_parts() {
 }
 
 #[test]
-fn every_header_names_the_keys_and_arguments_that_are_used() {
+fn every_header_lists_the_keys_and_arguments_in_use() {
     for script in ALL {
         let code = code(script.source);
         for list in ["KEYS", "ARGV"] {
@@ -98,20 +98,20 @@ fn every_header_names_the_keys_and_arguments_that_are_used() {
 }
 
 #[test]
-fn only_the_clock_asks_for_the_time_and_each_script_does_so_once() {
+fn every_script_reads_the_time_once_and_only_through_the_clock() {
     assert!(file("include/clock.lua").contains("'TIME'"));
     for script in ALL {
         let code = code(script.source);
         assert_eq!(code.matches("'TIME'").count(), 1, "{}", script.name);
-        assert_eq!(code.matches("server_now()").count(), 2, "{}: made once, asked once", script.name);
+        assert_eq!(code.matches("server_now()").count(), 2, "{}: defined once, called once", script.name);
         assert!(!script.virtual_source.contains("'TIME'"), "{}", script.name);
         let own = code.replace("string.format", "");
-        assert!(!own.contains("#ARGV"), "{}: the last argument is the tests' clock", script.name);
+        assert!(!own.contains("#ARGV"), "{}: the last argument is the virtual clock", script.name);
         assert!(!own.contains("os.") && !own.contains("math.random"), "{}", script.name);
     }
 }
 
-/// What scripts call, by the text of their calls. `digest_flush` puts one together: it begins with its name too.
+/// The commands that a script calls, found by text. `digest_flush` builds one in a table that begins with its name.
 fn commands(script: &Script) -> BTreeSet<String> {
     let code = code(script.source);
     let calls = ["redis.call('", "redis.pcall('", "args = {'"].iter().flat_map(|call| after(&code, call, '\''));
@@ -119,13 +119,13 @@ fn commands(script: &Script) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_list_of_commands_is_the_scripts() {
+fn the_list_of_commands_equals_the_commands_in_use() {
     let used: BTreeSet<_> = ALL.iter().flat_map(commands).collect();
     let listed: BTreeSet<_> = COMMANDS.iter().map(|&command| command.to_owned()).collect();
     assert_eq!(used, listed);
     assert!(COMMANDS.is_sorted());
     for script in ALL {
-        // Every other call must be one that the test above can read.
+        // Every other call must have a form that `commands` finds.
         let code = code(script.source);
         let calls = code.matches("redis.call(").count() + code.matches("redis.pcall(").count();
         let named = code.matches("redis.call('").count() + code.matches("redis.pcall('").count();
@@ -136,7 +136,7 @@ fn the_list_of_commands_is_the_scripts() {
 }
 
 #[test]
-fn every_set_has_a_time_to_live() {
+fn every_set_has_a_ttl() {
     for script in ALL {
         for set in after(&code(script.source), "redis.call('SET', ", '\n') {
             assert!(set.contains("'PX', "), "{}: {set}", script.name);

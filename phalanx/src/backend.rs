@@ -15,7 +15,7 @@ use phalanx_core::store::{
 use phalanx_core::table::Retention;
 use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
 #[cfg(feature = "redis")]
-use phalanx_store_redis::{Bucket, Circuit, Digest, RedisStore};
+use phalanx_store_redis::{RedisStore, SharedBreaker, SharedBucket, SharedDigest};
 
 /// The store of a module.
 #[derive(Clone, Debug)]
@@ -50,15 +50,15 @@ macro_rules! either {
 
 either!(
     /// A bucket of either store.
-    AnyBucket, BucketCell, Bucket
+    AnyBucket, BucketCell, SharedBucket
 );
 either!(
     /// A circuit of either store.
-    AnyBreaker, BreakerCell, Circuit
+    AnyBreaker, BreakerCell, SharedBreaker
 );
 either!(
     /// A digest of either store.
-    AnyDigest, DigestCell, Digest
+    AnyDigest, DigestCell, SharedDigest
 );
 
 impl Backend {
@@ -137,7 +137,7 @@ impl RateLimitStore for Backend {
     }
 
     fn cached_level(&self, bucket: &AnyBucket, now: Time) -> Option<Level> {
-        dispatch!(bucket: AnyBucket, local => self.memory.cached_level(bucket, now), shared => bucket.glance(now))
+        dispatch!(bucket: AnyBucket, local => self.memory.cached_level(bucket, now), shared => bucket.cached_level(now))
     }
 }
 
@@ -187,7 +187,7 @@ impl BreakerStore for Backend {
     }
 
     fn cached_phase(&self, breaker: &AnyBreaker) -> (Phase, Option<Override>) {
-        dispatch!(breaker: AnyBreaker, local => self.memory.cached_phase(breaker), shared => breaker.glance())
+        dispatch!(breaker: AnyBreaker, local => self.memory.cached_phase(breaker), shared => breaker.cached_phase())
     }
 }
 

@@ -1,8 +1,9 @@
-//! Callers who ask one key together: they join while a round trip is under way and share the next one.
+//! A batch: the requests of one key that share a round trip. Requests join the open batch while the previous round trip
+//! is in flight.
 //!
-//! A batch is answered once, as a whole, in the order in which its callers came. Nobody waits on a timer of his own: the
-//! flight that carries the batch has one. A caller who goes away before the flight leaves is not asked for; one who
-//! goes away later gets his answer all the same, and what it granted is given back.
+//! A batch is completed once, as a whole; replies are in the order of the requests. Callers need no timer of their own,
+//! because the round trip has one. A request that its caller drops before the batch is sent is replaced by
+//! [`BatchRequest::CANCELLED`]; a reply whose caller is gone is handed back through [`Coalesce::reclaim`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,79 +13,80 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::lane::Solo;
+use crate::dispatcher::InlineRequest;
 
-/// Callers in one batch who ask otherwise than the one before: a script is told of each, and has to stay short.
-const TURNS: usize = 256;
+/// Runs of equal requests in one batch. Each run is a group of script arguments, and a script has to stay short.
+const MAX_RUNS: usize = 256;
 
-/// What is asked for a caller who went away.
-pub(crate) trait Void: Copy + PartialEq {
-    const VOID: Self;
+/// A request that can be batched.
+pub(crate) trait BatchRequest: Copy + PartialEq {
+    const CANCELLED: Self;
 }
 
-/// Callers who ask together.
+/// Requests that share one round trip.
 #[derive(Debug)]
-pub(crate) struct Batch<A, R> {
-    answers: OnceLock<Vec<R>>,
-    callers: Mutex<Callers<A>>,
+pub(crate) struct Batch<Q, R> {
+    replies: OnceLock<Vec<R>>,
+    callers: Mutex<Callers<Q>>,
     pub(crate) opened: Instant,
 }
 
 #[derive(Debug)]
-struct Callers<A> {
-    asks: Vec<A>,
-    turns: usize,
+struct Callers<Q> {
+    requests: Vec<Q>,
+    runs: usize,
     wakers: Vec<Waker>,
-    left: bool,
-    /// Who went away after the flight had left.
-    gone: Vec<usize>,
+    closed: bool,
+    /// Indices of callers that were dropped after the batch was closed.
+    abandoned: Vec<usize>,
 }
 
-impl<A: Void, R: Copy> Batch<A, R> {
+impl<Q: BatchRequest, R: Copy> Batch<Q, R> {
     pub(crate) fn new() -> Self {
-        let callers = Callers { asks: Vec::new(), turns: 0, wakers: Vec::new(), left: false, gone: Vec::new() };
-        Self { answers: OnceLock::new(), callers: Mutex::new(callers), opened: Instant::now() }
+        let callers =
+            Callers { requests: Vec::new(), runs: 0, wakers: Vec::new(), closed: false, abandoned: Vec::new() };
+        Self { replies: OnceLock::new(), callers: Mutex::new(callers), opened: Instant::now() }
     }
 
-    /// Joins, if the flight has not left and is not full. The caller's place.
-    pub(crate) fn join(&self, ask: A, waker: &Waker) -> Option<usize> {
+    /// Adds a request and returns its index; `None` if the batch is closed or full.
+    pub(crate) fn join(&self, request: Q, waker: &Waker) -> Option<usize> {
         let mut callers = self.callers.lock();
-        if callers.left || callers.turns >= TURNS {
+        if callers.closed || callers.runs >= MAX_RUNS {
             return None;
         }
-        callers.turns += usize::from(callers.asks.last() != Some(&ask));
-        callers.asks.push(ask);
+        callers.runs += usize::from(callers.requests.last() != Some(&request));
+        callers.requests.push(request);
         callers.wakers.push(waker.clone());
-        Some(callers.asks.len() - 1)
+        Some(callers.requests.len() - 1)
     }
 
-    /// The flight leaves: what is asked for, in order.
-    pub(crate) fn board(&self) -> Vec<A> {
+    /// Closes the batch and returns its requests in order.
+    pub(crate) fn close(&self) -> Vec<Q> {
         let mut callers = self.callers.lock();
-        callers.left = true;
-        std::mem::take(&mut callers.asks)
+        callers.closed = true;
+        std::mem::take(&mut callers.requests)
     }
 
-    /// The answers are there. Those of callers who went away meanwhile come back.
-    pub(crate) fn answer(&self, answers: Vec<R>) -> Vec<R> {
-        let (wakers, gone) = {
+    /// Stores the replies and wakes the callers. Returns the replies of callers that were dropped meanwhile.
+    pub(crate) fn complete(&self, replies: Vec<R>) -> Vec<R> {
+        let (wakers, abandoned) = {
             let mut callers = self.callers.lock();
-            callers.left = true;
-            let orphans = callers.gone.iter().filter_map(|place| answers.get(*place).copied()).collect();
-            let _ = self.answers.set(answers);
+            callers.closed = true;
+            let orphans = callers.abandoned.iter().filter_map(|index| replies.get(*index).copied()).collect();
+            let _ = self.replies.set(replies);
             (std::mem::take(&mut callers.wakers), orphans)
         };
         wakers.into_iter().for_each(Waker::wake);
-        gone
+        abandoned
     }
 
-    fn poll(&self, place: usize, waker: &Waker) -> Poll<Option<R>> {
-        if let Some(answers) = self.answers.get() {
-            return Poll::Ready(answers.get(place).copied());
+    fn poll(&self, index: usize, waker: &Waker) -> Poll<Option<R>> {
+        if let Some(replies) = self.replies.get() {
+            return Poll::Ready(replies.get(index).copied());
         }
         let mut callers = self.callers.lock();
-        match (self.answers.get(), callers.wakers.get_mut(place)) {
-            (Some(answers), _) => Poll::Ready(answers.get(place).copied()),
+        match (self.replies.get(), callers.wakers.get_mut(index)) {
+            (Some(replies), _) => Poll::Ready(replies.get(index).copied()),
             (None, Some(known)) => {
                 known.clone_from(waker);
                 Poll::Pending
@@ -93,43 +95,43 @@ impl<A: Void, R: Copy> Batch<A, R> {
         }
     }
 
-    /// The caller goes away. His answer, if it is there already.
-    fn leave(&self, place: usize) -> Option<R> {
+    /// Withdraws a caller. Returns its reply if there is one already.
+    fn abandon(&self, index: usize) -> Option<R> {
         let mut callers = self.callers.lock();
-        if let Some(answers) = self.answers.get() {
-            return answers.get(place).copied();
+        if let Some(replies) = self.replies.get() {
+            return replies.get(index).copied();
         }
-        match callers.asks.get_mut(place) {
-            Some(ask) => *ask = A::VOID, // once it has left they are gone from here
-            None => callers.gone.push(place),
+        match callers.requests.get_mut(index) {
+            Some(request) => *request = Q::CANCELLED, // empty once the batch is closed
+            None => callers.abandoned.push(index),
         }
         None
     }
 }
 
-/// The batches of one key that have not left; only the last can be joined.
+/// The batches of one key that are not closed yet; only the last can be joined.
 #[derive(Debug)]
-pub(crate) struct Batches<A, R>(Vec<Arc<Batch<A, R>>>);
+pub(crate) struct Batches<Q, R>(Vec<Arc<Batch<Q, R>>>);
 
-impl<A, R> Default for Batches<A, R> {
+impl<Q, R> Default for Batches<Q, R> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<A: Void, R: Copy> Batches<A, R> {
-    /// A place in the last batch, or in a new one if that is full.
-    pub(crate) fn join(&mut self, ask: A, waker: &Waker) -> (Arc<Batch<A, R>>, usize) {
-        let joined = self.0.last().and_then(|batch| Some((batch.clone(), batch.join(ask, waker)?)));
+impl<Q: BatchRequest, R: Copy> Batches<Q, R> {
+    /// Adds a request to the last batch, or to a new one if that is full.
+    pub(crate) fn join(&mut self, request: Q, waker: &Waker) -> (Arc<Batch<Q, R>>, usize) {
+        let joined = self.0.last().and_then(|batch| Some((batch.clone(), batch.join(request, waker)?)));
         joined.unwrap_or_else(|| {
             let batch = Arc::new(Batch::new());
-            let place = batch.join(ask, waker).unwrap_or(0); // nobody else knows it yet
+            let index = batch.join(request, waker).unwrap_or(0); // not shared yet, so it cannot be full
             self.0.push(batch.clone());
-            (batch, place)
+            (batch, index)
         })
     }
 
-    pub(crate) fn take(&mut self) -> Vec<Arc<Batch<A, R>>> {
+    pub(crate) fn take(&mut self) -> Vec<Arc<Batch<Q, R>>> {
         std::mem::take(&mut self.0)
     }
 
@@ -138,65 +140,65 @@ impl<A: Void, R: Copy> Batches<A, R> {
     }
 }
 
-/// Where callers of one key sit down.
-pub(crate) trait Desk: Send + Sync {
-    type Ask: Void + Send;
-    type Answer: Copy + Send + Sync;
+/// A cell that merges concurrent requests for its key into batches.
+pub(crate) trait Coalesce: Send + Sync {
+    type Request: BatchRequest + Send;
+    type Reply: Copy + Send + Sync;
 
-    /// Finds a place in a batch that has not left, and sees to it that it will. Who is alone may get a flight of his own,
-    /// to be flown by himself.
-    fn sit(self: &Arc<Self>, ask: Self::Ask, waker: &Waker) -> (Seat<Self>, Option<Solo>);
+    /// Adds the request to an open batch and schedules that batch. With nothing queued or in flight, returns an
+    /// [`InlineRequest`] instead, which the caller polls itself.
+    fn submit(self: &Arc<Self>, request: Self::Request, waker: &Waker) -> (Joined<Self>, Option<InlineRequest>);
 
-    /// Takes back what was granted to a caller who went away.
-    fn give_back(self: &Arc<Self>, answer: Self::Answer);
+    /// Returns what Redis granted to a caller that was dropped.
+    fn reclaim(self: &Arc<Self>, reply: Self::Reply);
 }
 
-/// A caller who waits for his answer.
-pub(crate) struct Asking<'a, D: Desk> {
-    desk: &'a Arc<D>,
-    ask: D::Ask,
-    seat: Option<Seat<D>>,
-    solo: Option<Solo>,
+/// The future of one request: resolves to its reply, or to `None` if there is none.
+pub(crate) struct PendingRequest<'a, C: Coalesce> {
+    target: &'a Arc<C>,
+    request: C::Request,
+    joined: Option<Joined<C>>,
+    inline: Option<InlineRequest>,
 }
 
-/// A batch and a place in it.
-pub(crate) type Seat<D> = (Arc<Batch<<D as Desk>::Ask, <D as Desk>::Answer>>, usize);
+/// A batch, and the index of one request in it.
+pub(crate) type Joined<C> = (Arc<Batch<<C as Coalesce>::Request, <C as Coalesce>::Reply>>, usize);
 
-impl<'a, D: Desk> Asking<'a, D> {
-    pub(crate) const fn new(desk: &'a Arc<D>, ask: D::Ask) -> Self {
-        Self { desk, ask, seat: None, solo: None }
+impl<'a, C: Coalesce> PendingRequest<'a, C> {
+    pub(crate) const fn new(target: &'a Arc<C>, request: C::Request) -> Self {
+        Self { target, request, joined: None, inline: None }
     }
 }
 
-impl<D: Desk> Future for Asking<'_, D> {
-    type Output = Option<D::Answer>;
+impl<C: Coalesce> Future for PendingRequest<'_, C> {
+    type Output = Option<C::Reply>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if this.seat.is_none() {
-            let (seat, solo) = this.desk.sit(this.ask, cx.waker());
-            (this.seat, this.solo) = (Some(seat), solo);
+        if this.joined.is_none() {
+            let (joined, inline) = this.target.submit(this.request, cx.waker());
+            (this.joined, this.inline) = (Some(joined), inline);
         }
-        if let Some(solo) = &mut this.solo {
-            std::task::ready!(solo.poll(cx)); // wakes this task itself, so the batch need not
-            this.solo = None;
+        if let Some(inline) = &mut this.inline {
+            std::task::ready!(inline.poll(cx)); // registers this task's waker, so the batch need not
+            this.inline = None;
         }
-        let Some((batch, place)) = &this.seat else { return Poll::Ready(None) };
-        let answer = std::task::ready!(batch.poll(*place, cx.waker()));
-        this.seat = None;
-        Poll::Ready(answer)
+        let Some((batch, index)) = &this.joined else { return Poll::Ready(None) };
+        let reply = std::task::ready!(batch.poll(*index, cx.waker()));
+        this.joined = None;
+        Poll::Ready(reply)
     }
 }
 
-// Nothing in it is pinned.
-impl<D: Desk> Unpin for Asking<'_, D> {}
+// No field is pinned.
+impl<C: Coalesce> Unpin for PendingRequest<'_, C> {}
 
-impl<D: Desk> Drop for Asking<'_, D> {
+impl<C: Coalesce> Drop for PendingRequest<'_, C> {
     fn drop(&mut self) {
-        if let Some((batch, place)) = self.seat.take()
-            && let Some(answer) = batch.leave(place)
+        if let Some((batch, index)) = self.joined.take()
+            && let Some(reply) = batch.abandon(index)
         {
-            self.desk.give_back(answer);
+            self.target.reclaim(reply);
         }
     }
 }
@@ -205,8 +207,8 @@ impl<D: Desk> Drop for Asking<'_, D> {
 mod tests {
     use super::*;
 
-    impl Void for u32 {
-        const VOID: Self = 0;
+    impl BatchRequest for u32 {
+        const CANCELLED: Self = 0;
     }
 
     fn batch() -> Batch<u32, char> {
@@ -214,33 +216,33 @@ mod tests {
     }
 
     #[test]
-    fn each_gets_his_own_answer_in_the_order_they_came() {
+    fn replies_are_in_the_order_of_the_requests() {
         let batch = batch();
-        let places = [7, 8].map(|ask| batch.join(ask, Waker::noop()));
-        assert_eq!(places, [Some(0), Some(1)]);
-        assert_eq!(batch.board(), [7, 8]);
-        assert_eq!(batch.join(9, Waker::noop()), None, "the flight has left");
-        assert!(batch.answer(vec!['a', 'b']).is_empty());
+        let indices = [7, 8].map(|request| batch.join(request, Waker::noop()));
+        assert_eq!(indices, [Some(0), Some(1)]);
+        assert_eq!(batch.close(), [7, 8]);
+        assert_eq!(batch.join(9, Waker::noop()), None, "the batch is closed");
+        assert!(batch.complete(vec!['a', 'b']).is_empty());
         assert_eq!(batch.poll(1, Waker::noop()), Poll::Ready(Some('b')));
     }
 
     #[test]
-    fn who_goes_before_the_flight_is_not_asked_for() {
+    fn a_request_dropped_before_the_batch_is_sent_is_cancelled() {
         let batch = batch();
         batch.join(7, Waker::noop());
-        assert_eq!(batch.leave(0), None);
-        assert_eq!(batch.board(), [0]);
+        assert_eq!(batch.abandon(0), None);
+        assert_eq!(batch.close(), [0]);
     }
 
     #[test]
-    fn what_was_granted_to_one_who_went_is_handed_back_exactly_once() {
+    fn a_reply_to_a_dropped_caller_is_handed_back_exactly_once() {
         let batch = batch();
         for _ in 0..2 {
             batch.join(7, Waker::noop());
         }
-        batch.board();
-        assert_eq!(batch.leave(1), None);
-        assert_eq!(batch.answer(vec!['a', 'b']), ['b'], "gone before the answer");
-        assert_eq!(batch.leave(0), Some('a'), "gone after it");
+        batch.close();
+        assert_eq!(batch.abandon(1), None);
+        assert_eq!(batch.complete(vec!['a', 'b']), ['b'], "dropped before the reply");
+        assert_eq!(batch.abandon(0), Some('a'), "dropped after the reply");
     }
 }

@@ -1,8 +1,9 @@
-//! A token bucket of the fleet: exact, one round trip shared by all callers who arrived during the previous one.
+//! A token bucket shared by the fleet: exact, at one round trip for all callers that arrived during the previous one.
 //!
-//! What callers ask while a trip is under way is one batch, told to the script in groups of callers who ask alike; it
-//! grants the first k of each. Refunds and another rate travel behind the callers. When Redis does not answer, the twin
-//! does: this replica's share of the rate, starting from its share of what was last seen, never from a full bucket.
+//! Requests that arrive while a round trip is in flight form one batch. `rate_limit_acquire.lua` receives it as groups
+//! of equal requests and grants the first k of each group. Refunds and retunes are sent in the background. If Redis
+//! does not reply, the twin decides: this replica's share of the rate, starting from its share of the last known level,
+//! never from a full bucket.
 
 mod groups;
 mod share;
@@ -23,26 +24,26 @@ use phalanx_core::table::{Entry, Retention};
 use phalanx_lua as lua;
 use phalanx_store_memory::BucketCell;
 
-use self::groups::{Group, Wish, groups};
+use self::groups::{Group, Request, groups};
 use self::share::share;
-use crate::batch::{Asking, Batch, Batches, Desk, Seat};
-use crate::fleet::Fleet;
+use crate::batch::{Batch, Batches, Coalesce, Joined, PendingRequest};
+use crate::dispatcher::{BatchSource, InlineRequest, InlineTrip, Outgoing, ScriptResult};
 use crate::invocation::integers;
 use crate::keys::{Key, Kind};
-use crate::lane::{Manifest, Passenger, Pilot, Replied, Solo};
+use crate::store::inner::StoreInner;
 
-/// Refunds in one script.
-const REFUNDS: usize = 256;
+/// Refunds in one call of `rate_limit_refund.lua`.
+const MAX_REFUNDS_PER_CALL: usize = 256;
 
-/// The bucket of one key, as this replica holds it.
+/// The bucket of one key: this replica's handle to the shared state.
 #[derive(Clone, Debug)]
-pub struct Bucket(pub(crate) Arc<Shared>);
+pub struct SharedBucket(pub(crate) Arc<Shared>);
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    fleet: Arc<Fleet>,
+    store: Arc<StoreInner>,
     key: StateKey,
-    place: Key,
+    redis_key: Key,
     queued: AtomicBool,
     state: Mutex<State>,
 }
@@ -51,22 +52,22 @@ pub(crate) struct Shared {
 struct State {
     spec: RateLimitSpec,
     rate: Rate,
-    /// The rate before, until Redis has been told of the new one.
-    told: Option<Rate>,
-    /// Callers who wait for the next flight.
-    batches: Batches<Wish, Option<Given>>,
+    /// The rate that Redis still stores, until the retune has been sent.
+    previous_rate: Option<Rate>,
+    /// Callers that wait for the next round trip.
+    batches: Batches<Request, Option<Granted>>,
     refunds: Vec<Refund>,
-    /// What was last seen in it.
-    seen: Option<i64>,
-    /// The twin, and the outage it was made in.
+    /// The level in the last reply.
+    last_level: Option<i64>,
+    /// The twin, and the number of the outage it was created in.
     twin: Option<(u64, Arc<BucketCell>)>,
 }
 
-type Together = Batch<Wish, Option<Given>>;
+type AcquireBatch = Batch<Request, Option<Granted>>;
 
-/// What one caller got, and what it cost.
+/// The reply to one caller, and the cost that a refund would return.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Given {
+pub(crate) struct Granted {
     grant: Grant,
     cost: u32,
 }
@@ -77,31 +78,31 @@ struct Refund {
     due: Time,
 }
 
-impl Entry for Bucket {
-    /// Redis keeps it; only what is on its way would be lost.
+impl Entry for SharedBucket {
+    /// Redis holds the state; eviction would only lose requests that are queued here.
     fn retention(&self) -> Retention {
         let state = self.0.state.lock();
-        let idle = state.batches.is_empty() && state.refunds.is_empty() && state.told.is_none();
+        let idle = state.batches.is_empty() && state.refunds.is_empty() && state.previous_rate.is_none();
         if idle && state.twin.is_none() { Retention::Disposable } else { Retention::Relearnable }
     }
 }
 
-impl Bucket {
-    pub(crate) fn new(fleet: Arc<Fleet>, key: &StateKey, spec: &RateLimitSpec) -> Self {
-        let place = fleet.keys.of(Kind::Bucket, key);
+impl SharedBucket {
+    pub(crate) fn new(store: Arc<StoreInner>, key: &StateKey, spec: &RateLimitSpec) -> Self {
+        let redis_key = store.keys.of(Kind::Bucket, key);
         let state = State {
             spec: spec.clone(),
             rate: Rate::of(spec),
-            told: None,
+            previous_rate: None,
             batches: Batches::default(),
             refunds: Vec::new(),
-            seen: None,
+            last_level: None,
             twin: None,
         };
         Self(Arc::new(Shared {
-            fleet,
+            store,
             key: key.clone(),
-            place,
+            redis_key,
             queued: AtomicBool::new(false),
             state: Mutex::new(state),
         }))
@@ -118,58 +119,58 @@ impl Bucket {
             if old == state.rate {
                 return;
             }
-            state.told.get_or_insert(old);
+            state.previous_rate.get_or_insert(old);
             state.twin = None;
         }
-        self.0.call_out();
+        self.0.enqueue();
     }
 
-    /// What can be decided without Redis: everything while it is away, and nothing else.
-    pub fn acquire_now(&self, now: Time, ask: AcquireRequest) -> Option<Grant> {
-        if self.0.fleet.lane(self.0.place.slot).latch.is_down() {
-            return Some(self.0.decide_locally(now, ask));
+    /// Decides without a round trip: always while degraded, never otherwise.
+    pub fn acquire_now(&self, now: Time, request: AcquireRequest) -> Option<Grant> {
+        if self.0.store.dispatcher(self.0.redis_key.slot).latch.is_down() {
+            return Some(self.0.acquire_degraded(now, request));
         }
         None
     }
 
-    /// Takes permits, in one round trip with everybody who asks meanwhile.
-    pub async fn acquire(&self, now: Time, ask: AcquireRequest) -> Grant {
-        self.0.fleet.keep();
-        let max_wait = u64::try_from(ask.max_wait.as_micros()).unwrap_or(u64::MAX).min(1 << 52);
-        match Asking::new(&self.0, Wish { cost: ask.cost, max_wait }).await.flatten() {
-            Some(given) => given.grant,
-            None => self.0.decide_locally(now, ask),
+    /// Takes permits, in one round trip with all concurrent callers of the key.
+    pub async fn acquire(&self, now: Time, request: AcquireRequest) -> Grant {
+        self.0.store.ensure_background();
+        let max_wait = u64::try_from(request.max_wait.as_micros()).unwrap_or(u64::MAX).min(1 << 52);
+        match PendingRequest::new(&self.0, Request { cost: request.cost, max_wait }).await.flatten() {
+            Some(granted) => granted.grant,
+            None => self.0.acquire_degraded(now, request),
         }
     }
 
-    /// Gives permits back, behind the caller.
+    /// Returns permits in the background.
     pub fn refund(&self, cost: u32, due: Time, source: Source) {
         if source != Source::Degraded {
-            return self.0.take_back(cost, due);
+            return self.0.queue_refund(cost, due);
         }
-        // What the twin gave goes back to the twin, if there is one still: Redis must not be given what it never gave.
+        // Permits of the twin go back to the twin, if it still exists; Redis never granted them.
         if let Some((_, twin)) = &self.0.state.lock().twin {
             twin.refund(cost, due);
         }
     }
 
-    /// What was last seen in it, or what the twin holds while Redis is away. Nobody is asked.
-    pub fn glance(&self, now: Time) -> Option<Level> {
-        if self.0.fleet.lane(self.0.place.slot).latch.is_down() {
+    /// Returns the level of the last reply, or the twin's while degraded, without I/O.
+    pub fn cached_level(&self, now: Time) -> Option<Level> {
+        if self.0.store.dispatcher(self.0.redis_key.slot).latch.is_down() {
             return Some(self.0.twin().peek(now));
         }
         let state = self.0.state.lock();
-        state.seen.map(|units| Level { units, price: state.rate.price })
+        state.last_level.map(|units| Level { units, price: state.rate.price })
     }
 
-    /// Looks without taking.
+    /// Reads the level without taking permits.
     pub async fn peek(&self, now: Time) -> Level {
         let shared = &self.0;
-        shared.fleet.keep();
+        shared.store.ensure_background();
         let rate = shared.state.lock().rate;
-        let mut call = shared.fleet.call(&lua::RATE_LIMIT_PEEK, &[&shared.place]);
+        let mut call = shared.store.invocation(&lua::RATE_LIMIT_PEEK, &[&shared.redis_key]);
         call.arg(rate.gain).arg(rate.price).arg(rate.capacity);
-        let reply = shared.fleet.lane(shared.place.slot).ask(call).await;
+        let reply = shared.store.dispatcher(shared.redis_key.slot).call(call).await;
         match reply.map(|value| integers(&value)).as_deref() {
             Ok([_, level, ..]) => Level { units: *level, price: rate.price },
             _ => shared.twin().peek(now),
@@ -178,122 +179,126 @@ impl Bucket {
 }
 
 impl Shared {
-    /// Takes the word of the twin.
-    fn decide_locally(&self, now: Time, ask: AcquireRequest) -> Grant {
-        self.fleet.lane(self.place.slot).latch.degraded_decisions();
-        Grant { source: Source::Degraded, ..self.twin().acquire(now, ask) }
+    /// Lets the twin decide.
+    fn acquire_degraded(&self, now: Time, request: AcquireRequest) -> Grant {
+        self.store.dispatcher(self.redis_key.slot).latch.count_degraded_decision();
+        Grant { source: Source::Degraded, ..self.twin().acquire(now, request) }
     }
 
-    /// This replica's share: its part of the rate, and its part of what was last seen.
+    /// Returns the twin of this outage: this replica's share of the rate and of the last known level.
     fn twin(&self) -> Arc<BucketCell> {
-        let outage = self.fleet.lane(self.place.slot).latch.falls();
+        let outage = self.store.dispatcher(self.redis_key.slot).latch.trips();
         let mut state = self.state.lock();
         if let Some((made_in, twin)) = &state.twin
             && *made_in == outage
         {
             return twin.clone();
         }
-        let replicas = self.fleet.sharers();
-        // An outage begins with timeouts, which a twin decided already: what it has given out is not there twice.
-        let left = state.twin.as_ref().map(|(_, twin)| twin.peek(self.fleet.clock.now()).permits());
-        let twin = Arc::new(share(&state.spec, replicas, state.seen, left, &self.fleet));
+        let replicas = self.store.degraded_sharers();
+        // The calls that timed out before the latch tripped were decided by an earlier twin. Permits it granted are
+        // gone.
+        let left = state.twin.as_ref().map(|(_, twin)| twin.peek(self.store.clock.now()).permits());
+        let twin = Arc::new(share(&state.spec, replicas, state.last_level, left, &self.store));
         state.twin = Some((outage, twin.clone()));
         twin
     }
 
-    fn take_back(self: &Arc<Self>, cost: u32, due: Time) {
+    fn queue_refund(self: &Arc<Self>, cost: u32, due: Time) {
         if cost == 0 {
             return;
         }
         {
             let mut state = self.state.lock();
-            let now = self.fleet.clock.now();
-            // Of permits that were there at once, all that matters is how many.
+            let now = self.store.clock.now();
+            // Permits that are due already can be summed up; only their number matters.
             let alike = |refund: &&mut Refund| refund.due <= now && due <= now;
             match state.refunds.last_mut().filter(alike) {
                 Some(last) => last.cost = last.cost.saturating_add(cost),
                 None => state.refunds.push(Refund { cost, due }),
             }
         }
-        self.call_out();
+        self.enqueue();
     }
 
-    /// Asks for a seat on the next flight, unless it has one.
-    fn call_out(self: &Arc<Self>) {
+    /// Queues this cell for the next round trip, unless it is queued.
+    fn enqueue(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            self.fleet.lane(self.place.slot).call_out(self.clone());
+            self.store.dispatcher(self.redis_key.slot).enqueue(self.clone());
         }
     }
 
-    /// A batch that nobody else can join, on a flight of its own: what it costs nobody else, if its caller forgets it.
-    fn sit_alone(self: &Arc<Self>, ask: Wish, pilot: Pilot) -> (Seat<Self>, Option<Solo>) {
+    /// Sends the request in a batch of its own, so that no other caller depends on this task being polled.
+    fn submit_inline(self: &Arc<Self>, request: Request, trip: InlineTrip) -> (Joined<Self>, Option<InlineRequest>) {
         let (batch, rate) = (Arc::new(Batch::new()), self.state.lock().rate);
-        let place = batch.join(ask, Waker::noop()).unwrap_or(0);
-        let mut manifest = Manifest::default();
-        self.board_callers(&mut manifest, rate, batch.clone());
-        ((batch, place), Some(pilot.fly(manifest)))
+        let index = batch.join(request, Waker::noop()).unwrap_or(0);
+        let mut outgoing = Outgoing::default();
+        self.fill_callers(&mut outgoing, rate, batch.clone());
+        ((batch, index), Some(trip.send(outgoing)))
     }
 
-    fn board_retune(self: &Arc<Self>, manifest: &mut Manifest, old: Rate, new: Rate) {
-        let mut call = self.fleet.call(&lua::RATE_LIMIT_RETUNE, &[&self.place]);
+    fn fill_retune(self: &Arc<Self>, outgoing: &mut Outgoing, old: Rate, new: Rate) {
+        let mut call = self.store.invocation(&lua::RATE_LIMIT_RETUNE, &[&self.redis_key]);
         for rate in [old, new] {
             call.arg(rate.gain).arg(rate.price).arg(rate.capacity);
         }
         let shared = self.clone();
-        // A retune that is lost is made up for: whoever takes by the new rate converts what was stored by the old.
-        manifest.add(call, move |reply| shared.read(&reply.map_or_else(|_| Vec::new(), |value| integers(&value))));
+        // A lost retune does no harm: the next acquire by the new rate converts the level stored by the old one.
+        outgoing
+            .add(call, move |reply| shared.note_reply(&reply.map_or_else(|_| Vec::new(), |value| integers(&value))));
     }
 
-    fn board_refunds(self: &Arc<Self>, manifest: &mut Manifest, rate: Rate, refunds: &[Refund]) {
-        let now = self.fleet.clock.now().as_micros() as i64;
-        for part in refunds.chunks(REFUNDS) {
-            let mut call = self.fleet.call(&lua::RATE_LIMIT_REFUND, &[&self.place]);
+    fn fill_refunds(self: &Arc<Self>, outgoing: &mut Outgoing, rate: Rate, refunds: &[Refund]) {
+        let now = self.store.clock.now().as_micros() as i64;
+        for part in refunds.chunks(MAX_REFUNDS_PER_CALL) {
+            let mut call = self.store.invocation(&lua::RATE_LIMIT_REFUND, &[&self.redis_key]);
             call.arg(rate.gain).arg(rate.price).arg(rate.capacity).arg(part.len());
             for refund in part {
                 call.arg(refund.cost).arg(refund.due.as_micros() as i64 - now);
             }
             let shared = self.clone();
-            // Not repeated when lost: it may have happened, and permits lost are better than permits minted.
-            manifest.add(call, move |reply| shared.read(&reply.map_or_else(|_| Vec::new(), |value| integers(&value))));
+            // Not retried: it may have run, and losing permits is better than minting them.
+            outgoing.add(call, move |reply| {
+                shared.note_reply(&reply.map_or_else(|_| Vec::new(), |value| integers(&value)))
+            });
         }
     }
 
-    fn board_callers(self: &Arc<Self>, manifest: &mut Manifest, rate: Rate, batch: Arc<Together>) {
-        let groups = groups(&batch.board());
-        let mut call = self.fleet.call(&lua::RATE_LIMIT_ACQUIRE, &[&self.place]);
+    fn fill_callers(self: &Arc<Self>, outgoing: &mut Outgoing, rate: Rate, batch: Arc<AcquireBatch>) {
+        let groups = groups(&batch.close());
+        let mut call = self.store.invocation(&lua::RATE_LIMIT_ACQUIRE, &[&self.redis_key]);
         call.arg(rate.gain).arg(rate.price).arg(rate.capacity).arg(groups.len());
         for group in &groups {
-            call.arg(group.callers).arg(group.wish.cost).arg(group.wish.max_wait);
+            call.arg(group.callers).arg(group.request.cost).arg(group.request.max_wait);
         }
-        manifest.waiting_since(batch.opened);
+        outgoing.waiting_since(batch.opened);
         let shared = self.clone();
-        manifest.add(call, move |reply| shared.answer(&batch, rate, &groups, reply));
+        outgoing.add(call, move |reply| shared.complete_batch(&batch, rate, &groups, reply));
     }
 
-    fn answer(self: &Arc<Self>, batch: &Together, rate: Rate, groups: &[Group], reply: Replied) {
+    fn complete_batch(self: &Arc<Self>, batch: &AcquireBatch, rate: Rate, groups: &[Group], reply: ScriptResult) {
         let integers = reply.map_or_else(|_| Vec::new(), |value| integers(&value));
-        self.read(&integers);
+        self.note_reply(&integers);
         let grants = match &integers[..] {
             [_, level, _, granted @ ..] => self.grants(*level, rate, groups, granted),
-            // Nobody knows what was taken: the twin decides, and what Redis may have taken is lost.
+            // It is unknown whether permits were taken: the twin decides, and what Redis took is lost.
             _ => vec![None; groups.iter().map(|group| group.callers as usize).sum()],
         };
-        for orphan in batch.answer(grants) {
-            self.give_back(orphan);
+        for orphan in batch.complete(grants) {
+            self.reclaim(orphan);
         }
     }
 
-    /// What each caller got, one after the other, from the level before the first of them.
-    fn grants(&self, level: i64, rate: Rate, groups: &[Group], granted: &[i64]) -> Vec<Option<Given>> {
-        let now = self.fleet.clock.now();
+    /// Computes each caller's grant, in order, from the level before the first of them.
+    fn grants(&self, level: i64, rate: Rate, groups: &[Group], granted: &[i64]) -> Vec<Option<Granted>> {
+        let now = self.store.clock.now();
         let (mut level, mut grants) = (level, Vec::new());
         let time_for = |units: i64| Duration::from_micros(units.unsigned_abs().div_ceil(rate.gain));
         for (index, group) in groups.iter().enumerate() {
             let Some(granted) = granted.get(index).and_then(|k| u32::try_from(*k).ok()) else {
-                grants.extend((0..group.callers).map(|_| None)); // not answered
+                grants.extend((0..group.callers).map(|_| None)); // missing in the reply
                 continue;
             };
-            let need = u64::from(group.wish.cost).saturating_mul(rate.price).min(1 << 62) as i64;
+            let need = u64::from(group.request.cost).saturating_mul(rate.price).min(1 << 62) as i64;
             for caller in 0..group.callers {
                 let take = if caller < granted {
                     level -= need;
@@ -306,61 +311,61 @@ impl Shared {
                 };
                 let left = Level { units: level, price: rate.price };
                 let grant = Grant { take, left, source: Source::Fleet };
-                grants.push(Some(Given { grant, cost: group.wish.cost }));
+                grants.push(Some(Granted { grant, cost: group.request.cost }));
             }
         }
-        self.state.lock().seen = Some(level);
+        self.state.lock().last_level = Some(level);
         grants
     }
 
-    /// Notes what every reply says beside its own matter.
-    fn read(&self, reply: &[i64]) {
+    /// Records the level and the flags, which every bucket script returns.
+    fn note_reply(&self, reply: &[i64]) {
         let [_, level, flags, ..] = reply else { return };
-        self.state.lock().seen = Some(*level);
+        self.state.lock().last_level = Some(*level);
         if flags & 1 != 0 {
-            self.fleet.observers.emit(&self.key, EventKind::StateRepaired);
+            self.store.observers.emit(&self.key, EventKind::StateRepaired);
         }
         if flags & 2 != 0 {
-            self.fleet.tell_mismatch(&self.key);
+            self.store.report_mismatch(&self.key);
         }
     }
 }
 
-impl Desk for Shared {
-    type Ask = Wish;
-    type Answer = Option<Given>;
+impl Coalesce for Shared {
+    type Request = Request;
+    type Reply = Option<Granted>;
 
-    fn sit(self: &Arc<Self>, ask: Wish, waker: &Waker) -> (Seat<Self>, Option<Solo>) {
-        if let Some(pilot) = self.fleet.lane(self.place.slot).take_off() {
-            return self.sit_alone(ask, pilot);
+    fn submit(self: &Arc<Self>, request: Request, waker: &Waker) -> (Joined<Self>, Option<InlineRequest>) {
+        if let Some(trip) = self.store.dispatcher(self.redis_key.slot).try_inline() {
+            return self.submit_inline(request, trip);
         }
-        let seat = self.state.lock().batches.join(ask, waker);
-        self.call_out();
-        (seat, None)
+        let joined = self.state.lock().batches.join(request, waker);
+        self.enqueue();
+        (joined, None)
     }
 
-    fn give_back(self: &Arc<Self>, answer: Option<Given>) {
-        if let Some(Given { grant: Grant { take: Take::Granted { wait }, .. }, cost }) = answer {
-            self.take_back(cost, self.fleet.clock.now().after(wait));
+    fn reclaim(self: &Arc<Self>, granted: Option<Granted>) {
+        if let Some(Granted { grant: Grant { take: Take::Granted { wait }, .. }, cost }) = granted {
+            self.queue_refund(cost, self.store.clock.now().after(wait));
         }
     }
 }
 
-impl Passenger for Shared {
-    fn board(self: Arc<Self>, manifest: &mut Manifest) {
+impl BatchSource for Shared {
+    fn fill(self: Arc<Self>, outgoing: &mut Outgoing) {
         self.queued.store(false, Ordering::Release);
-        let (rate, told, refunds, batches) = {
+        let (rate, previous_rate, refunds, batches) = {
             let mut state = self.state.lock();
-            (state.rate, state.told.take(), std::mem::take(&mut state.refunds), state.batches.take())
+            (state.rate, state.previous_rate.take(), std::mem::take(&mut state.refunds), state.batches.take())
         };
-        if let Some(old) = told {
-            self.board_retune(manifest, old, rate);
+        if let Some(old) = previous_rate {
+            self.fill_retune(outgoing, old, rate);
         }
         if !refunds.is_empty() {
-            self.board_refunds(manifest, rate, &refunds);
+            self.fill_refunds(outgoing, rate, &refunds);
         }
         for batch in batches {
-            self.board_callers(manifest, rate, batch);
+            self.fill_callers(outgoing, rate, batch);
         }
     }
 }

@@ -1,27 +1,27 @@
-//! What can go wrong between here and Redis, and what it says about the server.
+//! Failures of a request to Redis, and what they mean for the server.
 //!
-//! Three classes matter: it does not answer (time), nobody is there (connection), and it answers that it cannot serve
-//! (its own word: `READONLY`, `OOM`, …). Everything else concerns one call only.
+//! Three kinds are evidence against the server: no reply in time, no connection, and an error reply that it cannot
+//! serve (`READONLY`, `OOM`, …). Everything else concerns a single call.
 
 use redis::{ErrorKind, RedisError};
 
-/// Why an operation has no answer of the fleet.
+/// Why a request has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No answer within the store budget.
+    /// No reply within the store budget.
     Timeout,
-    /// The connection broke, or cannot be made.
+    /// The connection broke or could not be opened.
     Connection,
-    /// The server answers that it cannot serve; its own word for it.
+    /// The server replied that it cannot serve, with this error code.
     Rejecting(&'static str),
-    /// This call went wrong, which says nothing about the server.
+    /// This call failed, which is no evidence against the server.
     Call(String),
-    /// Nobody was asked: the latch is down, or there was no time left to ask.
-    NotAsked,
+    /// The request was not sent: the latch is down, or its budget was used up in the queue.
+    NotSent,
 }
 
-/// Words of a server that cannot serve writes, or not us.
-const REJECTIONS: [&str; 11] = [
+/// Error codes of a server that cannot serve writes, or not this client.
+const SERVER_ERROR_CODES: [&str; 11] = [
     "READONLY",
     "LOADING",
     "MASTERDOWN",
@@ -36,7 +36,7 @@ const REJECTIONS: [&str; 11] = [
 ];
 
 impl Failure {
-    /// What an error of the client means.
+    /// Classifies an error of the client.
     pub(crate) fn of(error: &RedisError) -> Self {
         if error.is_timeout() {
             return Self::Timeout;
@@ -45,7 +45,7 @@ impl Failure {
             return Self::Rejecting("WRONGPASS");
         }
         let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
-        Self::of_words(code, detail).unwrap_or_else(|| {
+        Self::of_error_reply(code, detail).unwrap_or_else(|| {
             let lost = error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error();
             let nowhere =
                 matches!(error.kind(), ErrorKind::ClusterConnectionNotFound | ErrorKind::MasterNameNotFoundBySentinel);
@@ -53,29 +53,29 @@ impl Failure {
         })
     }
 
-    /// What an answer of the server means, if it says something about the server.
-    pub(crate) fn of_words(code: &str, detail: &str) -> Option<Self> {
-        // Older servers wrap what happens inside a script, and denials by ACL come as a plain error.
-        let inside = |word: &str| detail.contains(&format!("-{word} ")) || detail.starts_with(word);
-        let known = REJECTIONS.iter().find(|word| **word == code || inside(word)).copied();
+    /// Classifies an error reply; `None` if it is no evidence against the server.
+    pub(crate) fn of_error_reply(code: &str, detail: &str) -> Option<Self> {
+        // Older servers wrap errors inside a script, and ACL denials arrive as a plain `ERR`.
+        let wrapped = |code: &str| detail.contains(&format!("-{code} ")) || detail.starts_with(code);
+        let known = SERVER_ERROR_CODES.iter().find(|known| **known == code || wrapped(known)).copied();
         let denied = detail.contains("can't run this command") || detail.contains("No permissions to access a key");
         let scriptless = code == "ERR" && detail.contains("unknown command");
         known.or(denied.then_some("NOPERM")).or(scriptless.then_some("NOSCRIPTING")).map(Self::Rejecting)
     }
 
-    /// The word in events and logs.
-    pub fn word(&self) -> &str {
+    /// Returns the label in events, metrics and logs.
+    pub fn label(&self) -> &str {
         match self {
             Self::Timeout => "timeout",
             Self::Connection => "connection",
-            Self::Rejecting(word) => word,
+            Self::Rejecting(code) => code,
             Self::Call(_) => "call",
-            Self::NotAsked => "not_asked",
+            Self::NotSent => "not_sent",
         }
     }
 
-    /// Whether only an operator can end it, so that asking often is pointless.
-    pub(crate) fn needs_an_operator(&self) -> bool {
+    /// Whether only an operator can fix it, so that frequent health checks are pointless.
+    pub(crate) fn needs_operator(&self) -> bool {
         matches!(self, Self::Rejecting("NOAUTH" | "WRONGPASS" | "NOPERM" | "NOSCRIPTING"))
     }
 }
@@ -85,11 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_cannot_serve_is_told_from_a_call_that_went_wrong() {
-        assert_eq!(Failure::of_words("READONLY", "You can't write"), Some(Failure::Rejecting("READONLY")));
-        assert_eq!(Failure::of_words("ERR", "-OOM command not allowed"), Some(Failure::Rejecting("OOM")));
-        assert_eq!(Failure::of_words("ERR", "unknown command 'EVALSHA'"), Some(Failure::Rejecting("NOSCRIPTING")));
-        assert_eq!(Failure::of_words("ERR", "user_script:1: attempt to index"), None);
-        assert_eq!(Failure::of_words("WRONGTYPE", "Operation against a key"), None);
+    fn a_server_that_cannot_serve_is_distinguished_from_a_failed_call() {
+        assert_eq!(Failure::of_error_reply("READONLY", "You can't write"), Some(Failure::Rejecting("READONLY")));
+        assert_eq!(Failure::of_error_reply("ERR", "-OOM command not allowed"), Some(Failure::Rejecting("OOM")));
+        assert_eq!(
+            Failure::of_error_reply("ERR", "unknown command 'EVALSHA'"),
+            Some(Failure::Rejecting("NOSCRIPTING"))
+        );
+        assert_eq!(Failure::of_error_reply("ERR", "user_script:1: attempt to index"), None);
+        assert_eq!(Failure::of_error_reply("WRONGTYPE", "Operation against a key"), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Requests that must not happen twice, for the whole fleet: who works on one, and what it was answered with.
+//! Idempotency keys of the fleet: which replica works on a request, and the answer it completed with.
 //!
-//! It fails closed: what Redis did not say in time is not claimed and not kept. Claims have an owner and run out by the
-//! server's clock unless they are renewed, so that a replica that dies gives its requests back.
+//! They fail closed: without a reply of Redis in time, nothing is claimed and no answer is stored. A claim has an owner
+//! and expires by the server's clock unless it is renewed, so a replica that dies does not keep its requests.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::invocation::{Invocation, integers};
 use crate::keys::Key;
 use crate::store::RedisStore;
 
-/// What there is under a key.
+/// The state of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Nothing was there: the request is this owner's now, for as long as its lease.
+    /// The key was free: this owner holds the claim until its lease expires.
     Claimed,
-    /// Somebody works on it, and holds it for so long unless he renews it.
+    /// Another owner holds the claim, for this long unless it is renewed.
     Running(Duration),
-    /// It was answered with this.
+    /// The request was completed with this answer.
     Answered(Vec<u8>),
-    /// Another request has this key.
+    /// The key belongs to a different request.
     Mismatch,
 }
 
-/// The requests of the whole fleet: [`RedisStore::idempotency`]. Cheap to clone.
+/// The idempotency keys of the fleet: [`RedisStore::idempotency`]. Cheap to clone.
 ///
-/// Keys, owners and fingerprints are hexadecimal digits: hashes of what clients say, never their words.
+/// Keys, owners and fingerprints are hexadecimal: hashes of client input, never the input itself.
 #[derive(Clone, Debug)]
 pub struct RedisIdempotency(RedisStore);
 
@@ -37,12 +37,12 @@ impl RedisIdempotency {
         Self(store)
     }
 
-    /// Claims a request, or finds what became of it.
+    /// Claims a key, or returns its state.
     ///
     /// # Errors
-    /// Redis did not answer, or cannot serve.
+    /// Redis did not reply, or cannot serve.
     pub async fn claim(&self, key: &str, fingerprint: &str, owner: &str, lease: Duration) -> Result<Claim, Failure> {
-        let reply = self.ask(key, &lua::IDEMPOTENCY_CLAIM, |call| {
+        let reply = self.call(key, &lua::IDEMPOTENCY_CLAIM, |call| {
             call.arg(owner).arg(fingerprint).arg(micros(lease));
         });
         let reply = reply.await?;
@@ -52,27 +52,27 @@ impl RedisIdempotency {
             ([_, 3, ..], _) => Ok(Claim::Mismatch),
             ([_, 2, ..], Value::Array(parts)) => match parts.get(3) {
                 Some(Value::BulkString(answer)) => Ok(Claim::Answered(answer.clone())),
-                _ => Err(odd()),
+                _ => Err(unexpected_reply()),
             },
-            _ => Err(odd()),
+            _ => Err(unexpected_reply()),
         }
     }
 
-    /// Keeps a claim. Whether it is still this owner's.
+    /// Extends a claim. Returns whether this owner still holds it.
     ///
     /// # Errors
-    /// Redis did not answer, or cannot serve.
+    /// Redis did not reply, or cannot serve.
     pub async fn renew(&self, key: &str, owner: &str, lease: Duration) -> Result<bool, Failure> {
-        let reply = self.ask(key, &lua::IDEMPOTENCY_RENEW, |call| {
+        let reply = self.call(key, &lua::IDEMPOTENCY_RENEW, |call| {
             call.arg(owner).arg(micros(lease));
         });
-        yes(&reply.await?)
+        is_held(&reply.await?)
     }
 
-    /// Keeps the answer. Whether it is kept: not if another owner has claimed the request meanwhile.
+    /// Stores the answer. Returns whether it was stored: not if another owner has claimed the key meanwhile.
     ///
     /// # Errors
-    /// Redis did not answer, or cannot serve. The answer may be kept all the same.
+    /// Redis did not reply, or cannot serve. The answer may have been stored nevertheless.
     pub async fn complete(
         &self,
         key: &str,
@@ -81,50 +81,50 @@ impl RedisIdempotency {
         answer: &[u8],
         ttl: Duration,
     ) -> Result<bool, Failure> {
-        let reply = self.ask(key, &lua::IDEMPOTENCY_COMPLETE, |call| {
+        let reply = self.call(key, &lua::IDEMPOTENCY_COMPLETE, |call| {
             call.arg(owner).arg(fingerprint).arg(answer).arg(micros(ttl));
         });
-        yes(&reply.await?)
+        is_held(&reply.await?)
     }
 
-    /// Gives a claim up. Whether it was this owner's.
+    /// Releases a claim. Returns whether this owner held it.
     ///
     /// # Errors
-    /// Redis did not answer, or cannot serve. The claim runs out by itself then.
+    /// Redis did not reply, or cannot serve. The claim then expires.
     pub async fn release(&self, key: &str, owner: &str) -> Result<bool, Failure> {
-        let reply = self.ask(key, &lua::IDEMPOTENCY_RELEASE, |call| {
+        let reply = self.call(key, &lua::IDEMPOTENCY_RELEASE, |call| {
             call.arg(owner);
         });
-        yes(&reply.await?)
+        is_held(&reply.await?)
     }
 
-    async fn ask(
+    async fn call(
         &self,
         key: &str,
         script: &'static lua::Script,
         args: impl FnOnce(&mut Invocation),
     ) -> Result<Value, Failure> {
-        let fleet = self.0.fleet();
-        fleet.keep();
-        let key: Key = fleet.keys.request(key);
-        let mut call = fleet.call(script, &[&key]);
+        let store = self.0.inner();
+        store.ensure_background();
+        let key: Key = store.keys.request(key);
+        let mut call = store.invocation(script, &[&key]);
         args(&mut call);
-        fleet.lane(key.slot).ask(call).await
+        store.dispatcher(key.slot).call(call).await
     }
 }
 
-fn yes(reply: &Value) -> Result<bool, Failure> {
+fn is_held(reply: &Value) -> Result<bool, Failure> {
     match integers(reply)[..] {
         [_, held] => Ok(held == 1),
-        _ => Err(odd()),
+        _ => Err(unexpected_reply()),
     }
 }
 
-fn odd() -> Failure {
-    Failure::Call("not a reply about a request".to_owned())
+fn unexpected_reply() -> Failure {
+    Failure::Call("unexpected reply of an idempotency script".to_owned())
 }
 
-/// Whole microseconds, at least one: the server takes no time to live of nothing.
+/// Whole microseconds, at least one: Redis rejects a TTL of zero.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, 2_592_000_000_000)
 }

@@ -1,4 +1,4 @@
-//! One script with its keys and arguments, as it goes over the wire: an `EVALSHA` that can become an `EVAL`.
+//! One script call with its keys and arguments: an `EVALSHA` command that can be turned into an `EVAL`.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -6,31 +6,31 @@ use std::sync::LazyLock;
 use phalanx_lua::Script;
 use redis::{Arg, Cmd, ToRedisArgs, Value};
 
-/// The server's clock, or one that a test moves and sends along.
+/// The clock that a script uses: the server's, or a virtual one that a test passes as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Time {
+pub(crate) enum TimeSource {
     Server,
     Virtual,
 }
 
-/// One script to be run.
+/// One call of a script.
 #[derive(Clone, Debug)]
 pub struct Invocation {
     script: &'static Script,
-    time: Time,
+    time: TimeSource,
     cmd: Cmd,
 }
 
-/// The digests by which the server knows scripts: with its own clock and with a virtual one.
-static DIGESTS: LazyLock<HashMap<&'static str, [String; 2]>> = LazyLock::new(|| {
+/// The SHA-1 digests of all scripts: with the server's clock, and with a virtual one.
+static SCRIPT_DIGESTS: LazyLock<HashMap<&'static str, [String; 2]>> = LazyLock::new(|| {
     let digest = |source: &str| sha1_smol::Sha1::from(source).hexdigest();
     let both = |script: &Script| (script.name, [digest(script.source), digest(script.virtual_source)]);
     phalanx_lua::ALL.iter().map(both).collect()
 });
 
 impl Invocation {
-    pub(crate) fn new(script: &'static Script, time: Time, keys: &[&str]) -> Self {
-        let digest = DIGESTS.get(script.name).map_or("", |both| &both[time as usize]);
+    pub(crate) fn new(script: &'static Script, time: TimeSource, keys: &[&str]) -> Self {
+        let digest = SCRIPT_DIGESTS.get(script.name).map_or("", |both| &both[time as usize]);
         let mut cmd = Cmd::with_capacity(16, 256);
         cmd.arg("EVALSHA").arg(digest).arg(keys.len());
         for key in keys {
@@ -44,12 +44,12 @@ impl Invocation {
         self
     }
 
-    /// The script.
+    /// Returns the script.
     pub const fn script(&self) -> &'static Script {
         self.script
     }
 
-    /// Keys and arguments, in the order in which the script has them.
+    /// Returns keys and arguments, in the order of the script.
     pub fn keys_and_args(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
         let mut all = self.cmd.args_iter().skip(2).filter_map(|arg| match arg {
             Arg::Simple(bytes) => Some(bytes),
@@ -60,16 +60,16 @@ impl Invocation {
         (keys, all.collect())
     }
 
-    pub(crate) const fn by_digest(&self) -> &Cmd {
+    pub(crate) const fn evalsha(&self) -> &Cmd {
         &self.cmd
     }
 
-    /// The same with its source, for a server that does not know the script yet. Not `SCRIPT LOAD`: in a Cluster that
-    /// goes to every master, and one that hangs would keep all others from learning it.
-    pub(crate) fn by_source(&self) -> Cmd {
+    /// The same call with the script's source, for a server that does not have the script yet. Not `SCRIPT LOAD`: in a
+    /// Cluster that goes to every master, and one that hangs would delay all others.
+    pub(crate) fn eval(&self) -> Cmd {
         let source = match self.time {
-            Time::Server => self.script.source,
-            Time::Virtual => self.script.virtual_source,
+            TimeSource::Server => self.script.source,
+            TimeSource::Virtual => self.script.virtual_source,
         };
         let mut cmd = Cmd::with_capacity(16, source.len() + 256);
         cmd.arg("EVAL").arg(source);
@@ -82,7 +82,7 @@ impl Invocation {
     }
 }
 
-/// The integers of a reply, up to the first thing that is none. Everything that comes from outside is read through here.
+/// Returns the integers of a reply, up to the first value that is not one. All integer replies are read through here.
 pub(crate) fn integers(value: &Value) -> Vec<i64> {
     let Value::Array(values) = value else { return Vec::new() };
     let integer = |value: &Value| match value {
@@ -97,18 +97,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_goes_with_the_same_keys_and_arguments() {
-        let mut call = Invocation::new(&phalanx_lua::RATE_LIMIT_PEEK, Time::Server, &["k"]);
+    fn eval_sends_the_same_keys_and_arguments() {
+        let mut call = Invocation::new(&phalanx_lua::RATE_LIMIT_PEEK, TimeSource::Server, &["k"]);
         call.arg(1).arg("two");
         assert_eq!(call.keys_and_args(), (vec![&b"k"[..]], vec![&b"1"[..], b"two"]));
-        let source = call.by_source();
-        let words: Vec<_> = source.args_iter().collect();
-        assert_eq!(words.len(), 6);
-        assert!(matches!(words[1], Arg::Simple(bytes) if bytes == phalanx_lua::RATE_LIMIT_PEEK.source.as_bytes()));
+        let source = call.eval();
+        let args: Vec<_> = source.args_iter().collect();
+        assert_eq!(args.len(), 6);
+        assert!(matches!(args[1], Arg::Simple(bytes) if bytes == phalanx_lua::RATE_LIMIT_PEEK.source.as_bytes()));
     }
 
     #[test]
-    fn whatever_a_server_replies_is_read_without_harm() {
+    fn any_reply_is_read_without_panic() {
         assert!(integers(&Value::Nil).is_empty());
         assert_eq!(integers(&Value::Array(vec![Value::Int(1), Value::Nil, Value::Int(2)])), [1]);
     }

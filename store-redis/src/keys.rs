@@ -1,47 +1,47 @@
-//! Where a key's state lies in Redis.
+//! The layout of keys in Redis.
 //!
-//! `ph1:{<environment>:<kind>:<hash>}`: versioned, and in one hash tag of ours, so that everything one operation touches
-//! lies in one slot of a Cluster. What users call their policies and routes never enters a key: it is hashed, each part
-//! with its length before it, so that no choice of names makes two keys one, steers a slot or breaks a pattern.
+//! `ph1:{<environment>:<kind>:<hash>}`: versioned, with one hash tag, so that everything one operation touches is in
+//! one slot of a Cluster. Names of policies and routes never appear in a key. They are hashed, each part prefixed by
+//! its length, so that no choice of names can collide, select a slot or break a pattern.
 
 use std::sync::Arc;
 
 use phalanx_core::key::StateKey;
 use sha2::{Digest, Sha256};
 
-/// What is kept under a key.
+/// The kind of state under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Bucket,
-    Circuit,
+    Breaker,
     Digest,
     Lock,
-    Request,
+    Idempotency,
 }
 
 impl Kind {
     const fn letter(self) -> char {
         match self {
             Self::Bucket => 'r',
-            Self::Circuit => 'b',
+            Self::Breaker => 'b',
             Self::Digest => 'd',
             Self::Lock => 'l',
-            Self::Request => 'i',
+            Self::Idempotency => 'i',
         }
     }
 }
 
-/// Makes the keys of one fleet.
+/// Builds the keys of one fleet.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     /// `ph1` or `<prefix>:ph1`.
     prefix: String,
     environment: String,
-    /// Hashed in front of all names, so that whoever does not know it cannot make two names collide.
+    /// Hashed before all names, so that names cannot be chosen to collide without knowing it.
     secret: Option<Arc<[u8]>>,
 }
 
-/// One key: its text, its hash alone (what pushed messages name it by), and its slot in a Cluster.
+/// One key: its text, its hash (the id in pushed messages), and its Cluster slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) text: String,
@@ -55,44 +55,44 @@ impl Keys {
         Self { prefix, environment: environment.to_owned(), secret }
     }
 
-    /// The key of some state.
+    /// The key of a piece of state.
     pub(crate) fn of(&self, kind: Kind, key: &StateKey) -> Key {
         let id = self.hash(key);
         self.tagged(&format!("{}:{}:{id}", self.environment, kind.letter()), id)
     }
 
-    /// The replicas that are alive, and the name of what the server holds. Both in one slot.
-    pub(crate) fn fleet(&self) -> (Key, Key) {
+    /// The set of live replicas and the generation token, in one slot.
+    pub(crate) fn membership(&self) -> (Key, Key) {
         let tag = format!("{}:m", self.environment);
         let member = self.tagged(&tag, String::new());
         let generation = Key { text: format!("{}:g", member.text), ..member.clone() };
         (member, generation)
     }
 
-    /// A lock, and the last fence it was held under. Both in one slot.
+    /// A lock and its last fence, in one slot.
     pub(crate) fn lock(&self, name: &str) -> (Key, Key) {
         let lock = self.of(Kind::Lock, &StateKey::new(name, ()));
         let fence = Key { text: format!("{}:f", lock.text), ..lock.clone() };
         (lock, fence)
     }
 
-    /// That the work of a version was done under a lock; in the lock's slot.
-    pub(crate) fn mark(&self, name: &str, version: &str) -> Key {
+    /// The mark that the work of a version is completed, in the slot of its lock.
+    pub(crate) fn completion_mark(&self, name: &str, version: &str) -> Key {
         let (lock, _) = self.lock(name);
         Key { text: format!("{}:d:{}", lock.text, self.hash(&StateKey::new(version, ()))), ..lock }
     }
 
-    /// A request that must not happen twice, by the hash that its layer knows it by.
+    /// The key of an idempotent request, by the hash that the idempotency layer computes.
     pub(crate) fn request(&self, hash: &str) -> Key {
-        self.of(Kind::Request, &StateKey::new(hash, ()))
+        self.of(Kind::Idempotency, &StateKey::new(hash, ()))
     }
 
-    /// A key that probes write: the `n`-th, because in a Cluster each lies on another master.
-    pub(crate) fn probe(&self, n: u32) -> Key {
+    /// The `n`-th key written by health checks; different keys belong to different masters of a Cluster.
+    pub(crate) fn health_check(&self, n: u32) -> Key {
         self.tagged(&format!("{}:p:{n}", self.environment), String::new())
     }
 
-    /// The channel on which changes of phase are told.
+    /// The channel for pushes.
     pub(crate) fn channel(&self) -> String {
         format!("{}:{}:c", self.prefix, self.environment)
     }
@@ -110,13 +110,13 @@ impl Keys {
         part(self.secret.as_deref().unwrap_or_default());
         part(key.policy().as_bytes());
         part(key.route().map_or(&[][..], str::as_bytes));
-        // No route is not a route called nothing, and the place that crowded routes share is neither.
+        // No route, an empty route and the shared overflow route are three different keys.
         part(&[u8::from(key.route().is_some()), u8::from(key.is_overflow())]);
         hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// The slot of a hash tag: CRC16 (XMODEM) of what stands between the braces, modulo 16,384.
+/// The slot of a hash tag: CRC16 (XMODEM) of the text between the braces, modulo 16,384.
 pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     let crc = tag.iter().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 })
@@ -134,22 +134,26 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_what_redis_says_it_is() {
-        // CLUSTER KEYSLOT foo, bar and 123456789, asked of a server.
+    fn a_slot_equals_cluster_keyslot() {
+        // Values of CLUSTER KEYSLOT on a real server.
         assert_eq!((slot_of(b"foo"), slot_of(b"bar"), slot_of(b"123456789")), (12_182, 5_061, 12_739));
     }
 
     #[test]
-    fn everything_of_the_fleet_itself_lies_in_one_slot() {
-        let (members, generation) = keys().fleet();
+    fn the_membership_keys_are_in_one_slot() {
+        let (members, generation) = keys().membership();
         assert_eq!(members.slot, generation.slot);
         assert_ne!(members.text, generation.text);
     }
 
     #[test]
-    fn a_lock_its_fence_and_its_marks_lie_in_one_slot() {
+    fn a_lock_its_fence_and_its_marks_are_in_one_slot() {
         let (lock, fence) = keys().lock("migrate");
-        let marks = [keys().mark("migrate", "1"), keys().mark("migrate", "2"), keys().mark("other", "1")];
+        let marks = [
+            keys().completion_mark("migrate", "1"),
+            keys().completion_mark("migrate", "2"),
+            keys().completion_mark("other", "1"),
+        ];
         assert!(fence.slot == lock.slot && marks[0].slot == lock.slot);
         let all = [&lock, &fence, &marks[0], &marks[1], &marks[2]].map(|key| &key.text);
         assert_eq!(all.into_iter().collect::<std::collections::HashSet<_>>().len(), 5);
@@ -157,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn another_environment_prefix_or_secret_is_another_key() {
+    fn another_environment_prefix_or_secret_gives_another_key() {
         let key = StateKey::new("payments", "eu");
-        let of = |keys: Keys| keys.of(Kind::Circuit, &key).text;
+        let of = |keys: Keys| keys.of(Kind::Breaker, &key).text;
         let all = [
             of(keys()),
             of(Keys::new(None, "stage", None)),
@@ -172,9 +176,9 @@ mod tests {
     }
 
     proptest! {
-        /// FAULTS I-26.
+        /// `I-26` of docs/guarantees.md.
         #[test]
-        fn whatever_a_route_is_called_its_key_is_short_plain_and_its_own(
+        fn every_route_name_gives_a_short_plain_and_unique_key(
             policy in ".{0,20}", route in proptest::option::of(".{0,2000}"),
             other_policy in "[:{}a]{0,3}", other_route in proptest::option::of("[:{}a]{0,3}"),
         ) {
@@ -189,9 +193,9 @@ mod tests {
         }
 
         #[test]
-        fn names_cut_elsewhere_are_other_keys(whole in "[:{}ab]{2,8}", cut in 0_usize..8, other in 0_usize..8) {
+        fn names_split_differently_give_different_keys(whole in "[:{}ab]{2,8}", cut in 0_usize..8, other in 0_usize..8) {
             let split = |at: usize| whole.split_at(at.min(whole.len()));
-            let key = |(policy, route): (&str, &str)| keys().of(Kind::Circuit, &StateKey::new(policy, route)).text;
+            let key = |(policy, route): (&str, &str)| keys().of(Kind::Breaker, &StateKey::new(policy, route)).text;
             let same = cut.min(whole.len()) == other.min(whole.len());
             prop_assert_eq!(key(split(cut)) == key(split(other)), same);
         }

@@ -1,11 +1,16 @@
-//! Up or down: whether Redis is asked at all.
+//! The latch of one server: up while requests are sent to Redis, down while they are decided in this process.
 //!
-//! It falls after three timeouts one after the other, or when nothing was heard for more than two budgets since something
-//! was sent that timed out; after two broken connections in a row, or one word of the server that
-//! it cannot serve. It is lifted by three good probes in a row and by nothing else, so a late success of an earlier
-//! time cannot lift it and a server that comes and goes does not make it flutter. Many timeouts of one burst are one:
-//! a timeout counts only if its command was sent after the one counted before had run out, and any answer meanwhile
-//! wipes the slate. So are the calls that break together with one connection.
+//! It trips
+//!
+//! * after three timeouts in a row,
+//! * if nothing was received for more than two budgets since a request that timed out was sent,
+//! * after two broken connections in a row, or
+//! * with one reply that the server cannot serve (`READONLY`, `OOM`, …).
+//!
+//! Only three successful health checks in a row lift it, so a late success cannot lift it, and a server that comes and
+//! goes does not make it flap. Timeouts of one burst count as one: a timeout counts only if its command was sent after
+//! the previously counted one had expired, and any reply resets the count. Calls that fail together with one connection
+//! also count as one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,20 +20,20 @@ use tokio::time::Instant;
 
 use crate::failure::Failure;
 
-const TIMEOUTS: u32 = 3;
-const BREAKS: u32 = 2;
-const GOOD_PROBES: u32 = 3;
+const TIMEOUTS_TO_TRIP: u32 = 3;
+const BREAKS_TO_TRIP: u32 = 2;
+const GOOD_CHECKS_TO_RECOVER: u32 = 3;
 
 /// The latch of one server, or of one shard of a Cluster.
 #[derive(Debug)]
 pub(crate) struct Latch {
     down: AtomicBool,
-    /// How often it has fallen.
-    falls: AtomicU64,
-    /// Calls decided in Redis' place since it fell.
+    /// How often it has tripped.
+    trips: AtomicU64,
+    /// Calls decided without Redis since the last trip.
     degraded_decisions: AtomicU64,
-    /// Silence that is too long.
-    silence: Duration,
+    /// It trips if Redis is silent for longer than this.
+    max_silence: Duration,
     evidence: Mutex<Evidence>,
 }
 
@@ -36,18 +41,18 @@ pub(crate) struct Latch {
 struct Evidence {
     timeouts: u32,
     breaks: u32,
-    /// When the last timeout that counted ran out.
+    /// When the last counted timeout expired.
     last: Option<Instant>,
-    /// Since when something is unanswered that had a fair chance, and nothing else was answered either.
+    /// When the oldest request was sent that timed out, if no reply was received since.
     silent_since: Option<Instant>,
-    /// When the last break that counted was noticed: all that was under way breaks with its connection.
+    /// When the last counted break was noticed: all requests in flight break with their connection.
     last_break: Option<Instant>,
-    good_probes: u32,
+    good_checks: u32,
     since: Option<Instant>,
     reason: Option<Failure>,
 }
 
-/// An outage that is over.
+/// An outage that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outage {
     pub(crate) lasted: Duration,
@@ -57,9 +62,9 @@ pub(crate) struct Outage {
 impl Latch {
     pub(crate) fn new(budget: Duration) -> Self {
         Self {
-            silence: 2 * budget,
+            max_silence: 2 * budget,
             down: AtomicBool::new(false),
-            falls: AtomicU64::new(0),
+            trips: AtomicU64::new(0),
             degraded_decisions: AtomicU64::new(0),
             evidence: Mutex::default(),
         }
@@ -70,26 +75,26 @@ impl Latch {
         self.down.load(Ordering::Acquire)
     }
 
-    /// How often it has fallen: what was learned in one outage means nothing in the next.
-    pub(crate) fn falls(&self) -> u64 {
-        self.falls.load(Ordering::Acquire)
+    /// Returns how often it has tripped. Identifies the outage: a twin of an earlier one is not used again.
+    pub(crate) fn trips(&self) -> u64 {
+        self.trips.load(Ordering::Acquire)
     }
 
-    /// A call was decided in Redis' place.
-    pub(crate) fn degraded_decisions(&self) {
+    /// Counts a call decided without Redis.
+    pub(crate) fn count_degraded_decision(&self) {
         self.degraded_decisions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Redis answered.
-    pub(crate) fn hit(&self) {
+    /// Records a reply.
+    pub(crate) fn record_success(&self) {
         let mut evidence = self.evidence.lock();
         if !self.is_down() {
             *evidence = Evidence::default();
         }
     }
 
-    /// Redis did not answer something sent at `sent`. Whether that made the latch fall.
-    pub(crate) fn miss(&self, failure: &Failure, sent: Instant, now: Instant) -> bool {
+    /// Records that a request sent at `sent` has failed. Returns whether the latch tripped.
+    pub(crate) fn record_failure(&self, failure: &Failure, sent: Instant, now: Instant) -> bool {
         let mut evidence = self.evidence.lock();
         if self.is_down() {
             return false;
@@ -107,32 +112,32 @@ impl Latch {
                 evidence.breaks += 1;
                 evidence.last_break = Some(now);
             }
-            Failure::Rejecting(_) => evidence.breaks = BREAKS,
-            Failure::Timeout | Failure::Connection | Failure::Call(_) | Failure::NotAsked => {}
+            Failure::Rejecting(_) => evidence.breaks = BREAKS_TO_TRIP,
+            Failure::Timeout | Failure::Connection | Failure::Call(_) | Failure::NotSent => {}
         }
-        let silent = evidence.silent_since.is_some_and(|since| now.duration_since(since) > self.silence);
-        if evidence.timeouts < TIMEOUTS && evidence.breaks < BREAKS && !silent {
+        let silent = evidence.silent_since.is_some_and(|since| now.duration_since(since) > self.max_silence);
+        if evidence.timeouts < TIMEOUTS_TO_TRIP && evidence.breaks < BREAKS_TO_TRIP && !silent {
             return false;
         }
-        // Who left too late to be answered can only confirm a silence.
-        let reason = if *failure == Failure::NotAsked { Failure::Timeout } else { failure.clone() };
+        // Requests that were sent too late, or not at all, can only confirm a silence.
+        let reason = if *failure == Failure::NotSent { Failure::Timeout } else { failure.clone() };
         *evidence = Evidence { since: Some(now), reason: Some(reason), ..Evidence::default() };
         self.degraded_decisions.store(0, Ordering::Relaxed);
-        self.falls.fetch_add(1, Ordering::AcqRel);
+        self.trips.fetch_add(1, Ordering::AcqRel);
         self.down.store(true, Ordering::Release);
         true
     }
 
-    /// Why it is down.
+    /// Returns why it is down.
     pub(crate) fn reason(&self) -> Option<Failure> {
         self.evidence.lock().reason.clone()
     }
 
-    /// A probe came back. The outage, if that ended it.
-    pub(crate) fn probed(&self, good: bool, now: Instant) -> Option<Outage> {
+    /// Records a health check. Returns the outage if this check ended it.
+    pub(crate) fn record_health_check(&self, good: bool, now: Instant) -> Option<Outage> {
         let mut evidence = self.evidence.lock();
-        evidence.good_probes = if good { evidence.good_probes + 1 } else { 0 };
-        if !self.is_down() || evidence.good_probes < GOOD_PROBES {
+        evidence.good_checks = if good { evidence.good_checks + 1 } else { 0 };
+        if !self.is_down() || evidence.good_checks < GOOD_CHECKS_TO_RECOVER {
             return None;
         }
         let lasted = evidence.since.map_or(Duration::ZERO, |since| now.duration_since(since));
@@ -149,76 +154,80 @@ mod tests {
     const BUDGET: Duration = Duration::from_millis(20);
 
     #[tokio::test(start_paused = true)]
-    async fn a_thousand_timeout_of_one_burst_are_one() {
+    async fn a_thousand_timeouts_of_one_burst_count_as_one() {
         let (latch, sent) = (Latch::new(BUDGET), Instant::now());
         for _ in 0..1_000 {
-            assert!(!latch.miss(&Failure::Timeout, sent, sent + BUDGET));
+            assert!(!latch.record_failure(&Failure::Timeout, sent, sent + BUDGET));
         }
         assert!(!latch.is_down());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn three_timeout_one_after_the_other_make_it_fall() {
+    async fn three_timeouts_in_a_row_trip_it() {
         let (latch, start) = (Latch::new(BUDGET), Instant::now());
-        let miss = |round: u32| latch.miss(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
+        let miss =
+            |round: u32| latch.record_failure(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
         assert_eq!([miss(0), miss(1), miss(2)], [false, false, true]);
         assert!(latch.is_down());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_budgets_of_silence_are_enough_however_the_timeout_fall() {
+    async fn two_budgets_of_silence_trip_it_with_fewer_timeouts() {
         let (latch, start) = (Latch::new(BUDGET), Instant::now());
-        assert!(!latch.miss(&Failure::Timeout, start, start + BUDGET));
-        assert!(!latch.miss(&Failure::Timeout, start + BUDGET / 2, start + BUDGET * 3 / 2));
-        assert!(!latch.miss(&Failure::NotAsked, start + BUDGET * 3 / 2, start + 2 * BUDGET));
-        assert!(latch.miss(&Failure::NotAsked, start + 2 * BUDGET, start + 2 * BUDGET + BUDGET / 10));
+        assert!(!latch.record_failure(&Failure::Timeout, start, start + BUDGET));
+        assert!(!latch.record_failure(&Failure::Timeout, start + BUDGET / 2, start + BUDGET * 3 / 2));
+        assert!(!latch.record_failure(&Failure::NotSent, start + BUDGET * 3 / 2, start + 2 * BUDGET));
+        assert!(latch.record_failure(&Failure::NotSent, start + 2 * BUDGET, start + 2 * BUDGET + BUDGET / 10));
         assert_eq!(latch.reason(), Some(Failure::Timeout));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_meanwhile_wipes_the_slate() {
+    async fn a_reply_in_between_resets_the_count() {
         let (latch, start) = (Latch::new(BUDGET), Instant::now());
         for round in 0..10 {
-            latch.miss(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
+            latch.record_failure(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
             if round % 2 == 1 {
-                latch.hit();
+                latch.record_success();
             }
         }
         assert!(!latch.is_down());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_broken_connections_or_one_word_of_the_server_make_it_fall() {
+    async fn two_broken_connections_or_one_server_error_trip_it() {
         let now = Instant::now();
         let latch = Latch::new(BUDGET);
-        assert!(!latch.miss(&Failure::Connection, now, now));
-        assert!(latch.miss(&Failure::Connection, now, now));
-        assert!(Latch::new(BUDGET).miss(&Failure::Rejecting("OOM"), now, now));
-        assert!(!Latch::new(BUDGET).miss(&Failure::Call("ERR".to_owned()), now, now));
+        assert!(!latch.record_failure(&Failure::Connection, now, now));
+        assert!(latch.record_failure(&Failure::Connection, now, now));
+        assert!(Latch::new(BUDGET).record_failure(&Failure::Rejecting("OOM"), now, now));
+        assert!(!Latch::new(BUDGET).record_failure(&Failure::Call("ERR".to_owned()), now, now));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whatever_breaks_with_one_connection_is_one_break() {
+    async fn all_failures_of_one_connection_count_as_one_break() {
         let (latch, sent) = (Latch::new(BUDGET), Instant::now());
         for _ in 0..1_000 {
-            assert!(!latch.miss(&Failure::Connection, sent, sent + BUDGET));
+            assert!(!latch.record_failure(&Failure::Connection, sent, sent + BUDGET));
         }
-        assert!(latch.miss(&Failure::Connection, sent + BUDGET, sent + BUDGET), "another one that breaks too");
+        assert!(
+            latch.record_failure(&Failure::Connection, sent + BUDGET, sent + BUDGET),
+            "a second connection that breaks"
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_three_good_probes_in_a_row_lift_it() {
+    async fn only_three_good_health_checks_in_a_row_lift_it() {
         let now = Instant::now();
         let latch = Latch::new(BUDGET);
-        latch.miss(&Failure::Rejecting("OOM"), now, now);
-        latch.hit();
-        assert!(latch.is_down(), "a late success of an earlier time lifts nothing");
-        let probes = [true, true, false, true, true].map(|good| latch.probed(good, now));
-        assert_eq!(probes, [None; 5]);
-        latch.degraded_decisions();
-        let outage = latch.probed(true, now + Duration::from_secs(7));
+        latch.record_failure(&Failure::Rejecting("OOM"), now, now);
+        latch.record_success();
+        assert!(latch.is_down(), "a late success does not lift it");
+        let checks = [true, true, false, true, true].map(|good| latch.record_health_check(good, now));
+        assert_eq!(checks, [None; 5]);
+        latch.count_degraded_decision();
+        let outage = latch.record_health_check(true, now + Duration::from_secs(7));
         assert_eq!(outage, Some(Outage { lasted: Duration::from_secs(7), degraded_decisions: 1 }));
         assert!(!latch.is_down());
-        assert_eq!(latch.falls(), 1);
+        assert_eq!(latch.trips(), 1);
     }
 }

@@ -1,56 +1,121 @@
-//! The Redis store of Phalanx: breakers, buckets and digests shared by all replicas.
+//! The Redis store of Phalanx: breakers, token buckets and latency digests shared by all replicas.
+//!
+//! * A healthy breaker costs a caller no round trip. An exact rate limit costs one, shared with all callers of the key that
+//!   arrived during the previous one.
+//! * A caller waits for Redis at most `store_budget`. If Redis is slow, unreachable or cannot serve, a few calls wait that
+//!   long; then the latch trips and the twin decides in this process. One event is emitted when it trips, and one when Redis
+//!   decides again.
+//! * Locks and idempotency keys fail closed: without a reply in time, nothing is held.
+//! * All state changes are Lua scripts (`phalanx-lua`) on the server's clock. A script that may have run is never retried.
+//!
+//! # Where to find what
 //!
 //! ```text
-//!    replica A                                 Redis                                  replica B
-//!   ┌──────────────────────────┐                                       ┌──────────────────────────┐
-//!   │ circuit  front ── admit, │  outcomes in batches, bad news at once│                          │
-//!   │          record: local ──┼──────────► breaker_sync.lua           │                          │
-//!   │                          │               │ publish ─────────────►│ front: open              │
-//!   │          half-open ──────┼──────────► breaker_admit.lua  leases  │                          │
-//!   │ bucket   callers ─ batch─┼─ flight ─► rate_limit_acquire.lua ◄───┼─ flight ─ batch ─ callers│
-//!   │ digest   own ── news ────┼──────────► digest_flush.lua, _read ◄──┼── news ── own            │
-//!   │                          │                                       │                          │
-//!   │ latch ── down? the twin decides: memory store, own share         │                          │
-//!   │ keeper ── dials, probes, rounds, listens, heartbeat              │                          │
-//!   └──────────────────────────┘                                       └──────────────────────────┘
+//! store.rs             RedisStore, StoreBuilder; store/inner.rs: what all cells share
+//! bucket.rs            the cell of a rate limit     ─┐
+//! breaker.rs           the cell of a breaker         ├─ one cell per key, with a twin for outages
+//! digest.rs            the cell of a latency digest ─┘
+//! batch.rs             callers of one key that share a round trip
+//! dispatcher.rs        round trips to one server, shared by all cells; latch.rs: whether it is asked at all
+//! wire.rs              the connection in use; connection.rs, redis_connection.rs, invocation.rs, keys.rs
+//! background.rs        one task per store: connect, health, sync_loop, listen
+//! locks.rs, idempotency.rs   one call per operation, no cells
 //! ```
 //!
-//! What it promises:
+//! # An exact limit through Redis
 //!
-//! * a healthy circuit costs a caller no round trip; an exact rate limit costs one, shared by all callers of the key
-//!   who arrived during the previous one;
-//! * a caller waits for Redis at most `store_budget`; a Redis that is slow, gone or wrong costs a handful of such waits,
-//!   then none: the latch falls, the twin decides, one event says so, and one when it is over;
-//! * locks are the exception: what Redis did not say in time is not held;
-//! * all state changes are Lua scripts on the server's clock; no script is repeated that may have run.
+//! ```text
+//!   caller        store.rs              RateLimitStore::acquire
+//!     │
+//!     ▼
+//!   cell          bucket.rs             SharedBucket::acquire ── latch down: the twin grants (bucket/share.rs)
+//!     │
+//!     ▼
+//!   batch         batch.rs              PendingRequest joins the open batch of the key
+//!     │
+//!     ▼
+//!   dispatcher    dispatcher.rs         enqueue; with nothing queued or in flight: try_inline, in the caller's task
+//!     │           dispatcher/round_trip.rs    RoundTrip calls fill on every queued cell
+//!     │
+//!     │ (1)       bucket.rs             fill: the batch becomes one call, in groups (bucket/groups.rs)
+//!     ▼
+//!   wire          wire.rs, connection.rs      one pipeline of EVALSHA, one timer
+//!     │
+//!     ▼
+//!   Redis         rate_limit_acquire.lua      grants the first k callers of each group
+//!     │
+//!     │ (1)       bucket.rs             complete_batch: one Grant per caller; without a reply the twin grants
+//!     ▼
+//!   caller        batch.rs              PendingRequest resolves; a dropped caller's permits are refunded
+//!
+//!   (1) The cell is entered again: only when a round trip starts is it known which callers share it, and only the cell
+//!       can decode its reply.
+//! ```
+//!
+//! # A trip pushed to another replica
+//!
+//! ```text
+//!   replica A
+//!     call fails  breaker.rs            SharedBreaker::record: the fast path counts only successes
+//!       │
+//!       ▼
+//!     queue       breaker/pending.rs    the failure is urgent, so it does not wait for the sync loop
+//!       │
+//!       ▼
+//!     call        breaker/outbound.rs   enqueue, then fill: one call with all pending outcomes
+//!       │                               (dispatcher.rs and wire.rs as above)
+//!       ▼
+//!   Redis         breaker_sync.lua      counts, trips, PUBLISHes the new state
+//!       │
+//!       ├──► replica A   breaker/codec.rs, breaker/inbound.rs    the reply: apply, emit the transition
+//!       ▼
+//!   replica B
+//!     push        background/listen.rs  receives the message
+//!       │
+//!       ▼
+//!     decode      breaker/codec.rs      decode_push
+//!       │
+//!       ▼
+//!     apply       breaker/inbound.rs    stores the snapshot, emits the transition, sets the fast path to open
+//!       │
+//!       ▼
+//!     next call   breaker.rs            admit_now rejects from the fast path, without a round trip
+//!
+//!   A lost push is made up for by background/sync_loop.rs, which polls every breaker in use each `sync_interval`.
+//!   breaker.rs and breaker/codec.rs appear twice because two replicas run them.
+//! ```
 
+mod background;
 mod batch;
+mod breaker;
 mod bucket;
-mod circuit;
 mod connection;
 mod digest;
+mod dispatcher;
 mod failure;
-mod fleet;
 mod idempotency;
 mod invocation;
-mod keeper;
 mod keys;
-mod lane;
 mod latch;
 mod locks;
 mod options;
-mod source;
+mod redis_connection;
 mod store;
 mod wire;
 
-pub use self::bucket::Bucket;
-pub use self::circuit::Circuit;
-pub use self::digest::Digest;
+pub use self::breaker::SharedBreaker;
+pub use self::bucket::SharedBucket;
+pub use self::digest::SharedDigest;
+pub use self::dispatcher::{ScriptResult, Wire};
 pub use self::failure::Failure;
 pub use self::idempotency::{Claim, RedisIdempotency};
 pub use self::invocation::Invocation;
-pub use self::lane::{Replied, Wire};
 pub use self::locks::RedisLocks;
 pub use self::options::{DegradedShare, RedisOptions};
-pub use self::source::RedisConnection;
+pub use self::redis_connection::RedisConnection;
 pub use self::store::{RedisStore, StoreBuilder, StoreMode};
+
+/// Compiles the code in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,6 +1,6 @@
-//! Locks of the whole fleet. They fail closed: what Redis did not say in time is not so.
+//! Locks of the fleet. They fail closed: without a reply of Redis in time, a lock is not held.
 //!
-//! Waiters hear of a release on the channel that changes of phase are told on, so that one subscription serves both.
+//! Released locks are pushed on the same channel as transitions, so that one subscription serves both.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use phalanx_core::lock::{Acquired, LockStore, Unavailable, Watch};
 use phalanx_lua as lua;
 
 use crate::failure::Failure;
-use crate::fleet::Fleet;
 use crate::invocation::{Invocation, integers};
 use crate::keys::Key;
 use crate::store::RedisStore;
+use crate::store::inner::StoreInner;
 
-/// The locks of the whole fleet: [`RedisStore::locks`]. Cheap to clone.
+/// The locks of the fleet: [`RedisStore::locks`]. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RedisLocks(RedisStore);
 
@@ -22,21 +22,21 @@ impl RedisLocks {
         Self(store)
     }
 
-    fn fleet(&self) -> &Fleet {
-        self.0.fleet()
+    fn store(&self) -> &StoreInner {
+        self.0.inner()
     }
 
-    /// Asks, and reads the numbers after the server's `now`.
-    async fn ask<const N: usize>(&self, key: &Key, call: Invocation) -> Result<[u64; N], Unavailable> {
-        self.0.fleet().keep();
-        let reply = self.fleet().lane(key.slot).ask(call).await.map_err(unavailable)?;
+    /// Sends the call and returns the integers after the server's `now`.
+    async fn call<const N: usize>(&self, key: &Key, call: Invocation) -> Result<[u64; N], Unavailable> {
+        self.0.inner().ensure_background();
+        let reply = self.store().dispatcher(key.slot).call(call).await.map_err(unavailable)?;
         let numbers: Vec<u64> = integers(&reply).into_iter().skip(1).map_while(|n| n.try_into().ok()).collect();
-        numbers.try_into().map_err(|_| unavailable(Failure::Call("not a lock's reply".to_owned())))
+        numbers.try_into().map_err(|_| unavailable(Failure::Call("unexpected reply of a lock script".to_owned())))
     }
 }
 
 fn unavailable(failure: Failure) -> Unavailable {
-    Unavailable { reason: failure.word().to_owned() }
+    Unavailable { reason: failure.label().to_owned() }
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -45,10 +45,10 @@ fn micros(duration: Duration) -> u64 {
 
 impl LockStore for RedisLocks {
     async fn acquire(&self, name: &str, owner: &str, ttl: Duration) -> Result<Acquired, Unavailable> {
-        let (lock, fence) = self.fleet().keys.lock(name);
-        let mut call = self.fleet().call(&lua::LOCK_ACQUIRE, &[&lock, &fence]);
+        let (lock, fence) = self.store().keys.lock(name);
+        let mut call = self.store().invocation(&lua::LOCK_ACQUIRE, &[&lock, &fence]);
         call.arg(owner).arg(micros(ttl));
-        let [held, fence, left] = self.ask(&lock, call).await?;
+        let [held, fence, left] = self.call(&lock, call).await?;
         Ok(match held {
             0 => Acquired::Taken { fence, left: Duration::from_micros(left) },
             _ => Acquired::Held { fence },
@@ -56,18 +56,18 @@ impl LockStore for RedisLocks {
     }
 
     async fn renew(&self, name: &str, owner: &str, fence: u64, ttl: Duration) -> Result<bool, Unavailable> {
-        let (lock, _) = self.fleet().keys.lock(name);
-        let mut call = self.fleet().call(&lua::LOCK_RENEW, &[&lock]);
+        let (lock, _) = self.store().keys.lock(name);
+        let mut call = self.store().invocation(&lua::LOCK_RENEW, &[&lock]);
         call.arg(owner).arg(fence).arg(micros(ttl));
-        let [held] = self.ask(&lock, call).await?;
+        let [held] = self.call(&lock, call).await?;
         Ok(held == 1)
     }
 
     async fn release(&self, name: &str, owner: &str, fence: u64) -> Result<bool, Unavailable> {
-        let (lock, _) = self.fleet().keys.lock(name);
-        let mut call = self.fleet().call(&lua::LOCK_RELEASE, &[&lock]);
-        call.arg(owner).arg(fence).arg(&self.fleet().channel).arg(&lock.id);
-        let [held] = self.ask(&lock, call).await?;
+        let (lock, _) = self.store().keys.lock(name);
+        let mut call = self.store().invocation(&lua::LOCK_RELEASE, &[&lock]);
+        call.arg(owner).arg(fence).arg(&self.store().channel).arg(&lock.id);
+        let [held] = self.call(&lock, call).await?;
         Ok(held == 1)
     }
 
@@ -79,23 +79,23 @@ impl LockStore for RedisLocks {
         version: &str,
         keep: Duration,
     ) -> Result<bool, Unavailable> {
-        let (lock, mark) = (self.fleet().keys.lock(name).0, self.fleet().keys.mark(name, version));
-        let mut call = self.fleet().call(&lua::LOCK_COMPLETE, &[&lock, &mark]);
-        call.arg(owner).arg(fence).arg(micros(keep)).arg(&self.fleet().channel).arg(&lock.id);
-        let [held] = self.ask(&lock, call).await?;
+        let (lock, mark) = (self.store().keys.lock(name).0, self.store().keys.completion_mark(name, version));
+        let mut call = self.store().invocation(&lua::LOCK_COMPLETE, &[&lock, &mark]);
+        call.arg(owner).arg(fence).arg(micros(keep)).arg(&self.store().channel).arg(&lock.id);
+        let [held] = self.call(&lock, call).await?;
         Ok(held == 1)
     }
 
     async fn completed(&self, name: &str, version: &str) -> Result<Option<u64>, Unavailable> {
-        let mark = self.fleet().keys.mark(name, version);
-        let call = self.fleet().call(&lua::LOCK_COMPLETED, &[&mark]);
-        let [fence] = self.ask(&mark, call).await?;
+        let mark = self.store().keys.completion_mark(name, version);
+        let call = self.store().invocation(&lua::LOCK_COMPLETED, &[&mark]);
+        let [fence] = self.call(&mark, call).await?;
         Ok((fence > 0).then_some(fence))
     }
 
     fn watch(&self, name: &str) -> Watch {
-        self.0.fleet().keep(); // somebody has to listen
-        self.fleet().bells.watch(&self.fleet().keys.lock(name).0.id)
+        self.0.inner().ensure_background(); // receives the pushes
+        self.store().lock_releases.watch(&self.store().keys.lock(name).0.id)
     }
 
     fn environment(&self) -> Option<&str> {

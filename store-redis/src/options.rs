@@ -1,4 +1,4 @@
-//! How a fleet is told to share: names, budgets, and what to do alone.
+//! Options of the Redis store: key names, budgets, and the degraded share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,31 +6,46 @@ use std::time::Duration;
 use phalanx_core::policy::validate::Mistake;
 
 /// The options of a Redis store, with their defaults.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx_store_redis::RedisOptions;
+///
+/// let mut options = RedisOptions { environment: "stage".to_owned(), ..RedisOptions::default() };
+/// assert!(options.mistakes().is_empty());
+///
+/// options.sync_interval = Duration::from_millis(1);
+/// assert_eq!(options.mistakes()[0].path, "redis.sync_interval");
+/// ```
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    /// Put before every key, `<prefix>:ph1:…`: lower-case letters, digits, `-`. Default none: keys begin with `ph1:`.
+    /// Prefix of every key, `<prefix>:ph1:…`: lower-case letters, digits, `-`. Default: none, keys begin with `ph1:`.
     pub prefix: Option<String>,
-    /// Which fleet of the same service this is (`prod`, `stage`): part of every key. Default `default`.
+    /// Separates fleets on the same Redis (`prod`, `stage`): part of every key. Default: `default`.
     pub environment: String,
-    /// Hashed together with the names of policies and routes, for fleets whose routes strangers choose. Default none.
+    /// Hashed together with the names of policies and routes, for fleets whose routes are chosen by clients. Default:
+    /// none.
     pub key_secret: Option<Arc<[u8]>>,
-    /// The longest a caller waits for Redis, queueing and dialling included: 1 ms to 500 ms. Default 20 ms.
+    /// The longest a caller waits for Redis, queueing and connecting included: 1 ms to 500 ms. Default: 20 ms.
     pub store_budget: Duration,
-    /// How often outcomes that can wait are told, and state is asked for in case a push was lost. Default 250 ms.
+    /// How often successes are sent, and state is polled in case a push was lost: 10 ms to 60 s. Default: 250 ms.
     pub sync_interval: Duration,
-    /// How much of a rate this replica takes while Redis is away. Default [`DegradedShare::Auto`].
+    /// The share of a rate that this replica grants while degraded. Default: [`DegradedShare::Auto`].
     pub degraded_share: DegradedShare,
 }
 
-/// How much of the fleet's rate one replica takes while Redis is away.
+/// The share of the fleet's rate that one replica grants while Redis is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DegradedShare {
-    /// The rate divided by the replicas last seen alive; all of it if none were ever seen.
+    /// The rate divided by the last known number of live replicas; the whole rate if that was never known.
     #[default]
     Auto,
-    /// The rate divided by this many.
+    /// The rate divided by this number.
     Fixed(u32),
-    /// All of it: for limits that protect this process rather than the dependency.
+    /// The whole rate: for limits that protect this process rather than the dependency.
     Full,
 }
 
@@ -48,7 +63,7 @@ impl Default for RedisOptions {
 }
 
 impl RedisOptions {
-    /// Everything that makes no sense, each with its path.
+    /// Returns every invalid option, each with its path.
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut mistakes = Vec::new();
         let mut wrong = |path: &str, reason: &str| {
@@ -83,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_mistakes_come_together_and_the_defaults_make_none() {
+    fn all_mistakes_are_reported_together_and_the_defaults_have_none() {
         assert_eq!(RedisOptions::default().mistakes(), []);
         let wrong = RedisOptions {
             prefix: Some("{x}".to_owned()),

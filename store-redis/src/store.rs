@@ -1,4 +1,6 @@
-//! The store: the three traits over cells that share one fleet.
+//! `RedisStore`: implements the store traits of core over cells that share one [`inner::StoreInner`].
+
+pub(crate) mod inner;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,56 +22,85 @@ use phalanx_core::table::{Retention, Table};
 use phalanx_store_memory::DEFAULT_CAPACITY;
 use tokio::sync::Notify;
 
-use crate::bucket::Bucket;
-use crate::circuit::Circuit;
-use crate::digest::Digest;
-use crate::fleet::{Fleet, Parts};
+use crate::background::Background;
+use crate::breaker::SharedBreaker;
+use crate::bucket::SharedBucket;
+use crate::digest::SharedDigest;
+use crate::dispatcher::{Dispatcher, Wire};
 use crate::idempotency::RedisIdempotency;
 use crate::invocation;
-use crate::keeper::Keeping;
-use crate::lane::{Lane, Wire};
 use crate::locks::RedisLocks;
 use crate::options::RedisOptions;
-use crate::source;
+use crate::redis_connection;
+use crate::store::inner::{StoreInner, StoreParts};
 use crate::wire::RedisWire;
 
-/// Lanes of a Cluster: shards beyond that share them.
-const LANES: usize = 64;
+/// Dispatchers of a Cluster; further shards share them.
+const MAX_DISPATCHERS: usize = 64;
 
-/// The store. Cheap to clone; clones are the same store. When the last one is dropped, the replica leaves the fleet.
+/// State shared through Redis: breakers, token buckets, latency digests, locks and idempotency keys.
+///
+/// Cheap to clone; clones share the connection and all state. Dropping the last clone leaves the fleet's membership.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx_store_redis::{RedisStore, StoreMode};
+///
+/// // Neither `over` nor `build` connects; the first call that needs Redis does.
+/// let client = redis::Client::open("redis://127.0.0.1/")?;
+/// let store = RedisStore::over(client).build().expect("the default options are valid");
+/// assert_eq!(store.mode(), StoreMode::Shared);
+/// assert_eq!(store.replicas(), None, "unknown before the first heartbeat");
+/// # Ok::<(), redis::RedisError>(())
+/// ```
 #[derive(Clone, Debug)]
-pub struct RedisStore(Arc<Held>);
+pub struct RedisStore(Arc<Cells>);
 
 #[derive(Debug)]
-struct Held {
-    fleet: Arc<Fleet>,
-    buckets: Table<Bucket>,
-    circuits: Table<Circuit>,
-    digests: Table<Digest>,
+struct Cells {
+    inner: Arc<StoreInner>,
+    buckets: Table<SharedBucket>,
+    breakers: Table<SharedBreaker>,
+    digests: Table<SharedDigest>,
 }
 
-impl Drop for Held {
+impl Drop for Cells {
     fn drop(&mut self) {
-        self.fleet.keeping.stop();
+        self.inner.background.stop();
     }
 }
 
-/// Who decides at the moment.
+/// Where decisions are made at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
-    /// Redis.
+    /// In Redis.
     Shared,
-    /// In a Cluster: Redis, except for the keys of some shards.
+    /// In a Cluster: in Redis, except for the keys of some shards.
     Partial,
-    /// This process alone.
+    /// In this process.
     Degraded,
 }
 
-/// A store being put together.
+/// Builds a [`RedisStore`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx_store_redis::{RedisOptions, RedisStore};
+///
+/// let client = redis::Client::open("redis://127.0.0.1/")?;
+/// let options = RedisOptions { store_budget: Duration::from_secs(2), ..RedisOptions::default() };
+/// let error = RedisStore::over(client).options(options).build().unwrap_err();
+/// assert_eq!(error.mistakes[0].path, "redis.store_budget");
+/// # Ok::<(), redis::RedisError>(())
+/// ```
 #[derive(Debug)]
-#[must_use = "nothing is checked or made before `build`"]
+#[must_use = "a builder does nothing until `build`"]
 pub struct StoreBuilder {
-    source: source::RedisConnection,
+    source: redis_connection::RedisConnection,
     options: RedisOptions,
     clock: Option<Clock>,
     virtual_clock: Option<Clock>,
@@ -79,8 +110,8 @@ pub struct StoreBuilder {
 }
 
 impl RedisStore {
-    /// A store over a client, a pool, a Cluster or a Sentinel. No I/O happens, now or in `build`.
-    pub fn over(source: impl Into<source::RedisConnection>) -> StoreBuilder {
+    /// Starts building a store over a client, a pool, a Cluster or a Sentinel. No I/O happens here or in `build`.
+    pub fn over(source: impl Into<redis_connection::RedisConnection>) -> StoreBuilder {
         StoreBuilder {
             source: source.into(),
             options: RedisOptions::default(),
@@ -92,116 +123,118 @@ impl RedisStore {
         }
     }
 
-    /// A store over a wire of one's own and a clock that both ends share: how the scripts are judged without a server.
-    /// Nothing happens behind the callers; [`RedisStore::settle`] makes it happen.
+    /// Creates a store over a given wire, with a clock shared by both ends: for tests of the scripts without a server.
+    /// There is no background task; [`RedisStore::settle`] syncs.
     #[doc(hidden)]
     pub fn over_wire(wire: Arc<dyn Wire>, clock: Clock, options: RedisOptions) -> Self {
         let wake = Arc::new(Notify::new());
         let runtime = Arc::new(Mutex::new(None));
-        let lane = Lane::new(wire, options.store_budget, runtime.clone(), wake.clone(), Observers::default());
+        let dispatcher =
+            Dispatcher::new(wire, options.store_budget, runtime.clone(), wake.clone(), Observers::default());
         Self::of(
-            Parts {
+            StoreParts {
                 options,
                 clock,
                 rng: Rng::from_entropy(),
                 observers: Observers::default(),
-                time: invocation::Time::Virtual,
-                lanes: Box::new([Arc::new(lane)]),
+                time: invocation::TimeSource::Virtual,
+                dispatchers: Box::new([Arc::new(dispatcher)]),
                 wake,
-                keeping: Keeping::new(None, runtime),
+                background: Background::new(None, runtime),
             },
             DEFAULT_CAPACITY,
         )
     }
 
-    fn of(parts: Parts, capacity: usize) -> Self {
-        let (buckets, circuits, digests) = (Table::new(capacity), Table::new(capacity), Table::new(capacity));
-        Self(Arc::new(Held { fleet: Arc::new(Fleet::new(parts)), buckets, circuits, digests }))
+    fn of(parts: StoreParts, capacity: usize) -> Self {
+        let (buckets, breakers, digests) = (Table::new(capacity), Table::new(capacity), Table::new(capacity));
+        Self(Arc::new(Cells { inner: Arc::new(StoreInner::new(parts)), buckets, breakers, digests }))
     }
 
-    /// Tells Redis everything it is owed, hears how every circuit stands, and returns when all of it has been answered.
+    /// Sends everything that is pending, polls the state of every breaker, and waits until all of it has been answered.
     pub async fn settle(&self) {
-        let fleet = &self.0.fleet;
-        fleet.keep();
-        // What lands may owe something itself, so it goes on until nothing is owed; a few rounds, because new calls may
-        // come meanwhile.
+        let inner = &self.0.inner;
+        inner.ensure_background();
+        // A reply may queue more, so rounds continue until nothing is pending; the number of rounds is limited, because
+        // new calls may arrive meanwhile.
         for round in 0..4 {
-            let circuits = self.0.circuits.values();
-            if round > 0 && !circuits.iter().any(|circuit| circuit.0.owes()) {
+            let breakers = self.0.breakers.values();
+            if round > 0 && !breakers.iter().any(|breaker| breaker.0.needs_flush()) {
                 return;
             }
-            circuits.iter().for_each(|circuit| circuit.0.tick(round == 0));
+            breakers.iter().for_each(|breaker| breaker.0.tick(round == 0));
             self.0.digests.values().iter().for_each(|digest| digest.0.tick(round == 0));
-            // A caller who flies himself and is not polled any more must not keep this waiting.
-            let all = futures_util::future::join_all(fleet.lanes.iter().map(|lane| lane.idle()));
-            let _ = tokio::time::timeout(4 * fleet.options.store_budget, all).await;
+            // A caller that sends inline and is not polled any more must not block this.
+            let all =
+                futures_util::future::join_all(inner.dispatchers.iter().map(|dispatcher| dispatcher.until_idle()));
+            let _ = tokio::time::timeout(4 * inner.options.store_budget, all).await;
         }
     }
 
-    /// Leaves the fleet: this replica no longer counts among the living. For shutting down in good order; dropping the
-    /// store does the same without waiting.
+    /// Flushes, then removes this replica from the membership. For an orderly shutdown; dropping the store does the
+    /// same without waiting.
     pub async fn leave(&self) {
         self.settle().await;
-        self.0.fleet.keeping.leave().await;
+        self.0.inner.background.leave().await;
     }
 
-    /// The fleet's locks.
+    /// Returns the fleet's locks.
     pub fn locks(&self) -> RedisLocks {
         RedisLocks::new(self.clone())
     }
 
-    /// The longest a caller waits for Redis.
+    /// Returns the longest time a caller waits for Redis.
     pub fn budget(&self) -> Duration {
-        self.0.fleet.options.store_budget
+        self.0.inner.options.store_budget
     }
 
-    /// Which fleet this is.
+    /// Returns the environment, which separates fleets on the same Redis.
     pub fn environment(&self) -> &str {
-        &self.0.fleet.options.environment
+        &self.0.inner.options.environment
     }
 
-    /// Requests that must not happen twice.
+    /// Returns the fleet's idempotency keys.
     pub fn idempotency(&self) -> RedisIdempotency {
         RedisIdempotency::new(self.clone())
     }
 
-    pub(crate) fn fleet(&self) -> &Arc<Fleet> {
-        &self.0.fleet
+    pub(crate) fn inner(&self) -> &Arc<StoreInner> {
+        &self.0.inner
     }
 
-    /// Replicas that are alive, this one included; none before Redis was first heard of.
+    /// Returns the number of live replicas, this one included; `None` before the first heartbeat.
     pub fn replicas(&self) -> Option<u32> {
-        match self.0.fleet.replicas.load(Ordering::Relaxed) {
+        match self.0.inner.replicas.load(Ordering::Relaxed) {
             0 => None,
             live => Some(live),
         }
     }
 
-    /// Who decides at the moment.
+    /// Returns where decisions are made at the moment.
     pub fn mode(&self) -> StoreMode {
-        let lanes = self.0.fleet.lanes_in_use();
-        match lanes.iter().filter(|lane| lane.latch.is_down()).count() {
+        let dispatchers = self.0.inner.dispatchers_in_use();
+        match dispatchers.iter().filter(|dispatcher| dispatcher.latch.is_down()).count() {
             0 => StoreMode::Shared,
-            down if down == lanes.len() => StoreMode::Degraded,
+            down if down == dispatchers.len() => StoreMode::Degraded,
             _ => StoreMode::Partial,
         }
     }
 }
 
 impl StoreBuilder {
-    /// Prefix, environment, budgets.
+    /// Sets prefix, environment, budgets and the degraded share.
     pub fn options(mut self, options: RedisOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// This process' clock. Decisions are made on the server's.
+    /// Sets this process' clock. Decisions are made on the server's.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Lets the server decide on this clock instead of its own: for tests, which move it.
+    /// Lets the scripts use this clock instead of the server's: for tests that control time.
     #[doc(hidden)]
     pub fn virtual_clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock.clone());
@@ -209,28 +242,28 @@ impl StoreBuilder {
         self
     }
 
-    /// The chance behind jitter.
+    /// Sets the source of randomness for jitter.
     pub fn rng(mut self, rng: Rng) -> Self {
         self.rng = rng;
         self
     }
 
-    /// Who is told of changes that come from elsewhere, and of the store's own health.
+    /// Sets the observers of transitions caused elsewhere and of the store's health.
     pub fn observers(mut self, observers: Observers) -> Self {
         self.observers = observers;
         self
     }
 
-    /// How many keys of each kind this process remembers. Redis keeps the rest.
+    /// Sets how many keys of each kind this process caches. Redis holds all of them.
     pub fn capacity(mut self, capacity: usize) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Makes the store.
+    /// Creates the store.
     ///
     /// # Errors
-    /// Every mistake in the options, each with its path.
+    /// Returns every invalid option with its path.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         let mistakes = self.options.mistakes();
         if !mistakes.is_empty() {
@@ -238,20 +271,22 @@ impl StoreBuilder {
         }
         let wake = Arc::new(Notify::new());
         let runtime = Arc::new(Mutex::new(None));
-        let lanes = if self.source.is_cluster() { LANES } else { 1 };
-        let time = if self.virtual_clock.is_some() { invocation::Time::Virtual } else { invocation::Time::Server };
+        let dispatchers = if self.source.is_cluster() { MAX_DISPATCHERS } else { 1 };
+        let time =
+            if self.virtual_clock.is_some() { invocation::TimeSource::Virtual } else { invocation::TimeSource::Server };
         let wire = Arc::new(RedisWire::new(self.source, wake.clone(), self.virtual_clock));
         let (budget, observers) = (self.options.store_budget, &self.observers);
-        let lane = |_| Arc::new(Lane::new(wire.clone(), budget, runtime.clone(), wake.clone(), observers.clone()));
-        let lanes = (0..lanes).map(lane).collect();
-        let parts = Parts {
+        let dispatcher =
+            |_| Arc::new(Dispatcher::new(wire.clone(), budget, runtime.clone(), wake.clone(), observers.clone()));
+        let dispatchers = (0..dispatchers).map(dispatcher).collect();
+        let parts = StoreParts {
             clock: self.clock.unwrap_or_else(Clock::system),
             rng: self.rng,
             observers: self.observers,
             time,
-            lanes,
+            dispatchers,
             wake: wake.clone(),
-            keeping: Keeping::new(Some(wire.clone()), runtime.clone()),
+            background: Background::new(Some(wire.clone()), runtime.clone()),
             options: self.options,
         };
         Ok(RedisStore::of(parts, self.capacity.max(1)))
@@ -260,107 +295,107 @@ impl StoreBuilder {
 
 impl Store for RedisStore {
     fn clock(&self) -> &Clock {
-        &self.0.fleet.clock
+        &self.0.inner.clock
     }
 }
 
 impl RateLimitStore for RedisStore {
-    type Bucket = Bucket;
+    type Bucket = SharedBucket;
 
-    fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<Bucket> {
-        let bucket = self.0.buckets.find_or_add(key, || Bucket::new(self.0.fleet.clone(), key, spec));
+    fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<SharedBucket> {
+        let bucket = self.0.buckets.find_or_add(key, || SharedBucket::new(self.0.inner.clone(), key, spec));
         bucket.retune(spec);
         bucket
     }
 
     #[inline]
-    fn acquire_now(&self, bucket: &Bucket, now: Time, ask: AcquireRequest) -> Option<Grant> {
+    fn acquire_now(&self, bucket: &SharedBucket, now: Time, ask: AcquireRequest) -> Option<Grant> {
         bucket.acquire_now(now, ask)
     }
 
-    async fn acquire(&self, bucket: &Bucket, now: Time, ask: AcquireRequest) -> Grant {
+    async fn acquire(&self, bucket: &SharedBucket, now: Time, ask: AcquireRequest) -> Grant {
         bucket.acquire(now, ask).await
     }
 
-    fn refund(&self, bucket: &Bucket, cost: u32, due: Time, source: Source) {
+    fn refund(&self, bucket: &SharedBucket, cost: u32, due: Time, source: Source) {
         bucket.refund(cost, due, source);
     }
 
-    async fn peek(&self, bucket: &Bucket, now: Time) -> Level {
+    async fn peek(&self, bucket: &SharedBucket, now: Time) -> Level {
         bucket.peek(now).await
     }
 
-    fn cached_level(&self, bucket: &Bucket, now: Time) -> Option<Level> {
-        bucket.glance(now)
+    fn cached_level(&self, bucket: &SharedBucket, now: Time) -> Option<Level> {
+        bucket.cached_level(now)
     }
 }
 
 impl BreakerStore for RedisStore {
-    type Breaker = Circuit;
+    type Breaker = SharedBreaker;
 
-    fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<Circuit> {
-        let circuit = self.0.circuits.find_or_add(key, || Circuit::new(self.0.fleet.clone(), key, spec));
-        self.0.fleet.keeping.circuits.put(circuit.id(), &circuit.0);
-        circuit.retune(spec);
-        circuit
+    fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<SharedBreaker> {
+        let breaker = self.0.breakers.find_or_add(key, || SharedBreaker::new(self.0.inner.clone(), key, spec));
+        self.0.inner.background.breakers.put(breaker.id(), &breaker.0);
+        breaker.retune(spec);
+        breaker
     }
 
     #[inline]
-    fn admit_now(&self, circuit: &Circuit, now: Time) -> Option<AdmitReply> {
-        circuit.admit_now(now)
+    fn admit_now(&self, breaker: &SharedBreaker, now: Time) -> Option<AdmitReply> {
+        breaker.admit_now(now)
     }
 
-    async fn admit(&self, circuit: &Circuit, now: Time) -> (AdmitReply, Option<Transition>) {
-        circuit.admit(now).await
+    async fn admit(&self, breaker: &SharedBreaker, now: Time) -> (AdmitReply, Option<Transition>) {
+        breaker.admit(now).await
     }
 
     #[inline]
-    fn record(&self, circuit: &Circuit, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
-        circuit.record(now, ticket, sample)
+    fn record(&self, breaker: &SharedBreaker, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        breaker.record(now, ticket, sample)
     }
 
-    fn observe_quantile(&self, circuit: &Circuit, now: Time, value: Option<Duration>) -> Option<Transition> {
-        circuit.observe_quantile(now, value)
+    fn observe_quantile(&self, breaker: &SharedBreaker, now: Time, value: Option<Duration>) -> Option<Transition> {
+        breaker.observe_quantile(now, value)
     }
 
-    /// Redis keeps circuits; what this process would lose is a twin's.
-    fn retention(&self, circuit: &Circuit) -> Retention {
-        phalanx_core::table::Entry::retention(circuit)
+    /// Redis holds the state; eviction would only lose what a twin holds.
+    fn retention(&self, breaker: &SharedBreaker) -> Retention {
+        phalanx_core::table::Entry::retention(breaker)
     }
 
-    async fn force(&self, circuit: &Circuit, overridden: Option<Override>) {
-        circuit.force(overridden).await;
+    async fn force(&self, breaker: &SharedBreaker, overridden: Option<Override>) {
+        breaker.force(overridden).await;
     }
 
-    async fn reset(&self, circuit: &Circuit, now: Time) -> Option<Transition> {
-        circuit.reset(now).await
+    async fn reset(&self, breaker: &SharedBreaker, now: Time) -> Option<Transition> {
+        breaker.reset(now).await
     }
 
-    async fn inspect(&self, circuit: &Circuit, now: Time) -> BreakerView {
-        circuit.inspect(now).await
+    async fn inspect(&self, breaker: &SharedBreaker, now: Time) -> BreakerView {
+        breaker.inspect(now).await
     }
 
-    fn cached_phase(&self, circuit: &Circuit) -> (Phase, Option<Override>) {
-        circuit.glance()
+    fn cached_phase(&self, breaker: &SharedBreaker) -> (Phase, Option<Override>) {
+        breaker.cached_phase()
     }
 }
 
 impl LatencyDigestStore for RedisStore {
-    type Digest = Digest;
+    type Digest = SharedDigest;
 
-    fn digest(&self, key: &StateKey, window: Duration) -> Arc<Digest> {
-        let digest = self.0.digests.find_or_add(key, || Digest::new(self.0.fleet.clone(), key, window));
-        self.0.fleet.keeping.digests.put(digest.id(), &digest.0);
+    fn digest(&self, key: &StateKey, window: Duration) -> Arc<SharedDigest> {
+        let digest = self.0.digests.find_or_add(key, || SharedDigest::new(self.0.inner.clone(), key, window));
+        self.0.inner.background.digests.put(digest.id(), &digest.0);
         digest.retune(window);
         digest
     }
 
     #[inline]
-    fn observe(&self, digest: &Digest, now: Time, latency: Duration) {
+    fn observe(&self, digest: &SharedDigest, now: Time, latency: Duration) {
         digest.observe(now, latency);
     }
 
-    fn quantile_since(&self, digest: &Digest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
+    fn quantile_since(&self, digest: &SharedDigest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         digest.quantile_since(now, since, quantile)
     }
 }

@@ -1,7 +1,7 @@
-//! The wire to a real Redis: one connection, opened in the background, thrown away when it breaks.
+//! The wire to a real Redis: one connection, opened in the background and discarded when it breaks.
 //!
-//! Who sends while there is none waits for it, until it turns out that there is none to be had; the flight's timer bounds
-//! that. Nobody on a caller's way dials.
+//! A request without a connection waits for one until the attempt to connect has failed, at most for the timer of its
+//! round trip. Connecting never happens in a caller's task.
 
 use std::fmt;
 use std::future::Future;
@@ -13,31 +13,31 @@ use phalanx_core::clock::Clock;
 use tokio::sync::{Mutex, Notify};
 
 use crate::connection::Connection;
+use crate::dispatcher::{ScriptResult, Wire};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::lane::{Replied, Wire};
-use crate::source::RedisConnection;
+use crate::redis_connection::RedisConnection;
 
-/// The wire.
+/// The wire to a real Redis.
 pub(crate) struct RedisWire {
-    pub(crate) source: RedisConnection,
+    pub(crate) redis: RedisConnection,
     connection: ArcSwapOption<Connection>,
-    /// There is a connection again, or none to be had.
+    /// Notified when a connection was opened, or could not be.
     opened: Notify,
-    /// One is wanted.
+    /// Notified when a request needs a connection.
     wanted: Notify,
-    /// Held while another connection to a Cluster is tried, because one at a time is enough.
-    pub(crate) scouting: Mutex<()>,
-    /// Tells the keeper that there is one to probe with.
+    /// Held while a second connection to a Cluster is tried: one at a time is enough.
+    pub(crate) reconnect_lock: Mutex<()>,
+    /// Wakes the health checks, because a new connection can be checked.
     wake: Arc<Notify>,
-    /// Sent along with every call, where a test moves the time.
+    /// Sent as the last argument of every call in tests that control time.
     virtual_clock: Option<Clock>,
 }
 
 impl RedisWire {
-    pub(crate) fn new(source: RedisConnection, wake: Arc<Notify>, virtual_clock: Option<Clock>) -> Self {
-        let (opened, wanted, scouting) = (Notify::new(), Notify::new(), Mutex::new(()));
-        Self { source, connection: ArcSwapOption::empty(), opened, wanted, scouting, wake, virtual_clock }
+    pub(crate) fn new(redis: RedisConnection, wake: Arc<Notify>, virtual_clock: Option<Clock>) -> Self {
+        let (opened, wanted, reconnect_lock) = (Notify::new(), Notify::new(), Mutex::new(()));
+        Self { redis, connection: ArcSwapOption::empty(), opened, wanted, reconnect_lock, wake, virtual_clock }
     }
 
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
@@ -50,17 +50,17 @@ impl RedisWire {
         self.wake.notify_one();
     }
 
-    /// Lets nobody wait any longer: there is none to be had.
-    pub(crate) fn give_up(&self) {
+    /// Fails the requests that wait for a connection.
+    pub(crate) fn fail_waiters(&self) {
         self.opened.notify_waiters();
     }
 
-    /// Returns when somebody misses a connection.
+    /// Waits until a request needs a connection.
     pub(crate) async fn wanted(&self) {
         self.wanted.notified().await;
     }
 
-    /// Throws the connection away, if it still is this one; any, if none is named.
+    /// Discards the connection if it is still this one; any connection if `None`.
     pub(crate) fn discard(&self, broken: Option<&Arc<Connection>>) {
         let current = self.connection.load_full();
         let same = broken.is_none_or(|broken| current.as_ref().is_some_and(|current| Arc::ptr_eq(current, broken)));
@@ -72,7 +72,7 @@ impl RedisWire {
 
     async fn connected(&self) -> Result<Arc<Connection>, Failure> {
         let mut opened = pin!(self.opened.notified());
-        opened.as_mut().enable(); // before looking, so that none is missed in between
+        opened.as_mut().enable(); // before the check, so that no notification is missed in between
         if let Some(connection) = self.connection() {
             return Ok(connection);
         }
@@ -81,7 +81,7 @@ impl RedisWire {
         self.connection().ok_or(Failure::Connection)
     }
 
-    async fn send_all(&self, mut calls: Vec<Invocation>) -> Result<Vec<Replied>, Failure> {
+    async fn send_all(&self, mut calls: Vec<Invocation>) -> Result<Vec<ScriptResult>, Failure> {
         let connection = self.connected().await?;
         if let Some(clock) = &self.virtual_clock {
             let now = clock.now().as_micros();
@@ -89,17 +89,20 @@ impl RedisWire {
                 call.arg(now);
             });
         }
-        let answer = connection.run(&calls).await;
-        // A Cluster's connection is one to every node, and mends itself.
-        if answer == Err(Failure::Connection) && !self.source.is_cluster() {
+        let reply = connection.run(&calls).await;
+        // A Cluster connection includes one to every node, and repairs itself.
+        if reply == Err(Failure::Connection) && !self.redis.is_cluster() {
             self.discard(Some(&connection));
         }
-        answer
+        reply
     }
 }
 
 impl Wire for RedisWire {
-    fn send(&self, calls: Vec<Invocation>) -> Pin<Box<dyn Future<Output = Result<Vec<Replied>, Failure>> + Send + '_>> {
+    fn send(
+        &self,
+        calls: Vec<Invocation>,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
         Box::pin(self.send_all(calls))
     }
 }
@@ -107,6 +110,6 @@ impl Wire for RedisWire {
 impl fmt::Debug for RedisWire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let connected = self.connection.load().is_some();
-        f.debug_struct("RedisWire").field("source", &self.source).field("connected", &connected).finish()
+        f.debug_struct("RedisWire").field("redis", &self.redis).field("connected", &connected).finish()
     }
 }

@@ -8,7 +8,7 @@ use phalanx::Source;
 use phalanx::store::StateKey;
 use phalanx::store::Take;
 use phalanx::store::{AcquireRequest, RateLimitStore, Store};
-use phalanx_store_redis::{Bucket, RedisStore};
+use phalanx_store_redis::{RedisStore, SharedBucket};
 use tokio::runtime::Runtime;
 
 use super::contest::{Case, Compared, Contender};
@@ -51,7 +51,7 @@ pub(crate) fn cases(
 #[derive(Clone)]
 pub(crate) struct Ours {
     store: RedisStore,
-    buckets: Arc<[Arc<Bucket>]>,
+    buckets: Arc<[Arc<SharedBucket>]>,
     draw: Draw,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
-use phalanx_store_redis::{Failure, Invocation, RedisLocks, RedisOptions, RedisStore, Replied, Wire};
+use phalanx_store_redis::{Failure, Invocation, RedisLocks, RedisOptions, RedisStore, ScriptResult, Wire};
 use redis::Value;
 
 use super::{Bed, ORIGIN};
@@ -83,7 +83,7 @@ pub(super) async fn settle_all(replicas: &Mutex<Vec<RedisStore>>) {
 struct LuaWire(Arc<Server>);
 
 impl LuaWire {
-    fn run(&self, call: &Invocation) -> Replied {
+    fn run(&self, call: &Invocation) -> ScriptResult {
         let (keys, args) = call.keys_and_args();
         let owned = |parts: Vec<&[u8]>| parts.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
         self.0.run(call.script(), &owned(keys), &owned(args)).map(value).map_err(Failure::Call)
@@ -91,8 +91,11 @@ impl LuaWire {
 }
 
 impl Wire for LuaWire {
-    fn send(&self, calls: Vec<Invocation>) -> Pin<Box<dyn Future<Output = Result<Vec<Replied>, Failure>> + Send + '_>> {
-        let replies: Vec<Replied> = calls.iter().map(|call| self.run(call)).collect();
+    fn send(
+        &self,
+        calls: Vec<Invocation>,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
+        let replies: Vec<ScriptResult> = calls.iter().map(|call| self.run(call)).collect();
         // A script that fails is a mistake in it or in its port: no case may pass on the twin's answers instead.
         for reply in &replies {
             assert!(reply.is_ok(), "{reply:?}");

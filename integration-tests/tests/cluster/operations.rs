@@ -11,7 +11,7 @@ use phalanx::store::StateKey;
 use phalanx::store::{AcquireRequest, BreakerStore, LatencyDigestStore, RateLimitStore, Store};
 use phalanx::store::{Admission, Sample, Ticket};
 use phalanx::{BreakerSpec, RateLimitSpec, Source};
-use phalanx_store_redis::{Circuit, RedisStore};
+use phalanx_store_redis::{RedisStore, SharedBreaker};
 
 const BREAK: Duration = Duration::from_millis(30);
 
@@ -56,7 +56,7 @@ async fn play_circuit(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     decided
 }
 
-async fn pass(store: &RedisStore, circuit: &Circuit, outcome: Outcome) -> Source {
+async fn pass(store: &RedisStore, circuit: &SharedBreaker, outcome: Outcome) -> Source {
     let now = || store.clock().now();
     let answer = match store.admit_now(circuit, now()) {
         Some(answer) => answer,

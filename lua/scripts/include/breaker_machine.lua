@@ -1,6 +1,6 @@
--- The machine of core/src/breaker.rs, line beside line; what only one operation does stands with that operation.
+-- The state machine of core/src/breaker.rs, in the same order; what only one script needs is in that script.
 
--- Where the counters of the slice that is filling begin, and the window rolled there.
+-- Moves the window forward to a slice and clears the slices that enter it.
 local function roll_to(s, slice)
   local gone = math.min(slice - s.newest, SLICES)
   for i = slice - gone + 1, slice do
@@ -10,7 +10,7 @@ local function roll_to(s, slice)
   s.newest = slice
 end
 
--- Counts into a slice, if it is still (or only now comes) inside the window.
+-- Counts into a slice, unless it has left the window.
 local function count_in(s, slice, calls, failures, slow)
   if slice > s.newest then roll_to(s, slice) end
   if s.newest - slice >= SLICES then return end
@@ -20,7 +20,7 @@ local function count_in(s, slice, calls, failures, slow)
   end
 end
 
--- Calls, failures and slow ones inside the window that ends now.
+-- Sums calls, failures and slow calls in the window that ends now.
 local function sum(s)
   roll_to(s, math.max(s.newest, math.floor(s.now / s.slice_len)))
   local calls, failures, slow = 0, 0, 0
@@ -30,7 +30,7 @@ local function sum(s)
   return calls, failures, slow
 end
 
--- Something changed, and now is when.
+-- Marks the state as changed at this time.
 local function touch(s)
   s.at, s.dirty = s.now, true
 end
@@ -49,7 +49,7 @@ local function enter(s, spec, phase, break_for)
   begin(s, phase, break_for, calls, failures, slow)
 end
 
--- The break after so many trips in close succession. Multiplied step by step, so that both ports round alike.
+-- The break after `escalation` trips in close succession. Multiplied step by step, so that Lua and Rust round alike.
 local function break_duration(spec, escalation)
   local longest, length = math.max(spec.break_duration, spec.max_break), spec.break_duration
   if spec.break_multiplier > 1 then
@@ -58,11 +58,11 @@ local function break_duration(spec, escalation)
       if length >= longest then break end
     end
   end
-  return math.floor(length * (1 + spec.jitter * spec.luck))
+  return math.floor(length * (1 + spec.jitter * spec.random))
 end
 
 local function open(s, spec)
-  -- A circuit that held for a whole window since it closed has earned a fresh start.
+  -- Escalation starts over after a whole window without a trip.
   local held = s.phase == CLOSED and s.now - s.since >= spec.window
   local escalation = held and 0 or s.escalation
   local break_for = break_duration(spec, escalation)
@@ -78,11 +78,11 @@ local function must_trip(s, spec)
     or spec.slow_call_ratio >= 0 and slow > 0 and slow >= spec.slow_call_ratio * calls
 end
 
--- Outcomes alike of a closed circuit, in the slice they fell into. Kind: 0 success, 1 slow, 2 failure, 3 slow failure.
+-- Counts equal outcomes of a closed breaker in their slice. Kind: 0 success, 1 slow, 2 failure, 3 slow failure.
 local function count(s, spec, kind, calls, slice)
   local failed, slow = kind >= 2, kind % 2 == 1
   count_in(s, slice, calls, failed and calls or 0, slow and calls or 0)
   s.streak = failed and math.min(s.streak + calls, MAX_U32) or 0
   touch(s)
-  if kind > 0 and must_trip(s, spec) and s.forced ~= FORCED_CLOSED then open(s, spec) end
+  if kind > 0 and must_trip(s, spec) and s.override ~= FORCED_CLOSED then open(s, spec) end
 end

@@ -1,4 +1,4 @@
--- The server's clock: the only TIME of all scripts, in whole microseconds. A script asks once.
+-- The server's clock in whole microseconds. Each script calls it once.
 local function server_now()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]

@@ -1,9 +1,9 @@
--- A digest's key: 128 bytes of header ('ph1 ', slice_len and the slice of each slot in 16 digits, blanks), then five
--- slots of 1,104 counters, 32 bits each. A slice lies in the slot of its number modulo five.
+-- The stored digest: a header of 128 bytes ('ph1 ', slice_len and the slice of each slot in 16 digits, blanks), then
+-- five slots of 1,104 counters of 32 bits. A slice is stored in the slot of its number modulo five.
 local SLOTS, BINS, HEADER, MAX_BACKSTEP = 5, 1104, 128, 1000000
 local REPAIRED, OTHER_LENGTH = 1, 2
 
--- The slices in the header; nothing if there are none to go on with, and flags that say why.
+-- Returns the slices in the header, or nil if they cannot be used; flags; the newest slice.
 local function read_header(now, slice_len)
   local header = redis.pcall('GETRANGE', KEYS[1], 0, HEADER - 1)
   if header == '' then return nil, 0 end
@@ -13,11 +13,11 @@ local function read_header(now, slice_len)
   local slices, newest = {}, 0
   for slot = 0, SLOTS - 1 do
     local slice = tonumber(string.sub(header, 21 + 16 * slot, 36 + 16 * slot))
-    -- A slot that was never used says 0, which only the first may hold.
+    -- An unused slot holds 0, which as a slice number belongs to the first slot only.
     if slice % SLOTS ~= slot and slice ~= 0 then return nil, REPAIRED end
     slices[slot], newest = slice, math.max(newest, slice)
   end
-  -- The clock stepped back: those counts belong to a time that is still to come.
+  -- The clock stepped back: these counts are from the future.
   if newest * slice_len > now + MAX_BACKSTEP then return nil, 0 end
   return slices, 0, newest
 end

@@ -1,8 +1,8 @@
--- A lock under its key: '1 fence at ttl owner'; it is held from at for ttl microseconds.
+-- The stored lock: '1 fence at ttl owner'; it is held from at for ttl microseconds.
 local MAX_BACKSTEP, MAX_EXACT = 1000000, 9007199254740991
 local MAX_TTL = 2592000000000 -- 30 days
 
--- Fence, at, ttl and owner of the lock under KEYS[1]; nothing if there is none, or nothing that we wrote.
+-- Reads fence, at, ttl and owner of the lock under KEYS[1]; nil if there is none, or if no script has written it.
 local function read_lock()
   local text = redis.pcall('GET', KEYS[1])
   if type(text) ~= 'string' then return end

@@ -1,33 +1,33 @@
-//! What callers want, counted in groups: a script is told of groups, not of callers.
+//! Groups the requests of a batch: the script receives runs of equal requests, not single ones.
 
-use crate::batch::Void;
+use crate::batch::BatchRequest;
 
-/// What one caller wants.
+/// What one caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct Request {
     pub(super) cost: u32,
-    /// Microseconds.
+    /// In microseconds.
     pub(super) max_wait: u64,
 }
 
-impl Void for Wish {
-    const VOID: Self = Self { cost: 0, max_wait: 0 };
+impl BatchRequest for Request {
+    const CANCELLED: Self = Self { cost: 0, max_wait: 0 };
 }
 
-/// Callers in a row who ask alike.
+/// A run of equal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) callers: u32,
-    pub(super) wish: Wish,
+    pub(super) request: Request,
 }
 
-/// Callers in a row who ask alike, counted.
-pub(super) fn groups(wishes: &[Wish]) -> Vec<Group> {
+/// Counts runs of equal requests.
+pub(super) fn groups(requests: &[Request]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for wish in wishes {
-        match groups.last_mut().filter(|last| last.wish == *wish) {
+    for request in requests {
+        match groups.last_mut().filter(|last| last.request == *request) {
             Some(last) => last.callers += 1,
-            None => groups.push(Group { callers: 1, wish: *wish }),
+            None => groups.push(Group { callers: 1, request: *request }),
         }
     }
     groups
@@ -38,11 +38,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_who_ask_alike_are_one_group_and_keep_their_order() {
-        let wish = |cost| Wish { cost, max_wait: 0 };
+    fn equal_requests_in_a_row_form_one_group_in_order() {
+        let request = |cost| Request { cost, max_wait: 0 };
         let of = |costs: &[u32]| {
-            let wishes: Vec<_> = costs.iter().map(|cost| wish(*cost)).collect();
-            groups(&wishes).iter().map(|group| (group.callers, group.wish.cost)).collect::<Vec<_>>()
+            let requests: Vec<_> = costs.iter().map(|cost| request(*cost)).collect();
+            groups(&requests).iter().map(|group| (group.callers, group.request.cost)).collect::<Vec<_>>()
         };
         assert_eq!(of(&[1, 1, 1, 2, 1]), [(3, 1), (1, 2), (1, 1)]);
         assert_eq!(of(&[]), []);

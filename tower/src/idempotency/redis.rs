@@ -27,7 +27,7 @@ impl RedisIdempotency {
 }
 
 fn unavailable(failure: Failure) -> Unavailable {
-    Unavailable { reason: failure.word().to_owned() }
+    Unavailable { reason: failure.label().to_owned() }
 }
 
 impl IdempotencyStore for RedisIdempotency {

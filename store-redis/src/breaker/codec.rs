@@ -1,87 +1,88 @@
-//! What Redis says of a circuit, in replies and in pushed messages, read with care: a foreign number is no number.
+//! The wire format of a breaker: reply decoding, pushed messages and the spec. Input that does not fit the format is
+//! rejected as a whole.
 
 use std::time::Duration;
 
 use phalanx_core::breaker::{BreakerSpec, Override, Phase, Seen, Transition};
 
-/// How a circuit stood at a moment of the server's clock.
+/// The state of a breaker at one moment of the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct Snapshot {
     /// The server's clock, in microseconds.
     pub(crate) at: u64,
     pub(crate) phase: Phase,
     pub(crate) epoch: u64,
-    /// While open: the time until the break is over.
+    /// The remaining break while open.
     pub(crate) left: Duration,
     pub(crate) overridden: Option<Override>,
     pub(crate) ramping: bool,
     pub(crate) escalation: u32,
 }
 
-/// The reply of every script that touches a circuit.
+/// The decoded reply of a breaker script.
 #[derive(Debug)]
-pub(crate) struct Report {
-    pub(crate) view: View,
+pub(crate) struct BreakerReply {
+    pub(crate) snapshot: Snapshot,
     pub(crate) repaired: bool,
     pub(crate) mixed: bool,
     pub(crate) transitions: Vec<Transition>,
-    /// The operation's own answer.
+    /// What this script appends to the common part.
     pub(crate) tail: Vec<i64>,
 }
 
-/// Numbers in one transition of a reply.
-const TRANSITION: usize = 7;
+/// Integers in one transition of a reply.
+const TRANSITION_FIELDS: usize = 7;
 
-impl Report {
-    pub(crate) fn read(integers: &[i64]) -> Option<Self> {
+impl BreakerReply {
+    pub(crate) fn decode(integers: &[i64]) -> Option<Self> {
         let [at, phase, epoch, left, overridden, ramping, escalation, flags, count, rest @ ..] = integers else {
             return None;
         };
-        let view = view([*at, *phase, *epoch, *left, *overridden, *ramping, *escalation])?;
-        let length = usize::try_from(*count).ok()?.checked_mul(TRANSITION)?;
-        let (told, tail) = rest.split_at_checked(length)?;
-        let transitions = told.chunks_exact(TRANSITION).map(transition).collect::<Option<_>>()?;
-        Some(Self { view, repaired: flags & 1 != 0, mixed: flags & 2 != 0, transitions, tail: tail.to_vec() })
+        let snapshot = snapshot([*at, *phase, *epoch, *left, *overridden, *ramping, *escalation])?;
+        let length = usize::try_from(*count).ok()?.checked_mul(TRANSITION_FIELDS)?;
+        let (listed, tail) = rest.split_at_checked(length)?;
+        let transitions = listed.chunks_exact(TRANSITION_FIELDS).map(transition).collect::<Option<_>>()?;
+        Some(Self { snapshot, repaired: flags & 1 != 0, mixed: flags & 2 != 0, transitions, tail: tail.to_vec() })
     }
 }
 
-/// A pushed message.
+/// A decoded push message.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Pushed<'a> {
-    /// Whom it is about.
+pub(crate) struct PushMessage<'a> {
+    /// The id of the breaker.
     pub(crate) id: &'a str,
-    /// Whose doing it was.
-    pub(crate) by: u64,
-    pub(crate) view: View,
-    /// The change of phase, if it was one.
+    /// The owner number of the replica that caused the change.
+    pub(crate) sender: u64,
+    pub(crate) snapshot: Snapshot,
+    /// The transition; `None` if only the override changed.
     pub(crate) change: Option<Transition>,
 }
 
-/// Reads a pushed message.
-pub(crate) fn pushed(message: &str) -> Option<Pushed<'_>> {
-    let (signed, numbers) = message.split_once(' ')?;
-    let (id, by) = signed.split_once('@')?;
-    let by = by.parse().ok()?;
+/// Decodes a push message.
+pub(crate) fn decode_push(message: &str) -> Option<PushMessage<'_>> {
+    let (signature, numbers) = message.split_once(' ')?;
+    let (id, sender) = signature.split_once('@')?;
+    let sender = sender.parse().ok()?;
     let numbers: Vec<i64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     let [at, phase, epoch, left, overridden, ramping, escalation, from, break_for, calls, failures, slow] = numbers[..]
     else {
         return None;
     };
-    let view = view([at, phase, epoch, left, overridden, ramping, escalation])?;
+    let snapshot = snapshot([at, phase, epoch, left, overridden, ramping, escalation])?;
     let change = match from {
         0 => None,
         _ => Some(transition(&[from, phase, epoch, break_for, calls, failures, slow])?),
     };
-    Some(Pushed { id, by, view, change })
+    Some(PushMessage { id, sender, snapshot, change })
 }
 
-fn view([at, phase, epoch, left, overridden, ramping, escalation]: [i64; 7]) -> Option<View> {
-    Some(View {
+fn snapshot([at, phase, epoch, left, overridden, ramping, escalation]: [i64; 7]) -> Option<Snapshot> {
+    Some(Snapshot {
         at: u64::try_from(at).ok()?,
         phase: phase_of(phase)?,
         epoch: u64::try_from(epoch).ok()?,
         left: Duration::from_micros(u64::try_from(left).ok()?),
-        overridden: forced_of(overridden)?,
+        overridden: override_of(overridden)?,
         ramping: ramping != 0,
         escalation: u32::try_from(escalation).ok()?,
     })
@@ -94,7 +95,7 @@ fn transition(numbers: &[i64]) -> Option<Transition> {
         from: phase_of(*from)?,
         to: phase_of(*to)?,
         epoch: count(epoch)?,
-        break_for: count(break_for).map(Duration::from_micros), // −1 is none
+        break_for: count(break_for).map(Duration::from_micros), // -1 stands for `None`
         seen: Seen { calls: count(calls)?, failures: count(failures)?, slow: count(slow)? },
     })
 }
@@ -116,7 +117,7 @@ pub(crate) const fn phase_number(phase: Phase) -> u8 {
     }
 }
 
-const fn forced_of(number: i64) -> Option<Option<Override>> {
+const fn override_of(number: i64) -> Option<Option<Override>> {
     Some(match number {
         0 => None,
         1 => Some(Override::Open),
@@ -127,7 +128,7 @@ const fn forced_of(number: i64) -> Option<Option<Override>> {
     })
 }
 
-pub(crate) const fn forced_number(overridden: Option<Override>) -> u8 {
+pub(crate) const fn override_number(overridden: Option<Override>) -> u8 {
     match overridden {
         None => 0,
         Some(Override::Open) => 1,
@@ -137,7 +138,8 @@ pub(crate) const fn forced_number(overridden: Option<Override>) -> u8 {
     }
 }
 
-/// A spec as the scripts read it. The last number is its fingerprint, by which a mixed fleet is noticed.
+/// Encodes a spec for the scripts. The last number is a fingerprint, by which replicas with different specs are
+/// noticed.
 pub(crate) fn spec_text(spec: &BreakerSpec) -> String {
     let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).min(1 << 52);
     let ratio = |ratio: Option<f64>| ratio.map_or("-1".to_owned(), |ratio| ratio.to_string());
@@ -172,29 +174,29 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_reply_is_read_with_its_changes_and_its_tail() {
+    fn a_reply_is_decoded_with_its_transitions_and_its_tail() {
         let integers = [9, 2, 5, 700, 0, 0, 1, 3, 1, 1, 2, 5, 1_000, 10, 6, 0, 2, 0, 0];
-        let report = Report::read(&integers).unwrap();
-        assert_eq!((report.view.phase, report.view.epoch, report.view.at), (Phase::Open, 5, 9));
-        assert_eq!(report.transitions[0].break_for, Some(Duration::from_millis(1)));
-        assert_eq!((report.repaired, report.mixed, report.tail), (true, true, vec![2, 0, 0]));
+        let reply = BreakerReply::decode(&integers).unwrap();
+        assert_eq!((reply.snapshot.phase, reply.snapshot.epoch, reply.snapshot.at), (Phase::Open, 5, 9));
+        assert_eq!(reply.transitions[0].break_for, Some(Duration::from_millis(1)));
+        assert_eq!((reply.repaired, reply.mixed, reply.tail), (true, true, vec![2, 0, 0]));
     }
 
     #[test]
-    fn a_pushed_message_is_read() {
-        let message = pushed("ab@7 9 2 5 700 0 0 1 1 1000 10 6 0").unwrap();
-        assert_eq!((message.id, message.by, message.view.left), ("ab", 7, Duration::from_micros(700)));
+    fn a_push_message_is_decoded() {
+        let message = decode_push("ab@7 9 2 5 700 0 0 1 1 1000 10 6 0").unwrap();
+        assert_eq!((message.id, message.sender, message.snapshot.left), ("ab", 7, Duration::from_micros(700)));
         assert_eq!(message.change.unwrap().seen.failures, 6);
-        assert_eq!(pushed("ab@7 9 1 5 0 1 0 0 0 -1 0 0 0").unwrap().change, None);
+        assert_eq!(decode_push("ab@7 9 1 5 0 1 0 0 0 -1 0 0 0").unwrap().change, None);
     }
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_without_harm(integers in prop::collection::vec(any::<i64>(), 0..40), text in ".{0,80}") {
-            let _ = Report::read(&integers);
-            let _ = pushed(&text);
-            let words: Vec<_> = integers.iter().map(i64::to_string).collect();
-            let _ = pushed(&format!("id@1 {}", words.join(" ")));
+        fn arbitrary_input_is_decoded_without_panic(integers in prop::collection::vec(any::<i64>(), 0..40), text in ".{0,80}") {
+            let _ = BreakerReply::decode(&integers);
+            let _ = decode_push(&text);
+            let numbers: Vec<_> = integers.iter().map(i64::to_string).collect();
+            let _ = decode_push(&format!("id@1 {}", numbers.join(" ")));
         }
     }
 }

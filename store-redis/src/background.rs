@@ -1,0 +1,119 @@
+//! The background task of a store: keeps the connection, checks its health, syncs pending state, receives pushes and
+//! sends heartbeats.
+//!
+//! One task with four concurrent loops, spawned on the runtime of the first caller that needs Redis. If that runtime
+//! ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
+//! ends.
+
+mod connect;
+mod health;
+mod listen;
+mod sync_loop;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::breaker;
+use crate::digest;
+use crate::store::inner::{Registry, StoreInner};
+use crate::wire::RedisWire;
+
+/// The background task and the cells it works for.
+#[derive(Debug)]
+pub(crate) struct Background {
+    /// The wire to a real Redis; `None` in tests that bring their own.
+    wire: Option<Arc<RedisWire>>,
+    running: Arc<AtomicBool>,
+    stopped: AtomicBool,
+    stop: Notify,
+    left: Notify,
+    /// Where round trips run that are started outside a runtime.
+    runtime: Arc<Mutex<Option<Handle>>>,
+    pub(crate) breakers: Registry<breaker::Shared>,
+    pub(crate) digests: Registry<digest::Shared>,
+    /// The generation token of the last heartbeat. A different token means that the server lost its data.
+    generation: Mutex<Option<String>>,
+}
+
+impl Background {
+    pub(crate) fn new(wire: Option<Arc<RedisWire>>, runtime: Arc<Mutex<Option<Handle>>>) -> Self {
+        Self {
+            wire,
+            running: Arc::new(AtomicBool::new(false)),
+            stopped: AtomicBool::new(false),
+            stop: Notify::new(),
+            left: Notify::new(),
+            runtime,
+            breakers: Registry::default(),
+            digests: Registry::default(),
+            generation: Mutex::new(None),
+        }
+    }
+
+    /// Starts the task, if it is not running and the caller is inside a runtime.
+    pub(crate) fn ensure(&self, store: &Arc<StoreInner>) {
+        if !self.running.load(Ordering::Acquire) && self.wire.is_some() {
+            self.start(store);
+        }
+    }
+
+    #[cold]
+    fn start(&self, store: &Arc<StoreInner>) {
+        let (Ok(runtime), Some(wire)) = (Handle::try_current(), &self.wire) else { return };
+        if self.stopped.load(Ordering::Acquire) || self.running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        *self.runtime.lock() = Some(runtime.clone());
+        let guard = RunningGuard { store: store.clone(), running: self.running.clone() };
+        let (store, wire) = (store.clone(), wire.clone());
+        runtime.spawn(async move {
+            let guard = guard; // dropped with the task, also when the runtime ends
+            let store = &store;
+            tokio::select! {
+                () = health::run(store, &wire) => {}
+                () = sync_loop::run(store) => {}
+                () = listen::run(store, &wire) => {}
+                () = store.background.stop.notified() => {}
+            }
+            sync_loop::leave(store).await;
+            store.background.left.notify_waiters();
+            drop(guard);
+        });
+    }
+
+    /// Stops the task, which then leaves the membership.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.stop.notify_one();
+    }
+
+    /// Stops the task and waits until it has left the membership.
+    pub(crate) async fn leave(&self) {
+        let left = self.left.notified();
+        if self.running.load(Ordering::Acquire) {
+            self.stop();
+            let _ = tokio::time::timeout(std::time::Duration::from_secs(1), left).await;
+        }
+    }
+}
+
+/// Exists as long as the background task.
+struct RunningGuard {
+    store: Arc<StoreInner>,
+    running: Arc<AtomicBool>,
+}
+
+/// Pushes are no longer received, so the next caller has to ask Redis, which starts the task again.
+impl Drop for RunningGuard {
+    fn drop(&mut self) {
+        self.running.store(false, Ordering::Release);
+        if let Some(wire) = &self.store.background.wire {
+            wire.discard(None); // its driver ended with the runtime
+        }
+        self.store.background.breakers.all().iter().for_each(|breaker| breaker.forget_phase());
+    }
+}

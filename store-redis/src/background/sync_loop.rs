@@ -1,0 +1,84 @@
+//! The periodic sync loop: every `sync_interval`, pending state is sent and cells in use are polled; every second, the
+//! replica sends its heartbeat and receives the number of live replicas.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use phalanx_core::event::EventKind;
+use phalanx_lua as lua;
+use redis::Value;
+use tokio::time::{Instant, sleep_until};
+
+use crate::store::inner::StoreInner;
+
+/// How often a replica sends its heartbeat, and how long the server counts it as live after one.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+const MEMBER_TTL: Duration = Duration::from_millis(3_500);
+
+/// Breakers and digests synced in one round. If there are more, they take turns, so that rounds do not delay callers.
+const MAX_CELLS_PER_ROUND: usize = 512;
+
+/// Sends heartbeats and sync rounds until the task ends.
+pub(super) async fn run(store: &Arc<StoreInner>) {
+    let (mut next_heartbeat, mut next_round) = (Instant::now(), Instant::now());
+    let mut offset = 0;
+    loop {
+        if Instant::now() >= next_heartbeat {
+            next_heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
+            heartbeat(store).await;
+        }
+        if Instant::now() >= next_round {
+            tick(store, &mut offset);
+            // Jitter: replicas that started together drift apart.
+            let interval = store.options.sync_interval;
+            next_round = Instant::now() + store.rng.between(interval.mul_f64(0.9), interval);
+        }
+        sleep_until(next_heartbeat.min(next_round)).await; // heartbeats are independent of the sync interval
+    }
+}
+
+fn tick(store: &StoreInner, offset: &mut usize) {
+    let breakers = store.background.breakers.all();
+    let digests = store.background.digests.all();
+    let total = breakers.len().max(digests.len()).max(1);
+    let first = *offset % total;
+    for index in (0..total.min(MAX_CELLS_PER_ROUND)).map(|n| (first + n) % total) {
+        if let Some(breaker) = breakers.get(index) {
+            breaker.tick(false);
+        }
+        if let Some(digest) = digests.get(index) {
+            digest.tick(false);
+        }
+    }
+    *offset = first + total.min(MAX_CELLS_PER_ROUND);
+}
+
+/// Sends the heartbeat of this replica and reads the number of live replicas.
+pub(crate) async fn heartbeat(store: &Arc<StoreInner>) {
+    let (members, generation) = store.keys.membership();
+    let mut call = store.invocation(&lua::MEMBERSHIP_HEARTBEAT, &[&members, &generation]);
+    let fresh = format!("{:016x}", store.identity.next());
+    call.arg(store.owner).arg(MEMBER_TTL.as_micros() as u64).arg(fresh);
+    let Ok(Value::Array(reply)) = store.dispatcher(members.slot).call(call).await else { return };
+    let [_, Value::Int(live), Value::BulkString(generation)] = &reply[..] else { return };
+    let live = u32::try_from(*live).unwrap_or(0).max(1);
+    if store.replicas.swap(live, Ordering::Relaxed) != live {
+        store.observers.emit_all(EventKind::Replicas { live });
+    }
+    let generation = String::from_utf8_lossy(generation).into_owned();
+    let before = store.background.generation.lock().replace(generation.clone());
+    if before.is_some_and(|before| before != generation) {
+        store.observers.emit_all(EventKind::StateLost);
+        // A replica that knows of an open breaker restores it.
+        store.background.breakers.all().iter().for_each(|breaker| breaker.tick(true));
+    }
+}
+
+/// Removes this replica from the membership. The reply may be lost.
+pub(super) async fn leave(store: &Arc<StoreInner>) {
+    let (members, _) = store.keys.membership();
+    let mut call = store.invocation(&lua::MEMBERSHIP_LEAVE, &[&members]);
+    call.arg(store.owner);
+    let _ = store.dispatcher(members.slot).call(call).await;
+}

@@ -1,0 +1,324 @@
+//! A breaker shared by the fleet: calls are admitted and counted in this process, phases are decided in Redis.
+//!
+//! The last known phase is held in the fast path, so that a closed or open breaker admits or rejects from one atomic
+//! word, and successes are summed per thread. Failures and slow calls are sent at once, successes every
+//! `sync_interval`. Probes, ramps and the end of a break ask Redis, with all concurrent callers in one round trip.
+//! Every reply, and every message pushed by another replica's change, carries a snapshot of the breaker
+//! ([`Shared::apply`]).
+//!
+//! While Redis is unreachable the twin decides: a breaker of this process that continues from the last known phase. Its
+//! tickets are marked, so that they do not count once Redis decides again. If the twin is open at that moment, this
+//! replica keeps rejecting until the twin's break ends.
+
+mod admin;
+mod admit_reply;
+pub(crate) mod codec;
+mod inbound;
+mod outbound;
+mod pending;
+mod twin;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use phalanx_core::breaker::{Admission, BreakerSpec, Override, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{FastPath, Recorded};
+use phalanx_core::clock::Time;
+use phalanx_core::key::StateKey;
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::AdmitReply;
+use phalanx_core::table::{Entry, Retention};
+use phalanx_store_memory::BreakerCell;
+
+use self::codec::{Snapshot, spec_text};
+pub(crate) use self::inbound::Provenance;
+use self::pending::{Pending, Run, Settled};
+use self::twin::is_twin_ticket;
+use crate::batch::{Batch, BatchRequest, Batches, Coalesce, Joined, PendingRequest};
+use crate::dispatcher::InlineRequest;
+use crate::keys::{Key, Kind};
+use crate::store::inner::StoreInner;
+
+/// The breaker of one key: this replica's handle to the shared state.
+#[derive(Clone, Debug)]
+pub struct SharedBreaker(pub(crate) Arc<Shared>);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    store: Arc<StoreInner>,
+    key: StateKey,
+    redis_key: Key,
+    /// `<id>@<owner>`: names the breaker and the sending replica in pushed messages.
+    signature: String,
+    fast_path: FastPath,
+    /// Whether the breaker was used since Redis was last polled.
+    used: AtomicBool,
+    queued: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    spec: BreakerSpec,
+    spec_text: String,
+    /// The state in the last reply or push; `None` before the first.
+    last_known: Option<LastKnown>,
+    pending: Pending,
+    /// Callers that wait for a reply of `breaker_admit.lua`.
+    batches: Batches<Request, Option<AdmitOutcome>>,
+    /// Calls in flight. One batch of calls at a time, so that replies arrive in order.
+    in_flight: u32,
+    /// The twin, and the number of the outage it was created in.
+    twin: Option<(u64, Arc<BreakerCell>)>,
+    /// This replica rejects until then, because its twin tripped during an outage.
+    held_open: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LastKnown {
+    snapshot: Snapshot,
+    /// The end of the break, on this replica's clock.
+    until: Time,
+}
+
+type AdmitBatch = Batch<Request, Option<AdmitOutcome>>;
+
+/// Whether the caller still waits for admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Admit,
+    Cancelled,
+}
+
+impl BatchRequest for Request {
+    const CANCELLED: Self = Self::Cancelled;
+}
+
+/// The reply to one caller, and the transition that its request caused.
+pub(crate) type AdmitOutcome = (AdmitReply, Option<Transition>);
+
+impl Entry for SharedBreaker {
+    /// Redis holds the state; eviction would only lose what is queued here and what a twin holds.
+    fn retention(&self) -> Retention {
+        let state = self.0.state.lock();
+        if state.twin.is_some() || state.held_open.is_some() || state.pending.override_update.is_some() {
+            return Retention::Pinned;
+        }
+        if state.pending.is_empty() && state.in_flight == 0 { Retention::Disposable } else { Retention::Relearnable }
+    }
+}
+
+impl SharedBreaker {
+    pub(crate) fn new(store: Arc<StoreInner>, key: &StateKey, spec: &BreakerSpec) -> Self {
+        let state = State {
+            spec: spec.clone(),
+            spec_text: spec_text(spec),
+            last_known: None,
+            pending: Pending::default(),
+            batches: Batches::default(),
+            in_flight: 0,
+            twin: None,
+            held_open: None,
+        };
+        let redis_key = store.keys.of(Kind::Breaker, key);
+        let shared = Arc::new(Shared {
+            signature: format!("{}@{}", redis_key.id, store.owner),
+            redis_key,
+            key: key.clone(),
+            fast_path: FastPath::new(spec),
+            used: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
+            state: Mutex::new(state),
+            store,
+        });
+        Self(shared)
+    }
+
+    /// The id of the breaker in pushed messages.
+    pub(crate) fn id(&self) -> &str {
+        &self.0.redis_key.id
+    }
+
+    pub(crate) fn retune(&self, spec: &BreakerSpec) {
+        let now = self.0.store.clock.now();
+        {
+            let mut state = self.0.state.lock();
+            if state.spec == *spec {
+                return;
+            }
+            self.0.drain_fast_path(&mut state, now);
+            state.spec = spec.clone();
+            state.spec_text = spec_text(spec);
+            if let Some((_, twin)) = &state.twin {
+                twin.retune(spec);
+            }
+            // A different spec may change the stored state (a different window clears the counts), so Redis must
+            // receive it.
+            state.pending.poll = true;
+            self.0.fast_path.tune(spec);
+        }
+        self.0.enqueue();
+    }
+
+    /// Decides without a round trip: if the breaker is closed or open, and always while degraded.
+    #[inline]
+    pub fn admit_now(&self, now: Time) -> Option<AdmitReply> {
+        let shared = &*self.0;
+        if !shared.used.load(Ordering::Relaxed) {
+            shared.mark_used();
+        }
+        match shared.fast_path.admit(now) {
+            Some(admission) => Some(AdmitReply { admission, source: Source::Fleet }),
+            None => shared.admit_from_last_known(now),
+        }
+    }
+
+    /// Asks Redis, in one round trip with all concurrent callers of the key.
+    pub async fn admit(&self, now: Time) -> (AdmitReply, Option<Transition>) {
+        self.0.store.ensure_background();
+        match PendingRequest::new(&self.0, Request::Admit).await.flatten() {
+            Some(outcome) => outcome,
+            None => self.0.admit_degraded(now),
+        }
+    }
+
+    /// Records the outcome of an admitted call; it is sent to Redis in the background.
+    #[inline]
+    pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        match self.0.fast_path.record(now, ticket, sample) {
+            Recorded::Here => None,
+            Recorded::HandedOver(successes) => {
+                let mut state = self.0.state.lock();
+                self.0.add_successes(&mut state, successes);
+                None
+            }
+            Recorded::NotHere => self.0.record_slow_path(now, ticket, sample),
+        }
+    }
+
+    /// Returns the last known phase and override, or the twin's while degraded, without I/O.
+    pub fn cached_phase(&self) -> (Phase, Option<Override>) {
+        let state = self.0.state.lock();
+        let last_known = state
+            .last_known
+            .map_or((Phase::Closed, None), |last_known| (last_known.snapshot.phase, last_known.snapshot.overridden));
+        let (phase, overridden) = match &state.twin {
+            Some((_, twin)) if self.0.is_degraded() => twin.glance(),
+            _ => last_known,
+        };
+        let held_open = state.held_open.is_some_and(|until| self.0.store.clock.now() < until);
+        (if held_open { Phase::Open } else { phase }, overridden)
+    }
+
+    /// Records the latency quantile.
+    pub fn observe_quantile(&self, now: Time, value: Option<Duration>) -> Option<Transition> {
+        let shared = &self.0;
+        let mut state = shared.state.lock();
+        let trip = state.spec.latency_trip()?;
+        if shared.is_degraded() {
+            let twin = shared.twin(&mut state, now);
+            drop(state);
+            return twin.observe_quantile(now, value);
+        }
+        let over = value.is_some_and(|value| value > trip.threshold);
+        state.pending.runs.push(Run::quantile(over));
+        None
+    }
+}
+
+impl Shared {
+    #[cold]
+    fn mark_used(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_degraded(&self) -> bool {
+        self.store.dispatcher(self.redis_key.slot).latch.is_down()
+    }
+
+    /// Decides what the fast path cannot: by the last known override, and by the twin while degraded.
+    #[cold]
+    fn admit_from_last_known(&self, now: Time) -> Option<AdmitReply> {
+        if self.is_degraded() {
+            let (reply, change) = self.admit_degraded(now);
+            if let Some(change) = change {
+                self.emit(change);
+            }
+            return Some(reply);
+        }
+        let last_known = self.state.lock().last_known?;
+        let (snapshot, passes) =
+            (last_known.snapshot, Admission::Admitted(Ticket { epoch: last_known.snapshot.epoch, lease: None }));
+        let shadow = match snapshot.phase {
+            Phase::Closed => !snapshot.ramping,
+            Phase::Open => now < last_known.until,
+            Phase::HalfOpen => false,
+        };
+        match snapshot.overridden? {
+            Override::Open => {
+                let rejected = Admission::Rejected { code: RejectionCode::ForcedOpen, until: Time::NEVER };
+                Some(AdmitReply { admission: rejected, source: Source::Override })
+            }
+            Override::Closed | Override::Disabled => Some(AdmitReply { admission: passes, source: Source::Override }),
+            Override::MetricsOnly => shadow.then_some(AdmitReply { admission: passes, source: Source::Shadow }),
+        }
+    }
+
+    /// Records what the fast path does not count: failures, slow calls, probes, and tickets of another epoch.
+    #[cold]
+    fn record_slow_path(self: &Arc<Self>, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        let mut state = self.state.lock();
+        if is_twin_ticket(ticket) || self.is_degraded() {
+            return self.record_in_twin(state, now, ticket, sample);
+        }
+        if state.last_known.is_some_and(|last_known| ticket.epoch < last_known.snapshot.epoch) {
+            return None; // an earlier epoch: does not count
+        }
+        let slow = state.spec.is_slow(sample.latency);
+        let urgent = match ticket.lease {
+            Some(lease) => {
+                state.pending.settled.push(Settled::new(ticket.epoch, lease, sample.outcome, slow));
+                true
+            }
+            None => {
+                self.drain_fast_path(&mut state, now);
+                let run = Run::outcome(ticket.epoch, sample.outcome, slow, self.fast_path.slice_of(now));
+                run.is_some_and(|run| state.pending.runs.push(run))
+            }
+        };
+        drop(state);
+        if urgent {
+            self.enqueue();
+        }
+        None
+    }
+}
+
+impl Coalesce for Shared {
+    type Request = Request;
+    type Reply = Option<AdmitOutcome>;
+
+    fn submit(self: &Arc<Self>, request: Request, waker: &Waker) -> (Joined<Self>, Option<InlineRequest>) {
+        let joined = self.state.lock().batches.join(request, waker);
+        self.enqueue();
+        (joined, None)
+    }
+
+    /// Frees the lease of a probe that its caller will not make.
+    fn reclaim(self: &Arc<Self>, outcome: Option<AdmitOutcome>) {
+        let Some((reply, change)) = outcome else { return };
+        if let Some(change) = change {
+            self.emit(change);
+        }
+        if let Admission::Admitted(Ticket { epoch, lease: Some(lease) }) = reply.admission {
+            self.state.lock().pending.settled.push(Settled::unused(epoch, lease));
+            self.enqueue();
+        }
+    }
+}
+
+/// The state lock of a breaker.
+type StateGuard<'a> = MutexGuard<'a, State>;

@@ -1,0 +1,80 @@
+//! Reply decoding for `breaker_admit.lua`: turns one reply into the admission of each caller in the batch.
+
+use std::sync::Arc;
+
+use phalanx_core::breaker::{Admission, Override, Ticket};
+use phalanx_core::clock::Time;
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::AdmitReply;
+
+use super::codec::BreakerReply;
+use super::{AdmitBatch, AdmitOutcome, Provenance, Request, Shared};
+use crate::batch::Coalesce;
+use crate::dispatcher::ScriptResult;
+use crate::invocation::integers;
+
+impl Shared {
+    /// Completes the batch with one outcome for each caller.
+    pub(super) fn complete_batch(
+        self: &Arc<Self>,
+        batch: &AdmitBatch,
+        requests: &[Request],
+        steps: u64,
+        reply: ScriptResult,
+    ) {
+        let reply = reply.ok().and_then(|value| BreakerReply::decode(&integers(&value)));
+        let outcomes = match &reply {
+            None => vec![None; requests.len()], // each caller falls back to `admit_degraded`
+            Some(reply) => self.outcomes(reply, requests, steps),
+        };
+        if let Some(reply) = &reply {
+            self.apply(reply.snapshot, &reply.transitions, Provenance::CallerReply); // the first caller emits them
+            self.emit_anomalies(reply);
+        }
+        for orphan in batch.complete(outcomes) {
+            self.reclaim(orphan);
+        }
+    }
+
+    /// Decides each caller's outcome. The first caller also gets the transition, to emit it.
+    fn outcomes(&self, reply: &BreakerReply, requests: &[Request], steps: u64) -> Vec<Option<AdmitOutcome>> {
+        let now = self.store.clock.now();
+        let mut change = reply.transitions.last().copied();
+        let mut asked = 0;
+        let outcome = |request: &Request| {
+            if *request == Request::Cancelled {
+                return None;
+            }
+            asked += 1;
+            Some((self.outcome_for(reply, asked, steps, now)?, change.take()))
+        };
+        requests.iter().map(outcome).collect()
+    }
+
+    /// Decides for the `n`-th caller, counted from 1. The tail of the reply is `mode, a, b` (see `breaker_admit.lua`).
+    fn outcome_for(&self, reply: &BreakerReply, n: u64, steps: u64, now: Time) -> Option<AdmitReply> {
+        let [mode, a, b, ..] = reply.tail[..] else { return None };
+        let (a, b) = (u64::try_from(a).ok()?, u64::try_from(b).ok()?);
+        let snapshot = &reply.snapshot;
+        let passes = |lease| Admission::Admitted(Ticket { epoch: snapshot.epoch, lease });
+        let rejected = |code, until| Admission::Rejected { code, until };
+        let quota = rejected(RejectionCode::ProbeQuota, Time::NEVER);
+        let passed = |calls: u64| calls * (a + 1) / (steps + 1);
+        let admission = match (mode, a) {
+            (0, _) => passes(None),
+            (1, 1) => rejected(RejectionCode::CircuitOpen, now.after(snapshot.left)),
+            (1, 3) => rejected(RejectionCode::ForcedOpen, Time::NEVER),
+            (2, _) if n <= b => passes(Some(a + n - 1)),
+            (3, _) if passed(b + n) > passed(b + n - 1) => passes(None),
+            _ => quota,
+        };
+        let (admission, source) = match (snapshot.overridden, admission) {
+            (None, decided) => (decided, Source::Fleet),
+            // This override reports the decision but never enforces it.
+            (Some(Override::MetricsOnly), Admission::Rejected { .. }) => (passes(None), Source::Shadow),
+            (Some(Override::MetricsOnly), decided) => (decided, Source::Shadow),
+            (Some(_), decided) => (decided, Source::Override),
+        };
+        Some(AdmitReply { admission, source })
+    }
+}

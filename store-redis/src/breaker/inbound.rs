@@ -1,0 +1,79 @@
+//! Inbound state of a breaker: applies snapshots from replies and pushes, and updates the fast path.
+
+use phalanx_core::breaker::FastAnswer;
+use phalanx_core::breaker::{Phase, Seen, Transition};
+use phalanx_core::clock::Time;
+use phalanx_core::event::EventKind;
+use phalanx_core::rate_limit::MAX_BACKSTEP;
+
+use super::codec::Snapshot;
+use super::{LastKnown, Shared, State};
+
+/// Where a snapshot comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Provenance {
+    /// A reply to this replica: the state at that moment.
+    Reply,
+    /// The same, and the caller emits the transitions it caused.
+    CallerReply,
+    /// A pushed message, which may be older than a reply.
+    Push,
+}
+
+impl Shared {
+    /// Stores the snapshot, unless a newer one is known, and emits every transition once: this replica's own when the
+    /// reply arrives, another replica's with its push, or, if the push is lost or late, with the first reply that shows
+    /// it.
+    pub(crate) fn apply(&self, snapshot: Snapshot, changes: &[Transition], provenance: Provenance) {
+        let now = self.store.clock.now();
+        let mut state = self.state.lock();
+        let before = state.last_known.map(|last_known| last_known.snapshot);
+        if !before.is_some_and(|last_known| is_stale(&snapshot, &last_known, provenance)) {
+            state.last_known = Some(LastKnown { snapshot, until: now.after(snapshot.left) });
+            self.update_fast_path(&mut state, now);
+        }
+        drop(state);
+        let news =
+            before.is_some_and(|last_known| snapshot.epoch > last_known.epoch && snapshot.phase != last_known.phase);
+        let listed = changes.iter().any(|change| change.epoch == snapshot.epoch);
+        match provenance {
+            Provenance::Push => changes.iter().filter(|_| news).for_each(|change| self.emit(*change)),
+            Provenance::Reply => changes.iter().for_each(|change| self.emit(*change)),
+            Provenance::CallerReply => {}
+        }
+        if let (Some(last_known), true, false) = (before, news && provenance != Provenance::Push, listed) {
+            // The window counts of another replica's transition are unknown here.
+            let break_for = (snapshot.phase == Phase::Open).then_some(snapshot.left);
+            let (from, to) = (last_known.phase, snapshot.phase);
+            self.emit(Transition { from, to, epoch: snapshot.epoch, break_for, seen: Seen::default() });
+        }
+    }
+
+    /// Publishes the last known phase to the fast path, unless the twin decides or this replica holds the breaker open.
+    pub(super) fn update_fast_path(&self, state: &mut State, now: Time) {
+        state.held_open = state.held_open.filter(|until| now < *until);
+        let Some(last_known) = &state.last_known else {
+            return self.fast_path.show(0, state.held_open.map_or(FastAnswer::Ask, FastAnswer::Open));
+        };
+        let shown = match (last_known.snapshot.overridden, last_known.snapshot.phase) {
+            _ if self.is_degraded() => FastAnswer::Ask,
+            (None, _) if state.held_open.is_some() => FastAnswer::Open(state.held_open.unwrap_or(now)),
+            (None, Phase::Closed) if !last_known.snapshot.ramping => FastAnswer::Closed,
+            (None, Phase::Open) => FastAnswer::Open(last_known.until),
+            _ => FastAnswer::Ask,
+        };
+        self.fast_path.show(last_known.snapshot.epoch, shown);
+    }
+
+    pub(super) fn emit(&self, change: Transition) {
+        self.store.observers.emit(&self.key, EventKind::Transition(change));
+    }
+}
+
+/// A push may be older than a reply, and a reply older than a push. After the server's clock stepped back, a reply
+/// still counts as current.
+fn is_stale(snapshot: &Snapshot, last_known: &Snapshot, provenance: Provenance) -> bool {
+    let behind = last_known.at.saturating_sub(snapshot.at);
+    let stepped_back = behind > MAX_BACKSTEP.as_micros() as u64 && provenance != Provenance::Push;
+    behind > 0 && !stepped_back || provenance == Provenance::Push && snapshot.epoch < last_known.epoch
+}

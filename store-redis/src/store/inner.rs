@@ -1,0 +1,180 @@
+//! `StoreInner`: what all cells of one store share: options, keys, clock, dispatchers, membership, background task.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use phalanx_core::clock::{Clock, Time};
+use phalanx_core::event::{EventKind, Observers};
+use phalanx_core::key::StateKey;
+use phalanx_core::lock::Bells;
+use phalanx_core::rng::Rng;
+use phalanx_lua::Script;
+use tokio::sync::Notify;
+
+use crate::background::Background;
+use crate::dispatcher::Dispatcher;
+use crate::invocation::{self, Invocation};
+use crate::keys::{Key, Keys};
+use crate::options::{DegradedShare, RedisOptions};
+
+/// Hash slots of a Cluster.
+const SLOTS: usize = 16_384;
+
+/// How often a config mismatch is reported for one key.
+const MISMATCH_INTERVAL: Duration = Duration::from_secs(300);
+
+/// The shared part of a store.
+#[derive(Debug)]
+pub(crate) struct StoreInner {
+    pub(crate) options: RedisOptions,
+    pub(crate) keys: Keys,
+    pub(crate) channel: String,
+    pub(crate) clock: Clock,
+    pub(crate) rng: Rng,
+    pub(crate) observers: Observers,
+    pub(crate) time: invocation::TimeSource,
+    /// Source of unique ids. Never seeded: two replicas with one seed would get the same id.
+    pub(crate) identity: Rng,
+    /// The id of this replica, and the owner of its leases.
+    pub(crate) owner: u64,
+    /// Live replicas, this one included; 0 while unknown.
+    pub(crate) replicas: AtomicU32,
+    /// One dispatcher, or one for each shard of a Cluster.
+    pub(crate) dispatchers: Box<[Arc<Dispatcher>]>,
+    /// The dispatcher of each slot; `None` if there is only one.
+    pub(crate) dispatcher_of_slot: Option<Box<[AtomicU8]>>,
+    /// Wakes the health checks: a latch tripped, or a connection was opened.
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) background: Background,
+    /// Wakes callers that wait for a lock.
+    pub(crate) lock_releases: Bells,
+    mismatches: Mutex<HashMap<StateKey, Time>>,
+}
+
+/// The parts of a [`StoreInner`].
+pub(crate) struct StoreParts {
+    pub(crate) options: RedisOptions,
+    pub(crate) clock: Clock,
+    pub(crate) rng: Rng,
+    pub(crate) observers: Observers,
+    pub(crate) time: invocation::TimeSource,
+    pub(crate) dispatchers: Box<[Arc<Dispatcher>]>,
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) background: Background,
+}
+
+impl StoreInner {
+    pub(crate) fn new(parts: StoreParts) -> Self {
+        let options = parts.options;
+        let keys = Keys::new(options.prefix.as_deref(), &options.environment, options.key_secret.clone());
+        let many = parts.dispatchers.len() > 1;
+        let identity = Rng::from_entropy();
+        Self {
+            channel: keys.channel(),
+            keys,
+            clock: parts.clock,
+            owner: identity.next() >> 11, // 53 bits, exact in a double
+            identity,
+            rng: parts.rng,
+            observers: parts.observers,
+            time: parts.time,
+            replicas: AtomicU32::new(0),
+            dispatchers: parts.dispatchers,
+            dispatcher_of_slot: many.then(|| (0..SLOTS).map(|_| AtomicU8::new(0)).collect()),
+            wake: parts.wake,
+            background: parts.background,
+            lock_releases: Bells::default(),
+            mismatches: Mutex::default(),
+            options,
+        }
+    }
+
+    /// Returns the dispatcher of a slot.
+    #[inline]
+    pub(crate) fn dispatcher(&self, slot: u16) -> &Arc<Dispatcher> {
+        let dispatcher = match &self.dispatcher_of_slot {
+            None => 0,
+            Some(dispatcher_of_slot) => {
+                usize::from(dispatcher_of_slot[usize::from(slot) % SLOTS].load(Ordering::Relaxed))
+            }
+        };
+        &self.dispatchers[dispatcher.min(self.dispatchers.len() - 1)]
+    }
+
+    /// Returns the dispatchers that have slots assigned.
+    pub(crate) fn dispatchers_in_use(&self) -> &[Arc<Dispatcher>] {
+        let highest = self
+            .dispatcher_of_slot
+            .iter()
+            .flatten()
+            .map(|dispatcher| dispatcher.load(Ordering::Relaxed))
+            .max()
+            .unwrap_or(0);
+        &self.dispatchers[..=usize::from(highest).min(self.dispatchers.len() - 1)]
+    }
+
+    /// Builds a call of `script` on `keys`.
+    pub(crate) fn invocation(&self, script: &'static Script, keys: &[&Key]) -> Invocation {
+        let [first, second] = [keys.first(), keys.get(1)].map(|key| key.map_or("", |key| key.text.as_str()));
+        let texts = [first, second];
+        Invocation::new(script, self.time, &texts[..keys.len().min(2)])
+    }
+
+    /// Starts the background task, if it is not running.
+    pub(crate) fn ensure_background(self: &Arc<Self>) {
+        self.background.ensure(self);
+    }
+
+    /// Among how many replicas a rate is divided while degraded.
+    pub(crate) fn degraded_sharers(&self) -> u32 {
+        match self.options.degraded_share {
+            DegradedShare::Auto => self.replicas.load(Ordering::Relaxed).max(1),
+            DegradedShare::Fixed(replicas) => replicas.max(1),
+            DegradedShare::Full => 1,
+        }
+    }
+
+    /// Emits that another replica uses a different spec for this key, at most once per [`MISMATCH_INTERVAL`].
+    pub(crate) fn report_mismatch(&self, key: &StateKey) {
+        const MAX_REPORTED_KEYS: usize = 1_024;
+        let now = self.clock.now();
+        let mut reported = self.mismatches.lock();
+        let due = reported.get(key).is_none_or(|last| now.since(*last) >= MISMATCH_INTERVAL);
+        if due && (reported.len() < MAX_REPORTED_KEYS || reported.contains_key(key)) {
+            reported.insert(key.clone(), now);
+            drop(reported); // observers run outside the lock
+            self.observers.emit(key, EventKind::ConfigMismatch);
+        }
+    }
+}
+
+/// Cells by their id in pushed messages.
+#[derive(Debug)]
+pub(crate) struct Registry<T>(Mutex<HashMap<String, Weak<T>>>);
+
+impl<T> Default for Registry<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Registry<T> {
+    pub(crate) fn put(&self, name: &str, cell: &Arc<T>) {
+        let mut cells = self.0.lock();
+        if cells.len() == cells.capacity() {
+            cells.retain(|_, cell| cell.strong_count() > 0);
+        }
+        cells.insert(name.to_owned(), Arc::downgrade(cell));
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<T>> {
+        self.0.lock().get(name)?.upgrade()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.0.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}
