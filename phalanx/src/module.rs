@@ -304,8 +304,8 @@ impl ModuleBuilder {
     fn complete(mut self) -> (Self, Origins) {
         let spec = &self.spec;
         let mut origins = Origins {
-            unknown: self.unknown.map(|_| Origin::RejectionCode),
-            max_routes: self.max_routes.map(|_| Origin::RejectionCode),
+            unknown: self.unknown.map(|_| Origin::Code),
+            max_routes: self.max_routes.map(|_| Origin::Code),
             #[cfg(feature = "redis")]
             on_degraded: self.on_degraded,
             ..Origins::of_code(&spec.policies, spec.default_policy.is_some(), &spec.levers)

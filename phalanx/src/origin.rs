@@ -13,7 +13,7 @@ use phalanx_core::policy::{OnDegraded, Policy};
 #[non_exhaustive]
 pub enum Origin {
     /// The program.
-    RejectionCode,
+    Code,
     /// A variable of the environment.
     Variable(Arc<str>),
     /// A file.
@@ -30,7 +30,7 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RejectionCode => f.write_str("code"),
+            Self::Code => f.write_str("code"),
             Self::Variable(name) => write!(f, "environment variable {name}"),
             Self::File { name, line: Some(line) } => write!(f, "{name}:{line}"),
             Self::File { name, line: None } => f.write_str(name),
@@ -93,7 +93,7 @@ impl Origins {
     pub(crate) fn of(&self, policy: &str, path: &str) -> Origin {
         match self.given.get(policy) {
             Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
-            None if self.code.contains(policy) => Origin::RejectionCode,
+            None if self.code.contains(policy) => Origin::Code,
             None => Origin::BuiltIn,
         }
     }
@@ -102,7 +102,7 @@ impl Origins {
     pub(crate) fn of_default(&self, path: &str) -> Origin {
         match &self.default {
             Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
-            None if self.code_default => Origin::RejectionCode,
+            None if self.code_default => Origin::Code,
             None => Origin::BuiltIn,
         }
     }
@@ -110,7 +110,7 @@ impl Origins {
     /// Where a value of a lever came from. The hand is the program's too.
     pub(crate) fn of_lever(&self, name: &str, path: &str) -> Origin {
         if self.pulled.contains(name) || self.code_levers.contains_key(name) {
-            return Origin::RejectionCode;
+            return Origin::Code;
         }
         self.levers.get(name).and_then(|given| given.get(path)).cloned().unwrap_or(Origin::BuiltIn)
     }

@@ -26,7 +26,7 @@ use phalanx_core::policy::validate::Mistake;
 use super::de::MAX_MISTAKES;
 use super::document::MAX_POLICIES;
 use super::suggest::nearest;
-use super::tree::{FastAnswer, Node, Table, Value};
+use super::tree::{Escaped, Node, Table, Value};
 use crate::origin::Origin;
 
 const COLUMNS: [&str; 6] =
@@ -36,12 +36,12 @@ const LONGEST_MS: u64 = 24 * 3_600 * 1_000;
 /// Reads a document.
 pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let at = |line: u64| Origin::File { name: name.clone(), line: usize::try_from(line).ok() };
-    let mut loader =
+    let mut reader =
         csv::ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
     let mut policies = Table::new();
     let mut mistakes = Vec::new();
     let mut columns = None;
-    for record in loader.records() {
+    for record in reader.records() {
         // What follows would change nothing about the answer: one policy too many is enough to be rejected.
         if mistakes.len() >= MAX_MISTAKES || policies.len() > MAX_POLICIES {
             break;
@@ -62,7 +62,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         let mut row = Row { columns, record: &record, at: &at, mistakes: &mut mistakes };
         let Some((dep, policy)) = row.policy() else { continue };
         if let Some(twin) = policies.get(&dep) {
-            let reason = format!("{} has a line already: {}", FastAnswer(&dep), twin.at);
+            let reason = format!("{} has a line already: {}", Escaped(&dep), twin.at);
             mistakes.push(Mistake::new("dep", reason).said_by(&at));
         } else {
             policies.insert(dep, policy);
@@ -89,7 +89,7 @@ fn columns_of(header: &StringRecord, at: &Origin) -> Result<Columns, Mistake> {
     for (index, name) in header.iter().enumerate() {
         let Some(column) = COLUMNS.into_iter().find(|column| *column == name) else {
             let meant = nearest(name, COLUMNS).map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-            return Err(wrong(format!("there is no column {}{meant}", FastAnswer(name))));
+            return Err(wrong(format!("there is no column {}{meant}", Escaped(name))));
         };
         if columns.insert(column, index).is_some() {
             return Err(wrong(format!("the column {column} stands there twice")));

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use phalanx_core::levers::EVERY_POLICY;
 use phalanx_core::policy::validate::Mistake;
 
-use super::tree::{FastAnswer, MAX_DEPTH, Node, Step, Table, Value, unreadable};
+use super::tree::{Escaped, MAX_DEPTH, Node, Step, Table, Value, unreadable};
 use crate::origin::Origin;
 
 const PREFIX: &str = "PHALANX__";
@@ -32,7 +32,7 @@ pub(crate) fn read(variables: Vec<(OsString, OsString)>, below: &Node, mistakes:
     let all = if variables.keys().any(begins_so) { ALL } else { EVERY_POLICY };
     let mut tree = Node::table(Origin::BuiltIn);
     for (name, value) in variables {
-        let at = Origin::Variable(FastAnswer(&name).to_string().into());
+        let at = Origin::Variable(Escaped(&name).to_string().into());
         let placed = match value.into_string() {
             Ok(value) => way_of(&name, below, all).and_then(|way| place(&mut tree, &way, value, &at)),
             Err(_) => Err("is not UTF-8".to_owned()),
@@ -66,7 +66,7 @@ fn way_of(variable: &str, below: &Node, all: &str) -> Result<Vec<String>, String
         let mut meant = meant.into_iter();
         match (meant.next(), meant.next()) {
             (Some(one), Some(other)) => {
-                return Err(format!("could mean {} or {}", FastAnswer(one), FastAnswer(other)));
+                return Err(format!("could mean {} or {}", Escaped(one), Escaped(other)));
             }
             (Some(one), None) => name.clone_from(one),
             (None, _) if tables.contains(&"levers") && name == ALL => all.clone_into(name),

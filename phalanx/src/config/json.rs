@@ -7,7 +7,7 @@ use std::sync::Arc;
 use phalanx_core::policy::validate::Mistake;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::tree::{FastAnswer, MAX_DEPTH, Node, Table, Value, unreadable};
+use super::tree::{Escaped, MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 
 /// Reads a document.
@@ -94,7 +94,7 @@ impl<'de> Visitor<'de> for Tree {
         let (deeper, mut table) = (self.deeper()?, Table::new());
         while let Some(key) = entries.next_key::<String>()? {
             if table.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("the key {} is given twice", FastAnswer(&key))));
+                return Err(A::Error::custom(format_args!("the key {} is given twice", Escaped(&key))));
             }
             table.insert(key, entries.next_value_seed(deeper.clone())?);
         }

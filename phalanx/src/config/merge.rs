@@ -20,7 +20,7 @@ impl Config {
         let choose = |policy: &mut Policy, given: &mut Given| {
             if choice != OnDegraded::default() && !given.contains_key("on_degraded") {
                 policy.on_degraded = choice;
-                given.insert("on_degraded".to_owned(), Origin::RejectionCode);
+                given.insert("on_degraded".to_owned(), Origin::Code);
             }
         };
         policies.retain(|policy| !origins.code.contains(&policy.name));
@@ -124,6 +124,6 @@ struct Rule {
 impl Rule {
     /// Who said what holds.
     fn still(self, before: Option<Origin>) -> Option<Origin> {
-        if before == Some(Origin::RejectionCode) || !self.in_force { before } else { self.said }
+        if before == Some(Origin::Code) || !self.in_force { before } else { self.said }
     }
 }

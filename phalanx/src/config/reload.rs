@@ -202,7 +202,7 @@ impl Follower {
         // Asked before the origins are locked: a change holds the engine's policies when it locks them.
         let in_force = self.module.engine.unknown();
         let origins = self.module.origins.lock();
-        let by_code = |origin: &Option<Origin>| *origin == Some(Origin::RejectionCode);
+        let by_code = |origin: &Option<Origin>| *origin == Some(Origin::Code);
         let unknown = config.unknown().unwrap_or_default() != in_force;
         let routes = config.max_routes().unwrap_or_else(|| EngineSpec::default().max_routes) != origins.routes;
         let changed = [

@@ -149,16 +149,16 @@ pub(crate) fn path_of<'a>(steps: impl IntoIterator<Item = &'a Step>) -> String {
     for step in steps {
         if let Step::Key(key) = step {
             let dot = if path.is_empty() { "" } else { "." };
-            let _ = write!(path, "{dot}{}", FastAnswer(key));
+            let _ = write!(path, "{dot}{}", Escaped(key));
         }
     }
     path
 }
 
 /// A name that a stranger chose, fit for a line of a log.
-pub(crate) struct FastAnswer<'a>(pub(crate) &'a str);
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
-impl fmt::Display for FastAnswer<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LONGEST: usize = 128;
         // Escaped first, then cut: what is escaped is longer.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use phalanx_core::policy::validate::Mistake;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-use super::tree::{FastAnswer, MAX_DEPTH, Node, Table, Value, unreadable};
+use super::tree::{Escaped, MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 
 /// Reads a document.
@@ -19,7 +19,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         let read = match event {
             Ok((event, span)) => {
                 let at = at(span.start.line());
-                tree.watch_config(event, &at).map_err(|reason| unreadable(&at, reason))
+                tree.on_event(event, &at).map_err(|reason| unreadable(&at, reason))
             }
             Err(error) => Err(unreadable(&at(error.marker().line()), error.info())),
         };
@@ -44,7 +44,7 @@ enum Open {
 }
 
 impl Tree {
-    fn watch_config(&mut self, event: Event<'_>, at: &Origin) -> Result<(), String> {
+    fn on_event(&mut self, event: Event<'_>, at: &Origin) -> Result<(), String> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
             Event::DocumentStart(_) => {
@@ -81,7 +81,7 @@ impl Tree {
     fn scalar(&mut self, text: &str, style: ScalarStyle, at: &Origin) -> Result<(), String> {
         if let Some(Open::Table(table, key @ None, _)) = self.open.last_mut() {
             if table.contains_key(text) {
-                return Err(format!("the key {} is given twice", FastAnswer(text)));
+                return Err(format!("the key {} is given twice", Escaped(text)));
             }
             *key = Some((text.to_owned(), at.clone()));
             return Ok(());
