@@ -1,5 +1,4 @@
-//! Files in JSON. The parser tells the line of what it cannot read, but not that of a value it has read: a value's place
-//! is its path.
+//! JSON files. The parser reports the line of a syntax error but not of a value, so the position of a value is its path.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use super::tree::{Escaped, MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 
-/// Reads a document.
+/// Parses a document.
 pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let mut parser = serde_json::Deserializer::from_str(text);
     let at = Origin::File { name: name.clone(), line: None };
@@ -23,7 +22,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     })
 }
 
-/// A node to be read.
+/// Visits one node.
 #[derive(Clone)]
 struct Tree {
     at: Origin,
@@ -79,7 +78,7 @@ impl<'de> Visitor<'de> for Tree {
     }
 
     fn visit_unit<E>(self) -> Result<Node, E> {
-        self.node(Value::Nothing)
+        self.node(Value::Null)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
