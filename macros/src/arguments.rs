@@ -1,4 +1,4 @@
-//! What a function is given, and whether every attempt can be given it again.
+//! The arguments of a function, and whether every attempt can use them again.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
@@ -10,7 +10,7 @@ use syn::{
 
 use crate::options::Options;
 
-/// Whether a function has a `self`.
+/// Returns the `self` argument.
 pub(crate) fn receiver(signature: &Signature) -> Option<&Receiver> {
     match signature.inputs.first() {
         Some(FnArg::Receiver(receiver)) => Some(receiver),
@@ -18,29 +18,29 @@ pub(crate) fn receiver(signature: &Signature) -> Option<&Receiver> {
     }
 }
 
-/// Rejects what an attempt could leave changed for the next one.
+/// Rejects arguments that an attempt could change for the next one.
 pub(crate) fn check(signature: &Signature, options: &Options) -> Result<()> {
     for input in &signature.inputs {
         match input {
-            FnArg::Receiver(it) if it.reference.is_some() && it.mutability.is_some() || lends_mut(&it.ty) => {
+            FnArg::Receiver(it) if it.reference.is_some() && it.mutability.is_some() || borrows_mut(&it.ty) => {
                 return Err(Error::new_spanned(
                     it,
-                    "a retry runs the whole body again, and would find `self` as the attempt before left it: take \
-                     `&self` and keep what changes behind a lock or an atomic",
+                    "a retry runs the whole body again with a `self` that the previous attempt may have changed: take \
+                     `&self` and keep mutable state behind a lock or an atomic",
                 ));
             }
             FnArg::Receiver(it) if it.mutability.is_some() => {
                 return Err(Error::new_spanned(
                     it,
-                    "an attempt cannot use up `self`, the next one needs it too: take `&self`",
+                    "an attempt cannot consume `self`, because a retry needs it again: take `&self`",
                 ));
             }
             FnArg::Receiver(_) => {}
-            FnArg::Typed(it) if lends_mut(&it.ty) => {
+            FnArg::Typed(it) if borrows_mut(&it.ty) => {
                 return Err(Error::new_spanned(
                     it,
-                    "a retry runs the whole body again, and would find this argument as the attempt before left it: \
-                     take `&T` or a value, and give back what changed",
+                    "a retry runs the whole body again with an argument that the previous attempt may have changed: \
+                     take `&T` or a value, and return the changes",
                 ));
             }
             FnArg::Typed(it) => {
@@ -51,8 +51,8 @@ pub(crate) fn check(signature: &Signature, options: &Options) -> Result<()> {
                         return Err(Error::new_spanned(
                             &bound,
                             format!(
-                                "an attempt that changes `{name}` would leave it changed for the next one: say \
-                                 `clone({name})`, so that each attempt gets a copy of its own"
+                                "an attempt would change `{name}` for the next one: add `clone({name})`, so that each \
+                                 attempt gets its own clone"
                             ),
                         ));
                     }
@@ -63,16 +63,16 @@ pub(crate) fn check(signature: &Signature, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody else's value is lent to be changed: `&mut T`, `Pin<&mut T>`, `Option<&mut T>`.
-fn lends_mut(ty: &Type) -> bool {
+/// Returns whether a type contains a mutable borrow: `&mut T`, `Pin<&mut T>`, `Option<&mut T>`.
+fn borrows_mut(ty: &Type) -> bool {
     match ty {
         Type::Reference(it) => it.mutability.is_some(),
-        Type::Paren(it) => lends_mut(&it.elem),
-        Type::Group(it) => lends_mut(&it.elem),
-        Type::Tuple(it) => it.elems.iter().any(lends_mut),
+        Type::Paren(it) => borrows_mut(&it.elem),
+        Type::Group(it) => borrows_mut(&it.elem),
+        Type::Tuple(it) => it.elems.iter().any(borrows_mut),
         Type::Path(it) => it.path.segments.last().is_some_and(|last| match &last.arguments {
             PathArguments::AngleBracketed(list) => list.args.iter().any(|argument| match argument {
-                GenericArgument::Type(ty) => lends_mut(ty),
+                GenericArgument::Type(ty) => borrows_mut(ty),
                 _ => false,
             }),
             _ => false,
@@ -81,53 +81,53 @@ fn lends_mut(ty: &Type) -> bool {
     }
 }
 
-/// The names a pattern binds.
+/// Returns the names that a pattern binds.
 fn bindings(pattern: &Pat) -> Vec<PatIdent> {
-    let mut found = Bindings { found: Vec::new(), settle: &[] };
+    let mut found = Bindings { found: Vec::new(), cloned: &[] };
     found.visit_pat_mut(&mut pattern.clone());
     found.found
 }
 
-/// Collects names, and takes the `mut` from those that attempts get copies of: the original stays as it is.
+/// Collects names, and removes the `mut` of cloned arguments: only the clones are changed.
 struct Bindings<'a> {
     found: Vec<PatIdent>,
-    settle: &'a [Ident],
+    cloned: &'a [Ident],
 }
 
 impl VisitMut for Bindings<'_> {
     fn visit_pat_ident_mut(&mut self, it: &mut PatIdent) {
         self.found.push(it.clone());
-        if self.settle.contains(&it.ident) {
+        if self.cloned.contains(&it.ident) {
             it.mutability = None;
         }
         visit_mut::visit_pat_ident_mut(self, it);
     }
 }
 
-/// One `let` for each argument that attempts get copies of.
+/// Returns one `let` for each argument that attempts get a clone of.
 pub(crate) fn clones(signature: &mut Signature, options: &Options) -> Result<TokenStream> {
     let Some(list) = &options.clone else {
         return Ok(TokenStream::new());
     };
-    let mut bound = Bindings { found: Vec::new(), settle: &list.names };
+    let mut bound = Bindings { found: Vec::new(), cloned: &list.names };
     for input in &mut signature.inputs {
         if let FnArg::Typed(it) = input {
             bound.visit_pat_mut(&mut it.pat);
         }
     }
-    let copies = list.names.iter().map(|name| {
+    let clones = list.names.iter().map(|name| {
         if name == "self" {
-            return Err(Error::new(name.span(), "`self` is not cloned: take `&self`"));
+            return Err(Error::new(name.span(), "`self` cannot be cloned: take `&self`"));
         }
         let Some(PatIdent { mutability, ident, .. }) = bound.found.iter().find(|it| it.ident == *name) else {
-            return Err(Error::new(name.span(), format!("no argument is called `{name}`")));
+            return Err(Error::new(name.span(), format!("there is no argument `{name}`")));
         };
         Ok(quote_spanned!(name.span()=> let #mutability #ident = ::core::clone::Clone::clone(&#ident);))
     });
-    copies.collect()
+    clones.collect()
 }
 
-/// The route as an expression that is `Into<Route>`. An argument is lent unless it is a reference already.
+/// Returns the route as an expression that is `Into<Route>`. An argument is borrowed unless it is a reference already.
 pub(crate) fn route(signature: &Signature, options: &Options) -> TokenStream {
     let Some(route) = &options.route else {
         return quote!(());
@@ -144,17 +144,17 @@ pub(crate) fn route(signature: &Signature, options: &Options) -> TokenStream {
     };
     match signature.inputs.iter().find_map(argument).as_deref() {
         None => quote!(#route),
-        Some(ty) if is_copied(ty) => quote!(#route),
+        Some(ty) if is_passed_as_is(ty) => quote!(#route),
         Some(_) => quote!(&#route),
     }
 }
 
-/// A reference, an `Option` of one, or a `Route`: passed on as it is.
-fn is_copied(ty: &Type) -> bool {
+/// Returns whether a type is passed on without a borrow: a reference, an `Option` of one, or a `Route`.
+fn is_passed_as_is(ty: &Type) -> bool {
     match ty {
         Type::Reference(_) => true,
-        Type::Paren(it) => is_copied(&it.elem),
-        Type::Group(it) => is_copied(&it.elem),
+        Type::Paren(it) => is_passed_as_is(&it.elem),
+        Type::Group(it) => is_passed_as_is(&it.elem),
         Type::Path(it) => it.path.segments.last().is_some_and(|last| last.ident == "Option" || last.ident == "Route"),
         _ => false,
     }

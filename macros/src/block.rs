@@ -1,4 +1,4 @@
-//! A whole impl block: every async method of a port, or those that are named.
+//! Expansion of an impl block: every async method, or the named ones.
 
 use syn::{Attribute, Error, Ident, ImplItem, ImplItemFn, ItemImpl, Meta, Result, ReturnType, Type, TypeParamBound};
 
@@ -6,30 +6,30 @@ use crate::arguments::receiver;
 use crate::function::{Bound, attach};
 use crate::options::{List, Options};
 
-/// Puts the policy around the methods.
+/// Wraps the methods in calls under the policy.
 pub(crate) fn attach_all(block: &mut ItemImpl, options: &Options) -> Result<()> {
     if let Some(list) = &options.clone {
         return Err(Error::new(
             list.option.span(),
-            "arguments are a method's own: say `#[resilient(clone(…))]` on the method",
+            "`clone(…)` is not allowed on an impl block: put `#[resilient(clone(…))]` on the method",
         ));
     }
     if let (Some(_), Some(except)) = (&options.methods, &options.except) {
-        return Err(Error::new(except.option.span(), "`methods` and `except` exclude each other"));
+        return Err(Error::new(except.option.span(), "`methods` and `except` cannot be combined"));
     }
     if options.methods.is_some()
         && let Some(allowed) = &options.allow_blanket_retry
     {
         return Err(Error::new(
             allowed.span(),
-            "not needed: `methods(…)` names those that are retried, which is what it is about",
+            "`allow_blanket_retry` is not needed with `methods(…)`, which names the methods that may be retried",
         ));
     }
     for list in [&options.methods, &options.except].into_iter().flatten() {
         all_exist(block, list)?;
     }
     let bound = match (&options.methods, &options.allow_blanket_retry) {
-        (None, None) => Bound::WithThePort,
+        (None, None) => Bound::WithBlock,
         _ => Bound::ByName,
     };
     let (mut attached, mut errors) = (0, Vec::new());
@@ -52,7 +52,7 @@ pub(crate) fn attach_all(block: &mut ItemImpl, options: &Options) -> Result<()> 
     if attached == 0 {
         return Err(Error::new_spanned(
             &block.self_ty,
-            "no async method to put a policy on (with `#[async_trait]`, `#[resilient]` has to stand above it)",
+            "there is no async method to apply the policy to (put `#[resilient]` above `#[async_trait]`)",
         ));
     }
     Ok(())
@@ -69,31 +69,34 @@ fn attach_one(method: &mut ImplItemFn, options: &Options, bound: Bound) -> Resul
             .map_err(|error| hint(error, method, options));
     };
     own.check_for_function()?;
-    // Whoever names a policy for one method means this method.
+    // A policy on the method itself was chosen for this method.
     let bound = if own.policy.is_some() { Bound::ByName } else { bound };
     attach(&mut method.sig, &mut method.block, &own.or(options), bound)
 }
 
-/// Whoever bound the whole block may not have thought of this method.
+/// Adds a hint that a method can be left out of the block.
 fn hint(error: Error, method: &ImplItemFn, options: &Options) -> Error {
     if options.methods.is_some() || options.policy.is_none() {
         return error;
     }
     let name = &method.sig.ident;
-    let said: Vec<Error> = error
+    let hinted: Vec<Error> = error
         .into_iter()
-        .map(|one| Error::new(one.span(), format!("{one}; or leave `{name}` out with `except({name})`")))
+        .map(|one| Error::new(one.span(), format!("{one}; or exclude the method with `except({name})`")))
         .collect();
-    said.into_iter().reduce(combined).unwrap_or_else(|| Error::new(name.span(), "cannot have a policy"))
+    hinted.into_iter().reduce(combined).unwrap_or_else(|| Error::new(name.span(), "the policy cannot be applied"))
 }
 
-/// Whether the policy goes on this method: on those that are named, or on every one that is async, has a `self` and gives
-/// no stream.
+/// Returns whether the policy applies to this method: to the named ones, or else to every async method with a `self` that
+/// returns no stream.
 fn is_bound(method: &ImplItemFn, options: &Options) -> Result<bool> {
     let name = &method.sig.ident;
     if let Some(list) = &options.methods {
         if list.contains(name) && is_stream(&method.sig.output) {
-            return Err(Error::new(name.span(), "a stream goes on after the call: guard the loop that reads it"));
+            return Err(Error::new(
+                name.span(),
+                "a policy ends with the call, but a stream goes on: apply the policy where the stream is read",
+            ));
         }
         return Ok(list.contains(name));
     }
@@ -102,7 +105,7 @@ fn is_bound(method: &ImplItemFn, options: &Options) -> Result<bool> {
     Ok(!excepted && method.asyncness.is_some() && receiver(method).is_some() && !is_stream(&method.output))
 }
 
-/// `impl Stream<…>`, under whatever path.
+/// Matches `impl Stream<…>` with any path.
 fn is_stream(output: &ReturnType) -> bool {
     let ReturnType::Type(_, ty) = output else {
         return false;
@@ -126,14 +129,14 @@ fn all_exist(block: &ItemImpl, list: &List) -> Result<()> {
     }
 }
 
-/// Takes the method's own `#[resilient]` away and reads it.
+/// Removes the `#[resilient]` of a method and parses it.
 fn take(attributes: &mut Vec<Attribute>) -> Result<Option<Options>> {
     let Some(at) = attributes.iter().position(is_ours) else {
         return Ok(None);
     };
     let attribute = attributes.remove(at);
     if let Some(second) = attributes.iter().find(|it| is_ours(it)) {
-        return Err(Error::new_spanned(second, "one `#[resilient]` is enough"));
+        return Err(Error::new_spanned(second, "duplicate `#[resilient]`"));
     }
     match attribute.meta {
         Meta::Path(_) => Ok(Some(Options::default())),
@@ -145,8 +148,8 @@ fn is_ours(attribute: &Attribute) -> bool {
     attribute.path().segments.last().is_some_and(|last| last.ident == "resilient")
 }
 
-/// The block as it was, without what we would stumble over a second time.
-pub(crate) fn bare(block: &mut ItemImpl) {
+/// Removes every `#[resilient]` of the methods, which would be expanded again.
+pub(crate) fn strip_attributes(block: &mut ItemImpl) {
     for item in &mut block.items {
         if let ImplItem::Fn(method) = item {
             method.attrs.retain(|attribute| !is_ours(attribute));

@@ -1,4 +1,4 @@
-//! One function: its body becomes what every attempt runs.
+//! Expansion of one function: its body becomes the operation that every attempt runs.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -9,24 +9,21 @@ use syn::{Block, Error, GenericArgument, PathArguments, Result, ReturnType, Sign
 use crate::arguments::{self, receiver};
 use crate::options::{self, Options};
 
-/// Whether the binding names the method or takes it in with the rest of a port.
+/// How the policy applies to a method: by name, or as part of a whole impl block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bound {
     ByName,
-    WithThePort,
+    WithBlock,
 }
 
-/// Puts the policy around the body.
+/// Wraps the body in a call under the policy.
 pub(crate) fn attach(signature: &mut Signature, body: &mut Block, options: &Options, bound: Bound) -> Result<()> {
     let name = signature.ident.clone();
     if signature.asyncness.is_none() {
-        return Err(Error::new(
-            signature.fn_token.span,
-            format!("a policy may have to wait, and `{name}` cannot: it is not `async`"),
-        ));
+        return Err(Error::new(signature.fn_token.span, format!("`{name}` is not `async`: a policy may have to wait")));
     }
     let Some(policy) = &options.policy else {
-        return Err(Error::new(Span::call_site(), "which policy? Say `policy = \"…\"`"));
+        return Err(Error::new(Span::call_site(), "missing option `policy = \"…\"`"));
     };
     arguments::check(signature, options)?;
     let answer = Answer::of(signature)?;
@@ -36,7 +33,7 @@ pub(crate) fn attach(signature: &mut Signature, body: &mut Block, options: &Opti
         (None, None) => {
             return Err(Error::new(
                 name.span(),
-                format!("`{name}` has no `self` to find the policies through: say `module = …`"),
+                format!("`{name}` has no `self` to get the module from: add `module = …`"),
             ));
         }
     };
@@ -53,7 +50,7 @@ pub(crate) fn attach(signature: &mut Signature, body: &mut Block, options: &Opti
         (Bound::ByName, Some(classify)) => {
             quote!(#krate::ResilienceModule::call(#module, #policy, #route)#classify.run(#operation).await)
         }
-        (Bound::WithThePort, classify) => {
+        (Bound::WithBlock, classify) => {
             let run = match classify {
                 None => quote!(#krate::Pipeline::run(&pipeline, #operation).await),
                 Some(classify) => quote!(#krate::Pipeline::call(&pipeline)#classify.run(#operation).await),
@@ -61,23 +58,25 @@ pub(crate) fn attach(signature: &mut Signature, body: &mut Block, options: &Opti
             quote! {
                 match #krate::ResilienceModule::port_pipeline(#module, #policy, #route) {
                     ::core::result::Result::Ok(pipeline) => #run,
-                    ::core::result::Result::Err(no) => ::core::result::Result::Err(#krate::Error::Rejected(no)),
+                    ::core::result::Result::Err(rejection) => {
+                        ::core::result::Result::Err(#krate::Error::Rejected(rejection))
+                    },
                 }
             }
         }
     };
     *body = match answer {
         Answer::Guarded { .. } => parse_quote!({ #call }),
-        Answer::Own(_) => parse_quote!({ #krate::internal::carry(#call) }),
+        Answer::Own(_) => parse_quote!({ #krate::internal::flatten_rejection(#call) }),
     };
     Ok(())
 }
 
-/// The closure. Nothing is moved into it, so that it can be called again; copies are made inside.
+/// Returns the closure for the attempts. Nothing is moved into it, so that it can be called again; clones are made inside.
 fn operation(span: Span, answer: &Answer, clones: &TokenStream, body: &Block) -> TokenStream {
     let (Answer::Own(ty) | Answer::Guarded { body: ty }) = answer;
     let statements = &body.stmts;
-    // Never run: it tells the compiler what the body returns, as the signature did before.
+    // Never runs; it fixes the type of the body, which the signature no longer does.
     let typed = quote! {
         #[allow(unreachable_code, clippy::all)]
         if false {
@@ -94,9 +93,9 @@ fn operation(span: Span, answer: &Answer, clones: &TokenStream, body: &Block) ->
     }
 }
 
-/// What the function returns.
+/// The return type of the function.
 enum Answer {
-    /// `Result<T, E>`, and so does the body: a rejection becomes an `E`.
+    /// `Result<T, E>`, the same as the body: a rejection is converted into `E`.
     Own(Type),
     /// `Result<T, Error<E>>`; the body returns `Result<T, E>`.
     Guarded { body: Type },
@@ -107,7 +106,7 @@ impl Answer {
         let not_a_result = |at: &dyn ToTokens| {
             Err(Error::new_spanned(
                 at,
-                format!("`{}` has to return a `Result`, so that a policy can reject", signature.ident),
+                format!("`{}` must return a `Result`, so that a policy can reject the call", signature.ident),
             ))
         };
         let ReturnType::Type(_, ty) = &signature.output else {
@@ -126,7 +125,7 @@ impl Answer {
             },
             _ => false,
         };
-        Unnamed.visit_type_mut(&mut ty);
+        EraseImplTrait.visit_type_mut(&mut ty);
         Ok(if guarded { Self::Guarded { body: ty } } else { Self::Own(ty) })
     }
 }
@@ -146,10 +145,10 @@ fn inner(error: &Type) -> Option<Type> {
     }
 }
 
-/// Leaves to the compiler what a `let` may not say: `impl Trait`.
-struct Unnamed;
+/// Replaces `impl Trait`, which is not allowed in a `let`, by `_`.
+struct EraseImplTrait;
 
-impl VisitMut for Unnamed {
+impl VisitMut for EraseImplTrait {
     fn visit_type_mut(&mut self, ty: &mut Type) {
         if matches!(ty, Type::ImplTrait(_)) {
             *ty = parse_quote!(_);

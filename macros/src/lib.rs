@@ -1,4 +1,6 @@
-//! `#[resilient]`: a policy on an async function, a method, or every method of a port.
+//! The attribute `#[resilient]`: runs an async function, a method, or every async method of an impl block under a policy.
+//!
+//! Use it through the crate `phalanx`, which re-exports it.
 
 mod arguments;
 mod block;
@@ -13,6 +15,8 @@ use crate::function::Bound;
 use crate::options::Options;
 
 /// Runs an async function, a method, or every async method of an impl block under a policy.
+///
+/// # Examples
 ///
 /// ```
 /// use phalanx::{Error, Kind, Policy, ResilienceModule, Resilient, resilient};
@@ -42,60 +46,61 @@ use crate::options::Options;
 /// # }
 /// ```
 ///
-/// It is `module.run(policy, route, || async { … })` around the body, and costs what that costs: nothing is boxed, nothing is
-/// kept, no global is read.
+/// It expands to `module.run(policy, route, || async { … })` around the body and costs the same: nothing is boxed or cached,
+/// and no global is read.
 ///
 /// # Options
 ///
-/// | option | what | default |
+/// | option | meaning | default |
 /// |---|---|---|
-/// | `policy = "…"` | the policy's name: a string, or an expression that gives a `&str` | must be given (a method in a bound block has the block's) |
-/// | `route = "…"`, `route = tenant`, `route = &self.region` | the route: a string, an argument, or an expression; whatever is `Into<Route>`. An argument that is no reference is lent | none: the policy as a whole |
-/// | `module = …` | where the policies are: an expression for a `ResilienceModule` or anything `Resilient`; it may name `self` and the arguments | `self`, which has to be `Resilient` |
-/// | `classify = …` | reads the body's results: a `fn(&Result<T, E>) -> Class` | the error's own `Classify` |
-/// | `clone(a, b)` | each attempt gets a copy of these arguments | none: attempts borrow the arguments |
+/// | `policy = "…"` | the policy's name: a string, or an expression of type `&str` | required (a method in an annotated block inherits the block's) |
+/// | `route = "…"`, `route = tenant`, `route = &self.region` | the route: a string, an argument, or an expression that is `Into<Route>`. An argument that is not a reference is borrowed | no route |
+/// | `module = …` | the module: an expression of type `ResilienceModule` or of a type that implements `Resilient`; it may use `self` and the arguments | `self`, which must implement `Resilient` |
+/// | `classify = …` | classifies the body's results: a `fn(&Result<T, E>) -> Class` | the error's `Classify` |
+/// | `clone(a, b)` | each attempt gets a clone of these arguments | none: attempts borrow the arguments |
 /// | `crate = …` | the path of the crate `phalanx` | `::phalanx` |
 ///
 /// On an impl block also:
 ///
-/// | option | what | default |
+/// | option | meaning | default |
 /// |---|---|---|
-/// | `methods(a, b)` | these methods | every method that is async |
-/// | `except(a, b)` | every async method but these | |
-/// | `allow_blanket_retry` | the policy may retry `infrastructure` on every method | it may not |
+/// | `methods(a, b)` | only these methods | every async method |
+/// | `except(a, b)` | every async method except these | |
+/// | `allow_blanket_retry` | allows a policy that retries `infrastructure` on every method | such a policy is rejected |
 ///
-/// # What the function returns
+/// # Return type
 ///
-/// A policy may reject, so the return type has to have a place for it. There are two ways to write it:
+/// A policy may reject a call, so the return type must be able to represent a rejection. There are two forms:
 ///
-/// - `Result<T, phalanx::Error<E>>`, in so many words: rejections stand beside the errors of the body. The body is written as if
-///   there were no policy: it returns `Result<T, E>`, and its `?` converts into `E`.
-/// - `Result<T, E>` with an `E: From<Rejection>` of your own: a rejection becomes an `E`. The body returns what the signature says.
-///   An alias such as `type Answer<T> = Result<T, MyError>` will do.
+/// - `Result<T, phalanx::Error<E>>`, spelled out in the signature: rejections are separate from the errors of the body. The body
+///   is written as without a policy: it returns `Result<T, E>`, and its `?` converts into `E`.
+/// - `Result<T, E>` where `E: From<Rejection>`: a rejection is converted into `E`. The body returns the type in the signature. An
+///   alias such as `type Answer<T> = Result<T, MyError>` works too.
 ///
-/// Either way the body's error says what kind of failure it is by `Classify`, or `classify = …` does.
+/// In both forms the body's error is classified by its `Classify`, or by `classify = …`.
 ///
-/// # What an attempt is given
+/// # Arguments
 ///
-/// A retry runs the whole body again, so an attempt may not use up or change what the next one needs. Arguments are
-/// borrowed: whatever only reads them, or copies them, just works. A body that consumes an argument does not compile until the
-/// attribute says `clone(argument)`. `&mut self`, `&mut` arguments and `mut` arguments without a copy are rejected with the
-/// reason. As the body borrows them while it waits, arguments have to be `Sync` where the future is to be `Send`.
+/// A retry runs the whole body again, so an attempt must not consume or change what the next one needs. The body borrows the
+/// arguments; one that only reads or copies them needs nothing. A body that consumes an argument does not compile without
+/// `clone(argument)`. `&mut self`, `&mut` arguments, and `mut` arguments without `clone` are rejected by the attribute. Because
+/// the body borrows its arguments across awaits, they must be `Sync` for the future to be `Send`.
 ///
-/// # A whole port
+/// # Impl blocks
 ///
-/// On an impl block, of a type or of a trait, the policy goes on every method that is async and has a `self`. Methods that are not
-/// async, functions without `self` and methods that give an `impl Stream` stay as they are. With `#[async_trait]`, `#[resilient]`
-/// stands above it.
+/// On an impl block, inherent or of a trait, the policy applies to every async method with a `self`. Methods that are not async,
+/// functions without `self` and methods that return `impl Stream` stay as they are. Put `#[resilient]` above `#[async_trait]`.
 ///
-/// The route is the same for all methods unless they say otherwise: a port is one dependency, and where it is down it is
-/// down for all of them. A method's own `#[resilient(…)]` overrides the block's option by option; `clone(…)` has its place
-/// there. Naming a `policy` there means this one method, so it may be one that retries.
+/// The route is the same for all methods by default: an impl block is one port to one dependency. The `#[resilient(…)]` of a
+/// method overrides the options of the block one by one; `clone(…)` is only allowed there. A `policy` on a method applies to this
+/// method only, so it may be one that retries.
 ///
-/// A failure of the infrastructure leaves open whether the call had its effect. A policy that retries such failures is therefore
-/// rejected around a whole port, with the code `blanket_retry` and before anything is run: name the methods that may
-/// be repeated (`methods(…)`, or a method's own `policy`), or say `allow_blanket_retry`. `ResilienceModule::port_pipeline`
-/// asks the same at start-up.
+/// An `infrastructure` failure leaves open whether the call took effect. A policy that retries such failures is therefore
+/// rejected for a whole block, with the code `blanket_retry` and before anything runs: name the methods that may be repeated
+/// (`methods(…)`, or a `policy` on the method), or allow it with `allow_blanket_retry`. `ResilienceModule::port_pipeline` makes
+/// the same check at startup.
+///
+/// # Examples of an impl block
 ///
 /// ```
 /// # use phalanx::{Error, Kind, Policy, ResilienceModule, Resilient, resilient};
@@ -118,6 +123,15 @@ use crate::options::Options;
 ///         Ok(order.into_iter().sum())
 ///     }
 /// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policies = ["stripe", "stripe-reads"].map(Policy::named);
+/// let stripe = Stripe { resilience: ResilienceModule::in_memory().policies(policies).build()? };
+/// assert_eq!(stripe.charge("acme", vec![1, 2]).await, Ok(3));
+/// assert_eq!(stripe.resilience.pipelines().len(), 1); // the policy `stripe` on the route `eu`
+/// # Ok(())
+/// # }
 /// ```
 #[proc_macro_attribute]
 pub fn resilient(options: TokenStream, item: TokenStream) -> TokenStream {
@@ -125,7 +139,7 @@ pub fn resilient(options: TokenStream, item: TokenStream) -> TokenStream {
     match expand(options, item) {
         Ok(tokens) => tokens,
         Err(Failed { error, item }) => {
-            // The item stays, so that one mistake is not followed by a hundred names that cannot be found.
+            // The item stays, so that one mistake does not cause errors about missing names.
             let mut tokens = error.into_compile_error();
             tokens.extend(item.unwrap_or(unchanged));
             tokens.into()
@@ -135,7 +149,7 @@ pub fn resilient(options: TokenStream, item: TokenStream) -> TokenStream {
 
 struct Failed {
     error: Error,
-    /// What to leave in place, if not the item as it was.
+    /// The item to emit beside the error, if not the original.
     item: Option<proc_macro2::TokenStream>,
 }
 
@@ -155,14 +169,16 @@ fn expand(options: TokenStream, item: TokenStream) -> std::result::Result<TokenS
         }
         Item::Impl(mut block) => {
             let mut bare = block.clone();
-            block::bare(&mut bare);
+            block::strip_attributes(&mut bare);
             let failed = |error| Failed { error, item: Some(bare.to_token_stream()) };
             let options: Options = syn::parse(options).map_err(failed)?;
             block::attach_all(&mut block, &options).map_err(failed)?;
             Ok(block.into_token_stream().into())
         }
-        Item::Trait(it) => Err(misplaced(&it.ident, "a trait has nothing to run: put `#[resilient]` on its impl")),
-        other => Err(misplaced(&other, "`#[resilient]` goes on an async function, a method or an impl block")),
+        Item::Trait(it) => Err(misplaced(&it.ident, "a trait has no bodies to run: put `#[resilient]` on its impl")),
+        other => {
+            Err(misplaced(&other, "`#[resilient]` is only allowed on an async function, a method or an impl block"))
+        }
     }
 }
 
@@ -172,11 +188,11 @@ fn misplaced(at: &dyn ToTokens, why: &str) -> Failed {
 
 fn parse(item: TokenStream) -> Result<Item> {
     match syn::parse(item)? {
-        // How the parser hands over what only a trait can have: a method without a body.
+        // syn parses a method without a body as verbatim tokens.
         Item::Verbatim(tokens) => match syn::parse2::<TraitItemFn>(tokens.clone()) {
             Ok(method) => Err(Error::new_spanned(
                 method.sig.ident,
-                "a method without a body has nothing to run: put `#[resilient]` on the impl",
+                "a method without a body cannot be run: put `#[resilient]` on the impl",
             )),
             Err(_) => Ok(Item::Verbatim(tokens)),
         },

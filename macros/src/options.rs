@@ -1,4 +1,4 @@
-//! What is written in the brackets.
+//! The options of the attribute: `#[resilient(policy = "…", …)]`.
 
 use proc_macro2::Span;
 use quote::ToTokens;
@@ -7,23 +7,23 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Error, Expr, ExprLit, Ident, Lit, Path, Result, Token, parenthesized};
 
-/// The options of one attribute, each as it was written or not at all.
+/// The options of one attribute, unexpanded.
 #[derive(Clone, Default)]
 pub(crate) struct Options {
     pub(crate) policy: Option<Expr>,
     pub(crate) route: Option<Expr>,
     pub(crate) module: Option<Expr>,
     pub(crate) classify: Option<Expr>,
-    /// Arguments that each attempt gets a copy of.
+    /// Arguments that each attempt gets a clone of.
     pub(crate) clone: Option<List>,
-    /// How the crate `phalanx` is called where the attribute stands.
+    /// The path of the crate `phalanx`.
     pub(crate) krate: Option<Path>,
     pub(crate) methods: Option<List>,
     pub(crate) except: Option<List>,
     pub(crate) allow_blanket_retry: Option<Ident>,
 }
 
-/// Names in brackets, after the option's own.
+/// An option with a list of names: `clone(a, b)`.
 #[derive(Clone)]
 pub(crate) struct List {
     pub(crate) option: Ident,
@@ -37,7 +37,7 @@ impl List {
 }
 
 impl Options {
-    /// These, and where they say nothing, those of the block around them.
+    /// Fills options that are not set from those of the surrounding block.
     pub(crate) fn or(self, outer: &Self) -> Self {
         Self {
             policy: self.policy.or_else(|| outer.policy.clone()),
@@ -49,13 +49,11 @@ impl Options {
         }
     }
 
-    /// Rejects what only makes sense around a whole block.
+    /// Rejects options that are only allowed on an impl block.
     pub(crate) fn check_for_function(&self) -> Result<()> {
         let lists = [&self.methods, &self.except].into_iter().flatten().map(|list| &list.option);
         match lists.chain(&self.allow_blanket_retry).next() {
-            Some(option) => {
-                Err(Error::new(option.span(), format!("`{option}` is for `#[resilient]` on an impl block")))
-            }
+            Some(option) => Err(Error::new(option.span(), format!("`{option}` is only allowed on an impl block"))),
             None => Ok(()),
         }
     }
@@ -91,13 +89,13 @@ impl Parse for Options {
 
 fn unknown(option: &Ident) -> String {
     format!(
-        "there is no option `{option}`: there are `policy`, `route`, `module`, `classify`, `clone(…)` and `crate`, and \
-         on an impl block `methods(…)`, `except(…)` and `allow_blanket_retry`"
+        "unknown option `{option}`: expected `policy`, `route`, `module`, `classify`, `clone(…)` or `crate`, or on an \
+         impl block `methods(…)`, `except(…)` or `allow_blanket_retry`"
     )
 }
 
-fn set<T>(place: &mut Option<T>, option: &Ident, value: T) -> Result<()> {
-    match place.replace(value) {
+fn set<T>(field: &mut Option<T>, option: &Ident, value: T) -> Result<()> {
+    match field.replace(value) {
         None => Ok(()),
         Some(_) => Err(Error::new(option.span(), format!("`{option}` is given twice"))),
     }
@@ -108,7 +106,7 @@ fn value(input: ParseStream<'_>) -> Result<Expr> {
     input.parse()
 }
 
-/// A name: a string, or an expression that gives one.
+/// Parses a name: a string, or an expression for one.
 fn name(input: ParseStream<'_>) -> Result<Expr> {
     let value = value(input)?;
     match &value {
@@ -116,7 +114,7 @@ fn name(input: ParseStream<'_>) -> Result<Expr> {
             Err(Error::new_spanned(&value, "a name cannot be empty"))
         }
         Expr::Lit(ExprLit { lit: Lit::Str(_), .. }) => Ok(value),
-        Expr::Lit(_) => Err(Error::new_spanned(&value, "a name is a string, or an expression that gives one")),
+        Expr::Lit(_) => Err(Error::new_spanned(&value, "expected a string, or an expression for one")),
         _ => Ok(value),
     }
 }
@@ -127,17 +125,17 @@ fn list(option: &Ident, input: ParseStream<'_>) -> Result<List> {
     let names = Punctuated::<Ident, Token![,]>::parse_terminated_with(&within, Ident::parse_any)?;
     let names: Vec<Ident> = names.into_iter().collect();
     if names.is_empty() {
-        return Err(Error::new(option.span(), format!("`{option}(…)` names nothing")));
+        return Err(Error::new(option.span(), format!("`{option}(…)` is empty")));
     }
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
-            return Err(Error::new(name.span(), format!("`{name}` is named twice")));
+            return Err(Error::new(name.span(), format!("`{name}` is listed twice")));
         }
     }
     Ok(List { option: option.clone(), names })
 }
 
-/// A path or, if none was given, `::phalanx`.
+/// Returns the path of the crate, by default `::phalanx`.
 pub(crate) fn krate(given: Option<&Path>) -> proc_macro2::TokenStream {
     match given {
         Some(path) => path.to_token_stream(),

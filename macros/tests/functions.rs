@@ -1,4 +1,4 @@
-//! `#[resilient]` on functions and methods: what runs again, what a rejection becomes, whose state it is.
+//! `#[resilient]` on functions and methods: retries, the conversion of rejections, and routes.
 
 mod support;
 
@@ -31,7 +31,7 @@ async fn after_the_last_attempt_the_error_is_the_bodys_own() {
 }
 
 impl Adapter {
-    /// The error says rejections itself; `?` converts as in any other function.
+    /// A rejection converts into the error; `?` converts as in any other function.
     #[resilient(policy = "circuit")]
     async fn own_error(&self) -> Result<usize, Failure> {
         let answer = self.upstream.ask("own").await?;
@@ -41,7 +41,7 @@ impl Adapter {
         Ok(answer)
     }
 
-    /// The error is wrapped; the body is written as if there were no policy.
+    /// The error is wrapped; the body is written as without a policy.
     #[resilient(policy = "circuit")]
     async fn wrapped(&self) -> Result<usize, phalanx::Error<Kind>> {
         let answer = self.upstream.ask("wrapped").await?;
@@ -87,12 +87,12 @@ impl Adapter {
     async fn consumes(&self, order: String, mut notes: Vec<u32>) -> Result<usize, Failure> {
         notes.push(1);
         assert_eq!(notes, [0, 1]);
-        let sent = order; // gone
+        let sent = order; // consumed
         Ok(self.upstream.ask(sent).await?)
     }
 
     #[resilient(policy = "retry")]
-    async fn borrows_what_it_was_given(&self, order: String, more: Cow<'_, str>) -> Result<usize, Failure> {
+    async fn borrows_its_arguments(&self, order: String, more: Cow<'_, str>) -> Result<usize, Failure> {
         Ok(self.upstream.ask(format!("{order}{more}")).await?)
     }
 
@@ -101,12 +101,12 @@ impl Adapter {
         std::future::pending().await
     }
 
-    #[resilient(policy = "nobody")]
+    #[resilient(policy = "missing")]
     async fn misspelt(&self) -> Result<usize, Failure> {
         Ok(1)
     }
 
-    #[resilient(policy = "retry", classify = lost_is_worth_another_try)]
+    #[resilient(policy = "retry", classify = lost_is_infrastructure)]
     async fn foreign(&self) -> Result<usize, Error<String>> {
         self.upstream.ask("foreign").await.map_err(|_| "lost".to_owned())
     }
@@ -116,7 +116,7 @@ impl Adapter {
         Ok(self.upstream.ask("shared").await?)
     }
 
-    /// Documented, generic, with lifetimes: all of it survives.
+    /// Doc comments, generics, lifetimes and attributes are kept.
     #[must_use = "really"]
     #[resilient(policy = "retry", route = name)]
     pub(crate) async fn generic<'a, T>(&'a self, name: &'a str, what: &T) -> Result<(&'a str, usize), Failure>
@@ -150,7 +150,7 @@ impl<'a> From<&'a Tenant> for Route<'a> {
     }
 }
 
-fn lost_is_worth_another_try(result: &Result<usize, String>) -> Class {
+fn lost_is_infrastructure(result: &Result<usize, String>) -> Class {
     match result {
         Ok(_) => Class::SUCCESS,
         Err(_) => Kind::Infrastructure.into(),
@@ -158,7 +158,7 @@ fn lost_is_worth_another_try(result: &Result<usize, String>) -> Class {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejection_is_said_by_the_functions_own_error() {
+async fn a_rejection_converts_into_the_functions_own_error() {
     let adapter = Adapter::failing(1);
     assert_eq!(adapter.own_error().await, Err(BROKEN));
     assert_eq!(adapter.own_error().await.unwrap_err().code(), Some(RejectionCode::CircuitOpen));
@@ -166,7 +166,7 @@ async fn a_rejection_is_said_by_the_functions_own_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejection_stands_beside_the_bodys_error_where_the_signature_says_so() {
+async fn a_rejection_is_separate_from_the_bodys_error_with_a_wrapped_error_type() {
     let adapter = Adapter::failing(1);
     assert_eq!(adapter.wrapped().await, Err(Error::Inner(Kind::Infrastructure)));
     let rejection = adapter.wrapped().await.unwrap_err();
@@ -174,7 +174,7 @@ async fn a_rejection_stands_beside_the_bodys_error_where_the_signature_says_so()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_is_a_rejection_and_so_is_a_policy_that_does_not_exist() {
+async fn a_timeout_and_an_unknown_policy_are_rejections() {
     let adapter = Adapter::failing(0);
     let start = Instant::now();
     assert_eq!(adapter.hangs().await.unwrap_err().code(), Some(RejectionCode::AttemptTimeout));
@@ -183,7 +183,7 @@ async fn a_timeout_is_a_rejection_and_so_is_a_policy_that_does_not_exist() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn routes_from_an_argument_are_kept_apart() {
+async fn routes_from_arguments_have_separate_state() {
     let adapter = Adapter::failing(0);
     assert!(adapter.by_reference("a").await.is_ok());
     assert!(adapter.by_value("b".to_owned()).await.is_ok());
@@ -202,16 +202,16 @@ async fn routes_from_an_argument_are_kept_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_gets_a_copy_of_what_it_uses_up() {
+async fn each_attempt_gets_a_clone_of_consumed_arguments() {
     let adapter = Adapter::failing(2);
     assert_eq!(adapter.consumes("order".to_owned(), vec![0]).await, Ok(3));
     assert_eq!(adapter.upstream.asked(), ["order"; 3]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_only_read_needs_no_copy() {
+async fn arguments_that_are_only_read_need_no_clone() {
     let adapter = Adapter::failing(1);
-    assert_eq!(adapter.borrows_what_it_was_given("a".to_owned(), Cow::Borrowed("b")).await, Ok(2));
+    assert_eq!(adapter.borrows_its_arguments("a".to_owned(), Cow::Borrowed("b")).await, Ok(2));
     assert_eq!(adapter.upstream.asked(), ["ab"; 2]);
     let (name, answer) = adapter.generic("x", "y").await.unwrap();
     assert_eq!((name, answer), ("x", 3));
@@ -220,7 +220,7 @@ async fn what_is_only_read_needs_no_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_error_is_read_by_a_function() {
+async fn a_foreign_error_is_classified_by_a_function() {
     let adapter = Adapter::failing(2);
     assert_eq!(adapter.foreign().await, Ok(3));
 }

@@ -1,4 +1,4 @@
-//! `#[resilient]` on a whole impl block: which methods it takes in, what they can say themselves, and what it rejects.
+//! `#[resilient]` on an impl block: which methods it applies to, which options they can override, and what it rejects.
 
 mod support;
 
@@ -9,7 +9,7 @@ use futures_core::Stream;
 use phalanx::{Kind, RejectionCode, Resilient, resilient};
 use support::*;
 
-/// A port with whatever a port can have.
+/// A port with every kind of method.
 trait Port {
     async fn read(&self, key: &str) -> Result<usize, Failure>;
     fn write(&self, key: String) -> impl Future<Output = Result<usize, Failure>> + Send;
@@ -48,7 +48,7 @@ impl Port for Adapter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_async_method_has_the_policy_and_may_say_more() {
+async fn every_async_method_has_the_policy_and_may_override_options() {
     let adapter = Adapter::failing(0);
     assert_eq!(adapter.read("a").await, Ok(1));
     assert_eq!(adapter.read("b").await.unwrap_err().code(), Some(RejectionCode::RateLimited));
@@ -57,7 +57,7 @@ async fn every_async_method_has_the_policy_and_may_say_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_and_methods_that_are_not_async_are_left_alone() {
+async fn streams_and_methods_that_are_not_async_stay_as_they_are() {
     let adapter = Adapter::failing(0);
     for _ in 0..3 {
         let _stream = adapter.watch().await;
@@ -67,7 +67,7 @@ async fn streams_and_methods_that_are_not_async_are_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ports_future_can_be_spawned_where_the_trait_says_so() {
+async fn the_future_of_a_method_can_be_spawned_if_the_trait_requires_send() {
     let adapter = Adapter::failing(0);
     assert_eq!(tokio::spawn(async move { adapter.write("a".to_owned()).await }).await.unwrap(), Ok(1));
 }
@@ -110,7 +110,7 @@ impl Named {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_named_methods_have_the_policy_and_one_of_their_own_wins() {
+async fn only_the_named_methods_have_the_policy_and_a_policy_on_the_method_wins() {
     let adapter = Named(Adapter::failing(9));
     let asked = |count: usize| assert_eq!(adapter.0.upstream.asked().len(), count);
     assert_eq!(adapter.a().await, Err(BROKEN));
@@ -130,19 +130,19 @@ impl Excepted {
         Ok(self.0.upstream.ask("a").await?)
     }
 
-    /// Returns no `Result`: there is nothing a policy could say.
+    /// Returns no `Result`, so a policy could not reject it.
     async fn c(&self) -> usize {
         self.0.upstream.ask("c").await.unwrap_or_default()
     }
 
-    /// No method: it has no `self`.
+    /// Not a method: it has no `self`.
     async fn new(times: usize) -> Self {
         Self(Adapter::failing(times))
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_excepted_method_and_one_without_self_are_left_alone() {
+async fn excepted_methods_and_functions_without_self_stay_as_they_are() {
     let adapter = Excepted::new(1).await;
     assert_eq!(adapter.a().await, Err(BROKEN));
     assert_eq!(adapter.a().await.unwrap_err().code(), Some(RejectionCode::CircuitOpen));
@@ -169,7 +169,7 @@ impl Allowed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_whole_port_is_not_retried_by_the_way() {
+async fn a_retrying_policy_is_rejected_on_a_whole_block() {
     let adapter = Blanket(Adapter::failing(2));
     let Err(Failure::Rejected(rejection)) = adapter.charge().await else { panic!("not rejected") };
     assert_eq!(
@@ -177,19 +177,19 @@ async fn a_whole_port_is_not_retried_by_the_way() {
         (RejectionCode::BlanketRetry, Kind::Configuration, Some("retry"))
     );
     assert!(adapter.0.upstream.asked().is_empty());
-    // At wiring, the same question can be asked at once.
+    // The same check can be made at startup.
     assert_eq!(adapter.0.module.port_pipeline("retry", ()).unwrap_err(), rejection);
     assert!(adapter.0.module.port_pipeline("circuit", ()).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_whole_port_is_retried_when_its_binding_says_so_and_a_method_when_it_is_named() {
+async fn a_block_with_allow_blanket_retry_and_a_method_with_its_own_policy_are_retried() {
     assert_eq!(Allowed(Adapter::failing(2)).charge().await, Ok(3));
     assert_eq!(Blanket(Adapter::failing(2)).read().await, Ok(3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_is_changed_to_retry_later_is_rejected_from_then_on() {
+async fn a_policy_that_retries_after_a_change_is_rejected_from_then_on() {
     let adapter = Excepted(Adapter::failing(0));
     assert_eq!(adapter.a().await, Ok(1));
     let retry = phalanx::RetrySpec::attempts(2).on([Kind::Infrastructure]);
@@ -211,7 +211,7 @@ impl Boxed for Adapter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_stands_above_async_trait() {
+async fn it_works_above_async_trait() {
     let port: Box<dyn Boxed + Send> = Box::new(Adapter::failing(2));
     assert_eq!(port.fetch("a").await, Ok(3));
 }

@@ -1,5 +1,5 @@
-//! Which store a module stands on: this process' memory, or Redis. A closed choice, so that nothing is boxed and no type
-//! parameter reaches the user.
+//! The backend of a module: state in memory or in Redis. An enum instead of a trait object or a type parameter, so that
+//! nothing is boxed and users name no store type.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Backend {
     redis: Option<(RedisStore, Scopes)>,
 }
 
-/// What of the state the fleet shares.
+/// Which kinds of state the fleet shares.
 #[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scopes {
@@ -39,7 +39,7 @@ macro_rules! either {
         $(#[$doc])*
         #[derive(Debug)]
         pub enum $name {
-            /// In this process' memory.
+            /// In the memory of this process.
             Local(Arc<$local>),
             /// In Redis.
             #[cfg(feature = "redis")]
@@ -53,7 +53,7 @@ either!(
     AnyBucket, BucketCell, SharedBucket
 );
 either!(
-    /// A circuit of either store.
+    /// A breaker of either store.
     AnyBreaker, BreakerCell, SharedBreaker
 );
 either!(
@@ -75,7 +75,7 @@ impl Backend {
         Self { memory, redis: Some((redis, scopes)) }
     }
 
-    /// The Redis store, if there is one.
+    /// Returns the Redis store of a module over Redis.
     #[cfg(feature = "redis")]
     pub(crate) fn shared(&self) -> Option<&RedisStore> {
         self.redis.as_ref().map(|(store, _)| store)
@@ -90,7 +90,7 @@ impl Backend {
     }
 }
 
-/// The same question to whichever kind the cell is of.
+/// Calls the matching method of either store.
 macro_rules! dispatch {
     ($cell:ident: $any:ident, local => $local:expr, shared => $shared:expr) => {
         match $cell {

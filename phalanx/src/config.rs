@@ -1,4 +1,9 @@
-//! Policies from files and from the environment: TOML, YAML or JSON, a dependency budget in CSV, variables.
+//! Configuration from files and the environment: policies in TOML, YAML or JSON, dependency budgets in CSV, variables.
+//!
+//! A [`Loader`] reads all sources into a [`Config`]; [`ModuleBuilder::config`](crate::ModuleBuilder::config) merges it
+//! under what code configures.
+//!
+//! # Examples
 //!
 //! ```
 //! # #[cfg(feature = "toml")]
@@ -17,12 +22,12 @@
 //! # failure_ratio = 0.5
 //! # "#)?;
 //! let config = Config::loader()
-//!     .file(&path) // phalanx.toml, say
+//!     .file(&path) // for example phalanx.toml
 //!     .vars([("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "2s")]) // .env() in a service
-//!     .load()?; // every mistake at once, each with its place
+//!     .load()?; // reports every mistake at once, each with its file and line
 //! let module = ResilienceModule::in_memory().config(config).build()?;
 //!
-//! let described = module.describe(); // what is in force, and who said so
+//! let described = module.describe(); // the values in force and where they came from
 //! let timeout = described.policy("payments").and_then(|payments| payments.value("timeout"));
 //! assert_eq!(timeout.unwrap().value, "\"2s\"");
 //! assert_eq!(timeout.unwrap().from.to_string(), "environment variable PHALANX__POLICIES__PAYMENTS__TIMEOUT");
@@ -36,10 +41,10 @@
 //! # A document
 //!
 //! ```toml
-//! unknown = "error"                  # what a name without a policy means: "error" or "passthrough"
+//! unknown = "error"                  # how to treat calls that name an unknown policy: "error" or "passthrough"
 //! max_routes = 10_000                # (policy, route) pairs kept at a time
 //!
-//! [default]                          # the policy of names that have none of their own; nothing is inherited from it
+//! [default]                          # the policy of names without their own; other policies inherit nothing from it
 //! timeout = "2s"
 //!
 //! [policies.payments]                # the name is the key
@@ -52,24 +57,24 @@
 //! failure_ratio = 0.5
 //! break_duration = "30s"
 //!
-//! [levers."*"]                       # pulled from the beginning, for one policy or for all
+//! [levers."*"]                       # pulled from the start, for one policy or for all
 //! hedging = false
 //! ```
 //!
-//! Keys are the fields of [`Policy`] and of the specs in it, and of [`LeverSpec`]; durations read like `"250ms"` or
-//! `"1m 30s"`. YAML and JSON say the same in their way.
+//! Keys are the fields of [`Policy`] and of the specs in it, and of [`LeverSpec`]; durations are written like `"250ms"` or
+//! `"1m 30s"`. YAML and JSON have the same structure.
 //!
-//! # Who wins
+//! # Precedence
 //!
-//! Code, then variables, then files (a later one over an earlier one), then budgets; then the default policy, then the
-//! rule for unknown names. Variables, files and budgets lie over one another value by value. A policy that code gives wins
-//! whole. [`ResilienceModule::describe`](crate::ResilienceModule::describe) shows the outcome.
+//! Code, then variables, then files (a later one over an earlier one), then budgets; then the default policy, then
+//! `unknown`. Variables, files and budgets are merged value by value. A policy configured in code replaces a configured
+//! one of the same name as a whole. [`ResilienceModule::describe`](crate::ResilienceModule::describe) shows the result.
 //!
 //! # Variables
 //!
-//! `PHALANX__POLICIES__PAYMENTS__RETRY__MAX_ATTEMPTS=2`: two underscores are a step down, case does not matter, and
-//! `PAYMENT_GATEWAY` also finds the policy `payment-gateway`. A list has commas: `infrastructure,throttled`. What begins
-//! with `PHALANX__` and leads nowhere is a mistake.
+//! `PHALANX__POLICIES__PAYMENTS__RETRY__MAX_ATTEMPTS=2`: two underscores separate the keys, case does not matter, and
+//! `PAYMENT_GATEWAY` also matches the policy `payment-gateway`. A list is separated by commas:
+//! `infrastructure,throttled`. A variable that begins with `PHALANX__` and matches no key is a mistake.
 //!
 //! # A dependency budget
 //!
@@ -78,21 +83,45 @@
 //! tax,important,2,200,300,hedge_reads=true
 //! ```
 //!
-//! | column | becomes |
+//! | column | sets |
 //! |---|---|
 //! | `dep` | the policy's name |
 //! | `per_attempt_timeout_ms` | `timeout` |
-//! | `max_attempts` | above 1: `retry`, on `infrastructure` and `throttled`, waiting 100–200 ms, 200–400 ms, 400–800 ms … at most 2 s |
-//! | `breaker_threshold_p95_ms` | a `breaker` that opens when the p95 is over it for 5 s |
-//! | `role` | what else opens it, and for how long: `critical` half of the calls failing, 5 s; `important` half, 15 s; `optional` a quarter, 30 s |
-//! | `notes` | `hedge_reads=true`: `idempotent`, and a `hedge` after the p95; other notes are for people |
+//! | `max_attempts` | above 1: `retry` on `infrastructure` and `throttled`, with waits of 100–200 ms, 200–400 ms, 400–800 ms … at most 2 s |
+//! | `breaker_threshold_p95_ms` | a `breaker` that opens when the p95 latency stays above it for 5 s |
+//! | `role` | the failure ratio that opens the breaker, and the break: `critical` 0.5, 5 s; `important` 0.5, 15 s; `optional` 0.25, 30 s |
+//! | `notes` | `hedge_reads=true`: `idempotent`, and a `hedge` after the p95; other notes are ignored |
 //!
-//! # Files of strangers
+//! # Untrusted files
 //!
-//! A file is at most 1 MiB, nested at most 16 deep, with at most 10,000 policies. Unknown and duplicate keys are
-//! mistakes, with the nearest name that there is; so are numbers outside of what makes sense, and in YAML everything that
-//! makes a small file large (anchors, aliases, tags). A message says where and what is expected, and never repeats a
-//! value. Nothing of a file with a mistake is applied.
+//! A file is at most 1 MiB, nested at most 16 levels deep, with at most 10,000 policies. Unknown keys (with a suggestion),
+//! duplicate keys and values out of range are mistakes; so are anchors, aliases and tags in YAML, which make a small file
+//! expand to a large tree. A message names the position and what is expected and never repeats a value, which might be a
+//! secret. Nothing of a file with a mistake is applied.
+//!
+//! # A reload
+//!
+//! With the feature `reload`, `ResilienceModule::watch_config` applies changes while calls are running. From a change of a
+//! file to the events that observers receive:
+//!
+//! ```text
+//!   a file, a link or a folder on the path to it is replaced
+//!     │
+//!   reload/watch.rs      the folders on the path are watched; other file names in them are ignored
+//!     │  signal
+//!   reload/debounce.rs   waits until there has been no change for 100 ms (at most 1 s)
+//!     │
+//!   reload.rs            the thread `phalanx-config`; stops here if the content is the same as before
+//!     │
+//!   loader.rs            reads every source: budgets, files, variables
+//!     │                    budget.rs · toml.rs · yaml.rs · json.rs · env.rs   each text into a tree
+//!     │                    tree.rs                                            trees merged value by value
+//!   document.rs          tree to policies through de.rs; collects mistakes (serde_error.rs, suggest.rs)
+//!     │
+//!   merge.rs             merges the configuration under what code configured; one change of the engine, all or nothing
+//!     │
+//!   reload.rs            emits ConfigApplied, or ConfigRejected with the mistakes; the old configuration stays in force
+//! ```
 
 #[cfg(feature = "csv")]
 mod budget;
@@ -125,12 +154,32 @@ use phalanx_core::policy::validate::ConfigError;
 use self::loader::Format;
 pub use self::loader::Loader;
 #[cfg(feature = "reload")]
+#[cfg_attr(docsrs, doc(cfg(feature = "reload")))]
 pub use self::reload::ConfigWatcher;
 #[cfg(feature = "schema")]
+#[cfg_attr(docsrs, doc(cfg(feature = "schema")))]
 pub use self::schema::schema;
 use crate::origin::{Origin, Origins};
 
-/// What a module is told from outside: policies, and where every value of them came from.
+/// Policies, levers and limits from outside the program, with the origin of every value.
+///
+/// # Examples
+///
+/// ```
+/// # #[cfg(feature = "toml")]
+/// # fn main() -> Result<(), phalanx::ConfigError> {
+/// use phalanx::config::Config;
+///
+/// let config = Config::from_toml("[policies.search]\ntimeout = '250ms'")?;
+/// assert_eq!(config.policies()[0].name, "search");
+///
+/// let error = Config::from_toml("[policies.search]\ntimeuot = '250ms'").unwrap_err();
+/// assert!(error.to_string().contains("did you mean timeout?"));
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "toml"))]
+/// # fn main() {}
+/// ```
 #[derive(Clone, Debug)]
 pub struct Config {
     policies: Vec<Policy>,
@@ -142,78 +191,82 @@ pub struct Config {
 }
 
 impl Config {
-    /// Where to read from: files, a budget, the environment.
+    /// Creates a loader without sources.
     pub fn loader() -> Loader {
         Loader::default()
     }
 
-    /// Reads a text in TOML.
+    /// Parses a TOML document.
     ///
     /// # Errors
-    /// Every mistake, each with its path and its line.
+    /// Returns every mistake, each with its path and line.
     #[cfg(feature = "toml")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "toml")))]
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         Self::from_text(Format::Toml, "toml", text)
     }
 
-    /// Reads a text in YAML.
+    /// Parses a YAML document.
     ///
     /// # Errors
-    /// Every mistake, each with its path and its line.
+    /// Returns every mistake, each with its path and line.
     #[cfg(feature = "yaml")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "yaml")))]
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         Self::from_text(Format::Yaml, "yaml", text)
     }
 
-    /// Reads a text in JSON.
+    /// Parses a JSON document.
     ///
     /// # Errors
-    /// Every mistake, each with its path.
+    /// Returns every mistake, each with its path.
     #[cfg(feature = "json")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "json")))]
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         Self::from_text(Format::Json, "json", text)
     }
 
-    /// Reads a dependency budget in CSV.
+    /// Parses a dependency budget in CSV.
     ///
     /// # Errors
-    /// Every mistake, each with its column and its line.
+    /// Returns every mistake, each with its column and line.
     #[cfg(feature = "csv")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "csv")))]
     pub fn from_budget(text: &str) -> Result<Self, ConfigError> {
         Self::from_text(Format::Budget, "csv", text)
     }
 
-    #[allow(dead_code)] // without any format there is no text
+    #[allow(dead_code)] // unused without a format feature
     fn from_text(format: Format, name: &str, text: &str) -> Result<Self, ConfigError> {
         let (mut tree, mut mistakes) = (tree::Node::table(Origin::BuiltIn), Vec::new());
         match format.parse(&name.into(), text) {
-            Ok(source) => document::lay_over(&mut tree, source),
-            Err(wrong) => mistakes = wrong,
+            Ok(source) => document::overlay(&mut tree, source),
+            Err(found) => mistakes = found,
         }
         document::read(tree, mistakes)
     }
 
-    /// The policies, sorted by name.
+    /// Returns the policies, sorted by name.
     pub fn policies(&self) -> &[Policy] {
         &self.policies
     }
 
-    /// The policy of every name that has none of its own.
+    /// Returns the policy of names without their own.
     pub const fn default_policy(&self) -> Option<&Policy> {
         self.default.as_ref()
     }
 
-    /// The levers it pulls, by policy; `*` for every one.
+    /// Returns the levers by policy; `*` applies to every policy.
     pub const fn levers(&self) -> &BTreeMap<String, LeverSpec> {
         &self.levers
     }
 
-    /// What a name without a policy means, if it says.
+    /// Returns how to treat calls that name an unknown policy, if configured.
     pub const fn unknown(&self) -> Option<UnknownPolicy> {
         self.unknown
     }
 
-    /// How many (policy, route) pairs are kept at a time, if it says.
+    /// Returns how many (policy, route) pairs are kept at a time, if configured.
     pub fn max_routes(&self) -> Option<usize> {
         self.max_routes.map(|routes| routes as usize)
     }

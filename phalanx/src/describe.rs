@@ -1,4 +1,7 @@
-//! A whole module as data: every policy that is in force, value by value, and where each value came from.
+//! A module as data: every policy in force, value by value, with the origin of each value.
+//!
+//! [`ResilienceModule::describe`] returns it; the views of single breakers and bulkheads, and the description of one
+//! [`Pipeline`](crate::Pipeline), are here too. For dashboards, admin endpoints and tests.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,64 +17,80 @@ pub use phalanx_core::pipeline::{Description, StageDescription};
 use crate::ResilienceModule;
 pub use crate::origin::Origin;
 
-/// What a module does, and on whose word. Prints as the file that would say the same, with a comment on every line.
+/// The configuration in force and where it came from. Displays as a TOML document with the origin in a comment on each line.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::describe::Origin;
+/// use phalanx::{Policy, ResilienceModule};
+///
+/// let payments = Policy::named("payments").timeout(Duration::from_millis(250));
+/// let description = ResilienceModule::in_memory().policy(payments).build()?.describe();
+/// let timeout = description.policy("payments").unwrap().value("timeout").unwrap();
+/// assert_eq!((timeout.value.as_str(), &timeout.from), ("\"250ms\"", &Origin::Code));
+/// assert!(description.to_string().contains("[policies.payments]"));
+/// # Ok::<(), phalanx::ConfigError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ModuleDescription {
     /// The policies, sorted by name.
     pub policies: Vec<PolicyDescription>,
-    /// The policy of every name that has none of its own.
+    /// The policy of names without their own.
     pub default: Option<PolicyDescription>,
-    /// The levers that are pulled, sorted by name; `*` is for every policy.
+    /// The pulled levers, sorted by name; `*` applies to every policy.
     pub levers: Vec<LeverDescription>,
-    /// Names in use that have no policy of their own, sorted: the default policy holds for them, or the rule.
+    /// Names in use without their own policy, sorted: the default policy applies to them, or `unknown`.
     pub without_policy: Vec<String>,
-    /// What a name without a policy means, if there is no default policy either: `"error"` or `"passthrough"`.
+    /// How calls that name an unknown policy are treated without a default policy: `"error"` or `"passthrough"`.
     pub unknown: ValueDescription,
     /// How many (policy, route) pairs are kept at a time.
     pub max_routes: ValueDescription,
 }
 
-/// What one policy says.
+/// One policy.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PolicyDescription {
     /// The name calls refer to.
     pub name: String,
-    /// Its values, stage by stage. What is not set is not there.
+    /// Its values, stage by stage. Values that are not set are absent.
     pub values: Vec<ValueDescription>,
-    /// The names of its guards, which are code.
+    /// The names of its guards. Guards exist in code only.
     pub guards: Vec<String>,
 }
 
-/// A lever that is pulled.
+/// A pulled lever.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LeverDescription {
     /// The policy, or `*`.
     pub name: String,
-    /// What is pulled, and why.
+    /// Its values, with the reason.
     pub values: Vec<ValueDescription>,
 }
 
-/// One value.
+/// One value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ValueDescription {
-    /// Its path, below the policy if it is one's: `retry.backoff.max`.
+    /// Its path, relative to the policy or lever: `retry.backoff.max`.
     pub path: String,
-    /// As it is written in a TOML file: `3`, `"250ms"`, `["throttled"]`.
+    /// The value in TOML syntax: `3`, `"250ms"`, `["throttled"]`.
     pub value: String,
-    /// Who gave it.
+    /// Where it came from.
     pub from: Origin,
 }
 
 impl ResilienceModule {
-    /// Every policy that is in force, value by value, and where each value came from.
+    /// Describes every policy in force, value by value, with the origin of each value.
     pub fn describe(&self) -> ModuleDescription {
         let engine = &self.engine;
         let origins = self.origins.lock().clone();
@@ -120,14 +139,14 @@ impl PolicyDescription {
         }
     }
 
-    /// One of its values, by its path below the policy.
+    /// Returns a value by its path below the policy.
     pub fn value(&self, path: &str) -> Option<&ValueDescription> {
         self.values.iter().find(|value| value.path == path)
     }
 }
 
 impl ModuleDescription {
-    /// A policy, by its name.
+    /// Returns a policy by its name.
     pub fn policy(&self, name: &str) -> Option<&PolicyDescription> {
         self.policies.iter().find(|policy| policy.name == name)
     }
@@ -145,8 +164,8 @@ impl fmt::Display for ModuleDescription {
         write!(f, "{}\n{}", self.unknown, self.max_routes)?;
         if !self.without_policy.is_empty() {
             let names: Vec<_> = self.without_policy.iter().map(|name| name.escape_debug().to_string()).collect();
-            let meaning = if self.default.is_some() { "default policy" } else { "rule for unknown names" };
-            write!(f, "\n# by the {meaning}: {}", names.join(", "))?;
+            let rule = if self.default.is_some() { "default policy" } else { "rule for unknown names" };
+            write!(f, "\n# by the {rule}: {}", names.join(", "))?;
         }
         if let Some(default) = &self.default {
             table(f, "default", &default.values)?;
@@ -170,7 +189,7 @@ fn guards(f: &mut fmt::Formatter<'_>, policy: &PolicyDescription) -> fmt::Result
     policy.guards.iter().try_for_each(|guard| write!(f, "\n# guard {}: code", guard.escape_debug()))
 }
 
-/// A name as a key of TOML: in quotes where it has to be.
+/// Formats a name as a TOML key, quoted where necessary.
 fn key(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     if !name.is_empty() && name.bytes().all(plain) { name.to_owned() } else { format!("{name:?}") }

@@ -1,4 +1,4 @@
-//! A module whose state the fleet shares through Redis.
+//! A module over Redis: `ResilienceModule::with_redis`, its options, and which state the replicas share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +15,37 @@ use phalanx_store_redis::{DegradedShare, RedisConnection, RedisOptions, RedisSto
 use crate::backend::{Backend, Scopes};
 use crate::module::{ModuleBuilder, ResilienceModule};
 
-/// Who shares some state.
+/// Which replicas share a kind of state.
+///
+/// # Examples
+///
+/// A breaker per replica, with rate limits that hold for the whole fleet:
+///
+/// ```
+/// use phalanx::store::StateScope;
+/// use phalanx::{BreakerSpec, Policy, RateLimitSpec, ResilienceModule};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let vendor = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(50)).breaker(BreakerSpec::failure_ratio(0.5));
+/// let module = ResilienceModule::with_redis(redis::Client::open("redis://redis.internal")?)
+///     .breaker_scope(StateScope::Process)
+///     .policy(vendor)
+///     .build()?; // no I/O
+/// assert_eq!(StateScope::default(), StateScope::Fleet);
+/// assert!(module.store_mode().is_some());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateScope {
     /// All replicas with the same prefix and environment.
     #[default]
     Fleet,
-    /// Nobody: each replica has its own.
+    /// No other replica: each one keeps its own.
     Process,
 }
 
-/// What a builder was told about the fleet.
+/// The builder's options for Redis.
 #[derive(Debug)]
 pub(crate) struct Shared {
     source: RedisConnection,
@@ -34,7 +54,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The backend over Redis, or every mistake in the options.
+    /// Builds the backend over Redis. On error returns the memory store, so that policies can still be validated.
     #[allow(clippy::result_large_err)] // once per module
     pub(crate) fn over(self, memory: MemoryStore, spec: &EngineSpec) -> Result<Backend, (MemoryStore, ConfigError)> {
         let rng = spec.seed.map_or_else(Rng::from_entropy, Rng::seeded);
@@ -53,9 +73,32 @@ impl Shared {
 }
 
 impl ResilienceModule {
-    /// State shared by all replicas through Redis: a `redis::Client`, a deadpool pool, or a Cluster or Sentinel client
-    /// or pool. No I/O happens here or in `build`, and no Redis needs to be running: until it answers, and whenever it
-    /// does not, each replica decides alone.
+    /// Creates a builder for a module whose state is shared by all replicas through Redis.
+    ///
+    /// Accepts a `redis::Client`, a deadpool pool, or a Cluster or Sentinel client or pool. Neither this method nor
+    /// [`build`](ModuleBuilder::build) does any I/O, and Redis need not be running: while it does not answer, each
+    /// replica makes degraded decisions from local state.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use phalanx::{OnDegraded, Policy, ResilienceModule};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let module = ResilienceModule::with_redis(redis::Client::open("redis://redis.internal")?)
+    ///     .environment("prod")
+    ///     .store_budget(Duration::from_millis(10)) // the longest a call waits for Redis
+    ///     .on_degraded(OnDegraded::Closed) // without Redis: reject
+    ///     .policy(Policy::named("payouts"))
+    ///     .build()?;
+    /// let described = module.describe();
+    /// assert_eq!(described.policy("payouts").unwrap().value("on_degraded").unwrap().value, "\"closed\"");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn with_redis(source: impl Into<RedisConnection>) -> ModuleBuilder {
         let scopes = Scopes { rate_limits: StateScope::Fleet, breakers: StateScope::Fleet, digests: StateScope::Fleet };
         let shared = Shared { source: source.into(), options: RedisOptions::default(), scopes };
@@ -64,35 +107,40 @@ impl ResilienceModule {
         builder
     }
 
-    /// Who decides at the moment; none for a module in memory.
+    /// Returns whether Redis decides at the moment, or `None` for a module in memory.
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn store_mode(&self) -> Option<StoreMode> {
         self.engine.store().shared().map(RedisStore::mode)
     }
 
-    /// Replicas that are alive, this one included, as far as Redis has told.
+    /// Returns the number of live replicas in the last reply from Redis, this one included. `None` before the first reply.
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn replicas(&self) -> Option<u32> {
         self.engine.store().shared().and_then(RedisStore::replicas)
     }
 
-    /// Tells Redis what it is owed and leaves the fleet: for shutting down in good order. Dropping the module does the
-    /// same behind your back.
+    /// Flushes pending outcomes to Redis and removes this replica from the fleet, for an orderly shutdown.
+    ///
+    /// Dropping the module does the same in the background.
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub async fn leave_fleet(&self) {
         if let Some(store) = self.engine.store().shared() {
             store.leave().await;
         }
     }
 
-    /// The Redis store, for what only a store can be asked.
+    /// Returns the Redis store.
     #[doc(hidden)]
     pub fn redis_store(&self) -> Option<&RedisStore> {
         self.engine.store().shared()
     }
 }
 
-/// Options of a module over Redis; without one they change nothing.
+/// Options of a module over Redis. They have no effect on a module in memory.
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 impl ModuleBuilder {
-    /// Policies that keep the default follow the module's choice.
-    pub(crate) fn with_choices(mut self) -> Self {
+    /// Applies the module's `on_degraded` to the policies that keep the default.
+    pub(crate) fn with_degraded_choice(mut self) -> Self {
         let policies = self.spec.policies.iter_mut().chain(&mut self.spec.default_policy);
         for policy in policies.filter(|policy| policy.on_degraded == OnDegraded::default()) {
             policy.on_degraded = self.on_degraded;
@@ -107,58 +155,59 @@ impl ModuleBuilder {
         self
     }
 
-    /// All options at once.
+    /// Sets all options at once.
     pub fn redis_options(self, options: RedisOptions) -> Self {
         self.tune(|fleet| fleet.options = options)
     }
 
-    /// Put before every key, `<prefix>:ph1:…`. Default none.
+    /// Sets the prefix of every key, `<prefix>:ph1:…`. Default: none.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         self.tune(|fleet| fleet.options.prefix = Some(prefix.into()))
     }
 
-    /// Which fleet of the same service this is (`prod`, `stage`). Default `default`.
+    /// Sets the environment (`prod`, `stage`). Replicas share state only within one environment. Default: `default`.
     pub fn environment(self, environment: impl Into<String>) -> Self {
         self.tune(|fleet| fleet.options.environment = environment.into())
     }
 
-    /// The longest a caller waits for Redis. Default 20 ms.
+    /// Sets the longest time a caller waits for Redis. Default: 20 ms.
     pub fn store_budget(self, budget: Duration) -> Self {
         self.tune(|fleet| fleet.options.store_budget = budget)
     }
 
-    /// How often outcomes that can wait are told and state is asked for. Default 250 ms.
+    /// Sets how often batched outcomes are sent and shared state is refreshed. Default: 250 ms.
     pub fn sync_interval(self, interval: Duration) -> Self {
         self.tune(|fleet| fleet.options.sync_interval = interval)
     }
 
-    /// How much of a rate this replica takes while Redis is away. Default: its share among the replicas last seen.
+    /// Sets the part of a rate limit that this replica grants while Redis is unreachable. Default: an equal share among
+    /// the replicas last seen.
     pub fn degraded_share(self, share: DegradedShare) -> Self {
         self.tune(|fleet| fleet.options.degraded_share = share)
     }
 
-    /// Hashed together with all names, for fleets whose routes strangers choose. Default none.
+    /// Sets a secret that is hashed into all key names, for services whose routes come from untrusted input. Default: none.
     pub fn key_secret(self, secret: impl Into<Arc<[u8]>>) -> Self {
         self.tune(|fleet| fleet.options.key_secret = Some(secret.into()))
     }
 
-    /// What to do when Redis is away, for every policy that does not say otherwise. Default: decide alone.
+    /// Sets what policies without their own `on_degraded` do while Redis is unreachable. Default: decide from local state.
     pub fn on_degraded(mut self, choice: OnDegraded) -> Self {
         self.on_degraded = choice;
         self
     }
 
-    /// Who shares rate limits. Default the fleet.
+    /// Sets which replicas share rate limits. Default: the fleet.
     pub fn rate_limit_scope(self, scope: StateScope) -> Self {
         self.tune(|fleet| fleet.scopes.rate_limits = scope)
     }
 
-    /// Who shares circuits. Default the fleet.
+    /// Sets which replicas share breakers. Default: the fleet.
     pub fn breaker_scope(self, scope: StateScope) -> Self {
         self.tune(|fleet| fleet.scopes.breakers = scope)
     }
 
-    /// Who shares latency digests. Default the fleet.
+    /// Sets which replicas share latency digests. Default: the fleet.
     pub fn digest_scope(self, scope: StateScope) -> Self {
         self.tune(|fleet| fleet.scopes.digests = scope)
     }

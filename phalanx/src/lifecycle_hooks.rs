@@ -1,4 +1,7 @@
-//! A module under a runtime: its calls are drained, its fleet is left, its store's health is a detail of readiness.
+//! Lifecycle hooks: what `phalanx_lifecycle::Runtime` calls on a [`ResilienceModule`] while it starts, drains and stops.
+//!
+//! The runtime drains the module's calls through its gate, has it leave the fleet, and reports the store's mode as a
+//! detail of readiness.
 
 use phalanx_core::drain::Gate;
 use phalanx_core::event::EventKind;
@@ -19,8 +22,8 @@ impl Module for ResilienceModule {
     fn leave(&self) -> Leaving<'_> {
         use phalanx_store_redis::RedisStore;
 
-        // One budget to tell Redis what it is owed, and one to be counted out. What it does not hear in time runs out
-        // by itself: leases after their time, membership after a few seconds.
+        // One budget to flush pending outcomes and one to remove the membership. What is not sent in time expires by
+        // itself: leases at their deadline, membership after a few seconds.
         let budget = self.engine.store().shared().map(RedisStore::budget).unwrap_or_default();
         Box::pin(async move {
             let _ = tokio::time::timeout(2 * budget, self.leave_fleet()).await;

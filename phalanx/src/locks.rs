@@ -1,4 +1,4 @@
-//! The locks of a module: the fleet's where its state is the fleet's, this process' own otherwise.
+//! Locks of a module: shared by the fleet for a module over Redis, local to the process otherwise.
 
 use std::time::Duration;
 
@@ -9,7 +9,27 @@ use phalanx_store_redis::RedisLocks;
 
 use crate::module::ResilienceModule;
 
-/// The locks of a module, for `singleton` steps and `DistributedLock`. Cheap to clone; clones are the same locks.
+/// The locks of a module, for `singleton` steps and `DistributedLock`. Clones are cheap and share the same locks.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::ResilienceModule;
+/// use phalanx::lifecycle::{Acquired, LockStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = ResilienceModule::in_memory().build()?.locks();
+/// let ttl = Duration::from_secs(30);
+/// assert_eq!(locks.acquire("migrate", "replica-1", ttl).await?, Acquired::Held { fence: 1 });
+/// assert!(matches!(locks.acquire("migrate", "replica-2", ttl).await?, Acquired::Taken { fence: 1, .. }));
+/// assert!(locks.release("migrate", "replica-1", 1).await?);
+/// assert_eq!(locks.acquire("migrate", "replica-2", ttl).await?, Acquired::Held { fence: 2 });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Locks(Kind);
 
@@ -21,7 +41,7 @@ enum Kind {
 }
 
 impl ResilienceModule {
-    /// Its locks: the fleet's if it stands on Redis, else this process' own.
+    /// Returns the module's locks: shared by the fleet over Redis, local to this process in memory.
     pub fn locks(&self) -> Locks {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.engine.store().shared() {
@@ -31,7 +51,7 @@ impl ResilienceModule {
     }
 }
 
-/// Hands an operation to whichever kind they are of.
+/// Calls the same method on the locks of either store.
 macro_rules! dispatch {
     ($self:ident, $locks:ident => $work:expr) => {
         match &$self.0 {

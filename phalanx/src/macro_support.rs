@@ -1,4 +1,6 @@
-//! What `#[resilient]` asks of the types it meets: where the policies are, and how a rejection is said.
+//! Macro support: the traits and functions that code expanded from `#[resilient]` refers to.
+//!
+//! [`Resilient`] finds the module of a method's `self`, [`FromRejection`] turns a rejection into the function's own error.
 
 use std::sync::Arc;
 
@@ -7,7 +9,11 @@ use phalanx_core::rejection::Rejection;
 
 use crate::module::ResilienceModule;
 
-/// Knows the module whose policies its methods run under. `#[resilient]` on a method asks `self`.
+/// A type that holds the module whose policies its methods run under.
+///
+/// `#[resilient]` on a method calls [`resilience`](Self::resilience) on `self`, unless the attribute has `module = …`.
+///
+/// # Examples
 ///
 /// ```
 /// use phalanx::{Resilient, ResilienceModule};
@@ -21,13 +27,17 @@ use crate::module::ResilienceModule;
 ///         &self.resilience
 ///     }
 /// }
+///
+/// let stripe = Stripe { resilience: ResilienceModule::in_memory().build()? };
+/// assert_eq!(stripe.resilience().policies(), ["occ", "transient"]); // the built-in policies
+/// # Ok::<(), phalanx::ConfigError>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say where its policies are",
-    note = "implement `phalanx::Resilient` for it, or give the attribute an expression: `module = …`"
+    message = "`#[resilient]` cannot find the policies of `{Self}`: it does not implement `phalanx::Resilient`",
+    note = "implement `phalanx::Resilient` for it, or pass the module to the attribute: `module = …`"
 )]
 pub trait Resilient {
-    /// The module.
+    /// Returns the module.
     fn resilience(&self) -> &ResilienceModule;
 }
 
@@ -55,43 +65,44 @@ impl<T: Resilient + ?Sized> Resilient for Box<T> {
     }
 }
 
-/// An error that can say a policy's rejection: whatever is made from a [`Rejection`], such as [`Error`] or an enum of your
-/// own with `#[from] Rejection`. You implement `From<Rejection>`, not this.
+/// An error type that a [`Rejection`] converts into, such as [`Error`] or an enum with a `#[from] Rejection` variant.
+///
+/// Implemented for every `From<Rejection>`; it exists for its diagnostic message. Implement `From<Rejection>` instead.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot say that a policy rejected",
+    message = "`{Self}` cannot represent a rejection by a policy",
     note = "implement `From<phalanx::Rejection>` for it, or return `Result<_, phalanx::Error<{Self}>>`"
 )]
-pub trait CarriesRejection {
-    /// The error that says it.
-    fn rejected(rejection: Rejection) -> Self;
+pub trait FromRejection {
+    /// Converts the rejection.
+    fn from_rejection(rejection: Rejection) -> Self;
 }
 
 #[diagnostic::do_not_recommend]
-impl<E: From<Rejection>> CarriesRejection for E {
-    fn rejected(rejection: Rejection) -> Self {
+impl<E: From<Rejection>> FromRejection for E {
+    fn from_rejection(rejection: Rejection) -> Self {
         rejection.into()
     }
 }
 
-/// What a body is put into: the compiler quotes the line with the bound when it is none that can be run again.
+/// Checks that a body can be run again. When it cannot, the compiler quotes the line with the bound, comment included.
 #[doc(hidden)]
 #[inline(always)]
 pub fn repeatable<F, Fut>(body: F) -> F
 where
-    F: Fn() -> Fut, // a retry runs the body again: what it uses up needs `#[resilient(clone(…))]`
+    F: Fn() -> Fut, // a retry runs the body again: arguments that it consumes need `#[resilient(clone(…))]`
 {
     body
 }
 
-/// The answer of a guarded call in the caller's own terms.
+/// Turns the result of a call into the function's own error type.
 ///
 /// # Errors
-/// The operation's own error, or the rejection as one of its kind.
+/// Returns the operation's own error, or the rejection converted into it.
 #[doc(hidden)]
 #[inline]
-pub fn carry<T, E: CarriesRejection>(answer: Result<T, Error<E>>) -> Result<T, E> {
+pub fn flatten_rejection<T, E: FromRejection>(answer: Result<T, Error<E>>) -> Result<T, E> {
     answer.map_err(|error| match error {
-        Error::Rejected(rejection) => E::rejected(rejection),
+        Error::Rejected(rejection) => E::from_rejection(rejection),
         Error::Inner(error) => error,
     })
 }

@@ -1,4 +1,4 @@
-//! The front door: policies over a store, by name.
+//! The entry point: a module runs operations under policies, by name, over one store.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,13 +24,73 @@ use crate::backend::Backend;
 use crate::origin::{Origin, Origins};
 use crate::status_map::StatusMap;
 
-/// One policy on one route, resolved: what a hot caller keeps. Cheap to clone; clones share all state.
+/// One policy on one route, resolved once and run many times. Clones are cheap and share all state.
+///
+/// [`ResilienceModule::run`] looks the pipeline up on every call; a hot path keeps a `Pipeline` and saves the lookup.
+/// Configuration changes reach existing pipelines.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::{BreakerSpec, Kind, Policy, RejectionCode, ResilienceModule};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let vendor = Policy::named("vendor").breaker(BreakerSpec::consecutive_failures(1));
+/// let module = ResilienceModule::in_memory().policy(vendor).build()?;
+/// let pipeline = module.pipeline("vendor", "eu")?; // rejects a misspelt name here, at startup
+/// assert!(pipeline.run(|| async { Err::<(), _>(Kind::Infrastructure) }).await.is_err());
+/// let rejected = pipeline.run(|| async { Ok::<_, Kind>(()) }).await.unwrap_err();
+/// assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::CircuitOpen);
+/// # Ok(())
+/// # }
+/// ```
 pub type Pipeline = phalanx_core::pipeline::Pipeline<Backend>;
 
-/// One call with terms of its own.
+/// One call with its own cost, deadline, criticality, classifier or fallback; created by [`ResilienceModule::call`] and
+/// [`Pipeline::call`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::{Kind, Policy, RateLimitSpec, ResilienceModule};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let search = Policy::named("search").rate_limit(RateLimitSpec::per_minute(10));
+/// let module = ResilienceModule::in_memory().policy(search).build()?;
+/// let call = || module.call("search", "acme").cost(8).within(Duration::from_secs(1)).fallback_value(0);
+/// let first = call().run_served(|| async { Ok::<_, Kind>(42) }).await?;
+/// assert_eq!((first.value, first.degraded), (42, None));
+/// let second = call().run_served(|| async { Ok::<_, Kind>(42) }).await?; // only 2 of 10 permits are left
+/// assert!(second.value == 0 && second.degraded.is_some());
+/// # Ok(())
+/// # }
+/// ```
 pub type Call<'a> = phalanx_core::call::Call<'a, Backend>;
 
-/// All policies of a service. Cheap to clone; clones are the same module.
+/// All policies of a service, over one store. Clones are cheap and are the same module.
+///
+/// Created by [`in_memory`](Self::in_memory), [`in_store`](Self::in_store) or, with the feature `redis`, `with_redis`.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::{Kind, Policy, RateLimitSpec, RejectionCode, ResilienceModule};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mail = Policy::named("mail").rate_limit(RateLimitSpec::per_minute(1));
+/// let module = ResilienceModule::in_memory().policy(mail).build()?;
+/// let send = async |tenant: &str| module.run("mail", tenant, || async { Ok::<_, Kind>("sent") }).await;
+/// assert_eq!(send("acme").await, Ok("sent"));
+/// assert_eq!(send("acme").await.unwrap_err().rejection().unwrap().code(), RejectionCode::RateLimited);
+/// assert_eq!(send("other").await, Ok("sent")); // each route has its own bucket
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ResilienceModule {
     pub(crate) engine: Engine<Backend>,
@@ -42,9 +102,27 @@ pub struct ResilienceModule {
 /// A short name for [`ResilienceModule`].
 pub type Resilience = ResilienceModule;
 
-/// A module being put together.
+/// Configures a [`ResilienceModule`].
+///
+/// # Examples
+///
+/// [`build`](Self::build) reports every validation error of every policy at once:
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::{Policy, RateLimitSpec, ResilienceModule};
+///
+/// let error = ResilienceModule::in_memory()
+///     .policy(Policy::named("mail").rate_limit(RateLimitSpec::per_second(0)))
+///     .policy(Policy::named("search").timeout(Duration::ZERO))
+///     .build()
+///     .unwrap_err();
+/// let paths: Vec<_> = error.mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
+/// assert_eq!(paths, ["policies.mail.rate_limit.permits", "policies.search.timeout"]);
+/// ```
 #[derive(Debug, Default)]
-#[must_use = "nothing is checked or made before `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct ModuleBuilder {
     pub(crate) spec: EngineSpec,
     unknown: Option<UnknownPolicy>,
@@ -63,20 +141,39 @@ pub struct ModuleBuilder {
 }
 
 impl ResilienceModule {
-    /// State in this process only.
+    /// Creates a builder for a module whose state is local to this process.
     pub fn in_memory() -> ModuleBuilder {
         ModuleBuilder::default()
     }
 
-    /// State in a store that other modules of this process share: several tenants, or a whole fleet in one test.
+    /// Creates a builder for a module over a store that other modules in this process share: several replicas in one
+    /// test, or several modules with common limits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use phalanx::store::MemoryStore;
+    /// use phalanx::{Clock, Kind, Policy, RateLimitSpec, ResilienceModule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new(Clock::manual());
+    /// let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_minute(1));
+    /// let replica = || ResilienceModule::in_store(store.clone()).policy(policy.clone()).build();
+    /// let (one, two) = (replica()?, replica()?);
+    /// assert!(one.run("vendor", (), || async { Ok::<_, Kind>(()) }).await.is_ok());
+    /// assert!(two.run("vendor", (), || async { Ok::<_, Kind>(()) }).await.is_err()); // the bucket is shared
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn in_store(store: MemoryStore) -> ModuleBuilder {
         ModuleBuilder { store: Some(store), ..ModuleBuilder::default() }
     }
 
-    /// Runs an operation under a policy on a route. A retry runs the whole closure again.
+    /// Runs an operation under a policy on a route. A retry or a hedge calls the closure again.
     ///
     /// # Errors
-    /// The policy's rejection, or the operation's own error.
+    /// Returns the policy's rejection, or the operation's own error.
     pub async fn run<'a, T, E, F, Fut>(
         &self,
         policy: &str,
@@ -91,41 +188,59 @@ impl ResilienceModule {
         self.engine.run(policy, route, operation).await
     }
 
-    /// A call with terms of its own: cost, classifier, fallback, deadline.
+    /// Prepares a call with its own cost, classifier, fallback or deadline.
     pub fn call<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Call<'static> {
         self.engine.call(policy, route)
     }
 
-    /// Resolves a policy on a route once, for callers that run it often. A misspelt name is found here, at wiring.
+    /// Resolves a policy on a route once, for callers that run it often. Called at startup, it finds misspelt names early.
     ///
     /// # Errors
-    /// `unknown_policy` or `route_too_long`.
+    /// Rejects with `unknown_policy` or `route_too_long`.
     pub fn pipeline<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Result<Pipeline, Rejection> {
         self.engine.pipeline(policy, route)
     }
 
-    /// Resolves a policy that is to stand around every method of a port. Repeating an attempt that may have had its
-    /// effect is each method's own decision, so a policy that retries `infrastructure` is rejected here.
+    /// Resolves a policy for every method of a port (an impl block under `#[resilient]`).
+    ///
+    /// An `infrastructure` failure leaves open whether the call took effect, so whether it may be retried depends on the
+    /// method. A policy that retries such failures is rejected here.
     ///
     /// # Errors
-    /// `blanket_retry`, `unknown_policy` or `route_too_long`.
+    /// Rejects with `blanket_retry`, `unknown_policy` or `route_too_long`.
     pub fn port_pipeline<'a>(&self, policy: &str, route: impl Into<Route<'a>>) -> Result<Pipeline, Rejection> {
         let pipeline = self.engine.pipeline(policy, route)?;
         pipeline.check_blanket_retry()?;
         Ok(pipeline)
     }
 
-    /// Every pipeline that has been used and not been forgotten.
+    /// Returns every pipeline in use: one per policy and route, up to `max_routes`.
     pub fn pipelines(&self) -> Vec<Pipeline> {
         self.engine.pipelines()
     }
 
-    /// Changes a policy while calls are running: living circuits and buckets keep their state and follow the new
-    /// numbers, calls in flight finish under the old ones. Guards are code: unless the new policy brings its own, it
-    /// keeps those it had.
+    /// Replaces a policy while calls are running.
+    ///
+    /// Breakers and buckets keep their state and continue with the new numbers; calls in flight finish under the old
+    /// policy. A new policy without guards keeps those of the old one.
     ///
     /// # Errors
-    /// Every mistake of the policy, or that there is none of this name; nothing is changed then.
+    /// Returns every validation error, or an error if no policy has this name. On error nothing changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use phalanx::{Policy, ResilienceModule};
+    ///
+    /// let policy = Policy::named("search").timeout(Duration::from_secs(1));
+    /// let module = ResilienceModule::in_memory().policy(policy.clone()).build()?;
+    /// module.retune(policy.timeout(Duration::from_millis(200)))?;
+    /// assert_eq!(module.describe().policy("search").unwrap().value("timeout").unwrap().value, "\"200ms\"");
+    /// assert!(module.retune(Policy::named("serach")).is_err());
+    /// # Ok::<(), phalanx::ConfigError>(())
+    /// ```
     pub fn retune(&self, policy: Policy) -> Result<(), ConfigError> {
         self.engine.change(|txn| {
             let name = policy.name.clone();
@@ -138,7 +253,7 @@ impl ResilienceModule {
     /// Adds a policy while calls are running.
     ///
     /// # Errors
-    /// Every mistake of the policy, or that there is one of this name; nothing is changed then.
+    /// Returns every validation error, or an error if a policy has this name already. On error nothing changes.
     pub fn add(&self, policy: Policy) -> Result<(), ConfigError> {
         self.engine.change(|txn| {
             let name = policy.name.clone();
@@ -148,13 +263,14 @@ impl ResilienceModule {
         })
     }
 
-    /// Puts a whole configuration in the place of the present one while calls are running; state is kept as in
-    /// [`retune`](Self::retune). A policy that the plan does not name any more means from now on what any name without a
-    /// policy means. Levers pulled by hand stay pulled.
+    /// Replaces the whole configuration while calls are running; state is kept as in [`retune`](Self::retune).
+    ///
+    /// A policy that the set does not contain becomes an unknown policy. Levers pulled with [`pull`](Self::pull) stay
+    /// pulled.
     ///
     /// # Errors
-    /// Every mistake of every policy and lever, and every policy that is in use and would mean nothing; nothing is
-    /// changed then.
+    /// Returns every validation error of every policy and lever, and an error for each policy in use that would become
+    /// unknown. On error nothing changes.
     pub fn apply(&self, plan: PolicySet) -> Result<ConfigChange, ConfigError> {
         let code = Origins::of_code(&plan.policies, plan.default_policy.is_some(), &plan.levers);
         self.engine.change(|txn| {
@@ -166,11 +282,30 @@ impl ResilienceModule {
         })
     }
 
-    /// Pulls a lever of a policy, or of every one (`"*"`), in the place of what was pulled or configured before: calls
-    /// that start from now on follow it. It holds for this process, until it is released.
+    /// Pulls the lever of a policy, or of every policy (`"*"`), replacing one that was pulled or configured before.
+    ///
+    /// It applies to calls that start from now on, in this process, until it is [released](Self::release).
     ///
     /// # Errors
-    /// Every mistake of the lever, or that no policy has this name; nothing is changed then.
+    /// Returns every validation error of the lever, or an error if no policy has this name. On error nothing changes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use phalanx::policy::LeverSpec;
+    /// use phalanx::{Kind, Policy, RejectionCode, ResilienceModule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let module = ResilienceModule::in_memory().policy(Policy::named("vendor")).build()?;
+    /// module.pull("vendor", LeverSpec::force_open().reason("incident 4711"))?;
+    /// let answer = module.run("vendor", (), || async { Ok::<_, Kind>(()) }).await;
+    /// assert_eq!(answer.unwrap_err().rejection().unwrap().code(), RejectionCode::ForcedOpen);
+    /// assert!(module.release("vendor"));
+    /// assert!(module.run("vendor", (), || async { Ok::<_, Kind>(()) }).await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn pull(&self, policy: &str, lever: LeverSpec) -> Result<(), ConfigError> {
         self.engine.change(|txn| {
             txn.pull(policy, lever)?;
@@ -179,7 +314,7 @@ impl ResilienceModule {
         })
     }
 
-    /// Releases what was pulled; a lever that is configured holds again. False if nothing was pulled.
+    /// Releases a pulled lever; a configured lever of the same name applies again. Returns false if none was pulled.
     pub fn release(&self, policy: &str) -> bool {
         let released = self.engine.change(|txn| {
             let released = txn.release(policy);
@@ -189,30 +324,32 @@ impl ResilienceModule {
         released.unwrap_or(false)
     }
 
-    /// The levers that are pulled, by policy; `"*"` for every one.
+    /// Returns the pulled levers by policy; `"*"` applies to every policy.
     pub fn levers(&self) -> BTreeMap<String, LeverSpec> {
         self.engine.levers()
     }
 
-    /// The policies' names, sorted.
+    /// Returns the names of all policies, sorted.
     pub fn policies(&self) -> Vec<String> {
         self.engine.policies()
     }
 
-    /// Lets every call from now on come in by this gate, so that it can be drained; a `Runtime` does this for its
-    /// modules. False if another gate is attached already: that one stays.
+    /// Counts every call from now on at this gate, so that calls can be drained. A `Runtime` does this for its modules.
+    ///
+    /// Returns false if another gate is attached already; that one stays.
     pub fn attach(&self, gate: &Gate) -> bool {
         self.engine.attach(gate)
     }
 
-    /// The HTTP status of a rejection in this service.
+    /// Returns the HTTP status of a rejection in this service: the code's own, unless
+    /// [overridden](ModuleBuilder::status).
     pub fn status(&self, rejection: &Rejection) -> u16 {
         self.statuses.of(rejection.code())
     }
 }
 
 impl ModuleBuilder {
-    /// Adds a policy. One of the same name as a built-in (`occ`, `transient`) takes its place.
+    /// Adds a policy. A policy named `occ` or `transient` replaces the built-in one.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.spec.policies.push(policy);
         self
@@ -224,95 +361,150 @@ impl ModuleBuilder {
         self
     }
 
-    /// The policy of every name that has none of its own.
+    /// Sets the policy for names without their own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use phalanx::{Policy, ResilienceModule};
+    ///
+    /// let default = Policy::named("default").timeout(Duration::from_secs(2));
+    /// let module = ResilienceModule::in_memory().default_policy(default).build()?;
+    /// let pipeline = module.pipeline("anything", ()).expect("the default policy applies");
+    /// assert_eq!(pipeline.describe().stages.len(), 1);
+    /// # Ok::<(), phalanx::ConfigError>(())
+    /// ```
     pub fn default_policy(mut self, policy: Policy) -> Self {
         self.spec.default_policy = Some(policy);
         self
     }
 
-    /// What files and the environment say. What this builder is told wins: a policy whole over one of the same name,
-    /// and so the default policy, the rule for unknown names and the number of routes. A second one takes the place of
-    /// the first.
+    /// Adds configuration from files and the environment. A second call replaces the first.
+    ///
+    /// Code wins: a policy added to this builder replaces a configured policy of the same name as a whole, and so do the
+    /// default policy, `unknown_policy` and `max_routes`.
     #[cfg(feature = "config")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "config")))]
     pub fn config(mut self, config: crate::config::Config) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// What a name without a policy means. Default: a mistake.
+    /// Sets how to treat a call that names an unknown policy. Default: reject it.
     pub fn unknown_policy(mut self, unknown: UnknownPolicy) -> Self {
         self.unknown = Some(unknown);
         self
     }
 
-    /// A lever that is pulled from the beginning: of a policy, or of every one (`"*"`).
+    /// Pulls a lever from the start, for one policy or for every policy (`"*"`).
     pub fn lever(mut self, policy: impl Into<String>, lever: LeverSpec) -> Self {
         self.spec.levers.insert(policy.into(), lever);
         self
     }
 
-    /// How many (policy, route) pairs are kept at a time. Default 10,000.
+    /// Sets how many (policy, route) pairs are kept at a time. Default: 10,000.
     pub fn max_routes(mut self, routes: usize) -> Self {
         self.max_routes = Some(routes);
         self
     }
 
-    /// Adds somebody who is told of events.
+    /// Registers an observer.
     pub fn observer(self, observer: impl Observer) -> Self {
         self.shared_observer(Arc::new(observer))
     }
 
-    /// Adds somebody who is told of events, and whom you keep a hand on.
+    /// Registers a shared observer.
     pub fn shared_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.spec.observers.0.push(observer);
         self
     }
 
-    /// Adds a function that is told of events.
-    pub fn on_event(self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.observer(tell)
+    /// Registers a function that receives every event.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    ///
+    /// use phalanx::{EventKind, Kind, Policy, ResilienceModule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let finished = Arc::new(AtomicU32::new(0));
+    /// let counter = finished.clone();
+    /// let module = ResilienceModule::in_memory()
+    ///     .policy(Policy::named("search"))
+    ///     .on_event(move |event| {
+    ///         if let EventKind::Finished { .. } = event.kind {
+    ///             counter.fetch_add(1, Ordering::Relaxed);
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// module.run("search", (), || async { Ok::<_, Kind>(()) }).await?;
+    /// assert_eq!(finished.load(Ordering::Relaxed), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_event(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.observer(observer)
     }
 
-    /// Spans for calls and attempts, and events as log lines, through `tracing`: see `docs/telemetry.md`.
+    /// Emits spans for calls and attempts, and events as log lines, through `tracing`: see `docs/telemetry.md`.
     #[cfg(feature = "tracing")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
     pub fn traced(mut self) -> Self {
         self.spec.traced = true;
         self
     }
 
-    /// The seed of jitter and shedding, for repeatable runs.
+    /// Seeds the random numbers of jitter and shedding, for repeatable runs.
     pub fn seed(mut self, seed: u64) -> Self {
         self.spec.seed = Some(seed);
         self
     }
 
-    /// The clock. Default: the system's, or tokio's where its time is paused. A shared store brings its own.
+    /// Sets the clock. Default: the system clock, or tokio's when its time is paused. A module in a shared store uses the
+    /// store's clock.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// The HTTP status of a rejection, where this service's custom differs from the table.
+    /// Overrides the HTTP status of a rejection code.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use phalanx::{Rejection, RejectionCode, ResilienceModule};
+    ///
+    /// let module = ResilienceModule::in_memory().status(RejectionCode::BulkheadFull, 429).build()?;
+    /// assert_eq!(module.status(&Rejection::new(RejectionCode::BulkheadFull)), 429);
+    /// assert_eq!(module.status(&Rejection::new(RejectionCode::CircuitOpen)), 503);
+    /// # Ok::<(), phalanx::ConfigError>(())
+    /// ```
     pub fn status(mut self, code: RejectionCode, status: u16) -> Self {
         self.statuses.set(code, status);
         self
     }
 
-    /// Makes the module.
+    /// Validates the configuration and builds the module. Does no I/O.
     ///
     /// # Errors
-    /// Every mistake of every policy, each with its path.
+    /// Returns every validation error of every policy, each with its path.
     pub fn build(self) -> Result<ResilienceModule, ConfigError> {
-        let (builder, origins) = self.with_choices().complete();
-        builder.make(origins)
+        let (builder, origins) = self.with_degraded_choice().with_config();
+        builder.finish(origins)
     }
 
-    /// What the program says, completed by what it was given from outside.
-    fn complete(mut self) -> (Self, Origins) {
+    /// Merges the configuration from files and the environment under what code configured.
+    fn with_config(mut self) -> (Self, Origins) {
         let spec = &self.spec;
         let mut origins = Origins {
-            unknown: self.unknown.map(|_| Origin::RejectionCode),
-            max_routes: self.max_routes.map(|_| Origin::RejectionCode),
+            unknown: self.unknown.map(|_| Origin::Code),
+            max_routes: self.max_routes.map(|_| Origin::Code),
             #[cfg(feature = "redis")]
             on_degraded: self.on_degraded,
             ..Origins::of_code(&spec.policies, spec.default_policy.is_some(), &spec.levers)
@@ -332,14 +524,14 @@ impl ModuleBuilder {
         (self, origins)
     }
 
-    /// Without a fleet there is nothing to choose.
+    /// Without a shared store there are no degraded decisions.
     #[cfg(not(feature = "redis"))]
-    fn with_choices(self) -> Self {
+    fn with_degraded_choice(self) -> Self {
         self
     }
 
     #[cfg_attr(not(feature = "tracing"), allow(unused_mut))]
-    fn make(mut self, origins: Origins) -> Result<ResilienceModule, ConfigError> {
+    fn finish(mut self, origins: Origins) -> Result<ResilienceModule, ConfigError> {
         let mut mistakes = self.statuses.mistakes();
         let memory = self.store.unwrap_or_else(|| {
             let clock = self.clock.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Where a value came from, and where all values of a module came from.
+//! Provenance of configuration: which source each value in force came from (code, a file, an environment variable).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -8,29 +8,29 @@ use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::policy::{OnDegraded, Policy};
 
-/// Who gave a value.
+/// The source of a configured value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
     /// The program.
-    RejectionCode,
-    /// A variable of the environment.
+    Code,
+    /// An environment variable.
     Variable(Arc<str>),
     /// A file.
     File {
         /// Its path as it was given.
         name: Arc<str>,
-        /// The line, from 1, where the format tells.
+        /// The line, from 1, for formats whose parser reports it.
         line: Option<usize>,
     },
-    /// Nobody: the spec's own default, or a policy that is always there.
+    /// No source: the default of the spec, or a built-in policy.
     BuiltIn,
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RejectionCode => f.write_str("code"),
+            Self::Code => f.write_str("code"),
             Self::Variable(name) => write!(f, "environment variable {name}"),
             Self::File { name, line: Some(line) } => write!(f, "{name}:{line}"),
             Self::File { name, line: None } => f.write_str(name),
@@ -39,7 +39,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// As it is displayed: a description is for people, also in JSON.
+/// Serializes the displayed text: descriptions are read by people, in JSON too.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Origin {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -47,39 +47,39 @@ impl serde::Serialize for Origin {
     }
 }
 
-/// The values of one policy that somebody gave, by their path below it.
+/// The origins of one policy's configured values, by their path below the policy.
 pub(crate) type Given = BTreeMap<String, Origin>;
 
-/// Where everything in a module came from. What is not mentioned is built in.
+/// The origins of all values of a module. Values that are not listed are built in.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(not(feature = "config"), allow(dead_code))] // some of it only files ask for
+#[cfg_attr(not(feature = "config"), allow(dead_code))] // some fields are read only by `config`
 pub(crate) struct Origins {
-    /// Policies that the program gave, whole.
+    /// Policies configured in code; code replaces a whole policy.
     pub(crate) code: BTreeSet<String>,
-    /// Policies that files and variables gave, value by value.
+    /// Policies configured by files and variables, value by value.
     pub(crate) given: BTreeMap<String, Given>,
-    /// Levers that the program pulled when the module was built.
+    /// Levers configured in code when the module was built.
     pub(crate) code_levers: BTreeMap<String, LeverSpec>,
-    /// Levers that the program has pulled since.
+    /// Levers pulled through [`ResilienceModule::pull`](crate::ResilienceModule::pull) since.
     pub(crate) pulled: BTreeSet<String>,
-    /// Levers that files and variables pulled, value by value.
+    /// Levers configured by files and variables, value by value.
     pub(crate) levers: BTreeMap<String, Given>,
-    /// The program gave the default policy.
+    /// Whether the default policy was configured in code.
     pub(crate) code_default: bool,
-    /// Files and variables gave the default policy, value by value.
+    /// The default policy configured by files and variables, value by value.
     pub(crate) default: Option<Given>,
-    /// The rule for names without a policy.
+    /// The origin of `unknown`.
     pub(crate) unknown: Option<Origin>,
-    /// How many routes are kept.
+    /// The value of `max_routes` in force.
     pub(crate) routes: usize,
-    /// Who said how many.
+    /// The origin of `max_routes`.
     pub(crate) max_routes: Option<Origin>,
-    /// What the program says for every policy that does not: what to do when the shared store is away.
+    /// The module's `on_degraded`, for policies without their own.
     pub(crate) on_degraded: OnDegraded,
 }
 
 impl Origins {
-    /// All of it was given by the program.
+    /// Origins of a set of policies that was configured in code.
     pub(crate) fn of_code(policies: &[Policy], default: bool, levers: &BTreeMap<String, LeverSpec>) -> Self {
         Self {
             code: policies.iter().map(|policy| policy.name.clone()).collect(),
@@ -89,47 +89,47 @@ impl Origins {
         }
     }
 
-    /// Where a policy's value came from.
+    /// Returns the origin of a policy's value.
     pub(crate) fn of(&self, policy: &str, path: &str) -> Origin {
         match self.given.get(policy) {
             Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
-            None if self.code.contains(policy) => Origin::RejectionCode,
+            None if self.code.contains(policy) => Origin::Code,
             None => Origin::BuiltIn,
         }
     }
 
-    /// Where a value of the default policy came from.
+    /// Returns the origin of a value of the default policy.
     pub(crate) fn of_default(&self, path: &str) -> Origin {
         match &self.default {
             Some(given) => given.get(path).cloned().unwrap_or(Origin::BuiltIn),
-            None if self.code_default => Origin::RejectionCode,
+            None if self.code_default => Origin::Code,
             None => Origin::BuiltIn,
         }
     }
 
-    /// Where a value of a lever came from. The hand is the program's too.
+    /// Returns the origin of a value of a lever. Levers pulled at runtime count as code.
     pub(crate) fn of_lever(&self, name: &str, path: &str) -> Origin {
         if self.pulled.contains(name) || self.code_levers.contains_key(name) {
-            return Origin::RejectionCode;
+            return Origin::Code;
         }
         self.levers.get(name).and_then(|given| given.get(path)).cloned().unwrap_or(Origin::BuiltIn)
     }
 
-    /// Mistakes that only a whole module shows, such as a lever of nobody, with the place of what they are about.
+    /// Adds origins to mistakes that only the whole module reveals, such as a lever of an unknown policy.
     pub(crate) fn place(&self, mut error: ConfigError) -> ConfigError {
         let parts = [("policies", &self.given), ("levers", &self.levers)];
         let named =
             parts.into_iter().flat_map(|(part, given)| given.iter().map(move |(name, given)| (part, name, given)));
-        let places: HashMap<String, &Origin> = named
+        let origins: HashMap<String, &Origin> = named
             .filter_map(|(part, name, given)| Some((format!("{part}.{}", name.escape_debug()), given.values().next()?)))
             .collect();
         for mistake in error.mistakes.iter_mut().filter(|mistake| mistake.at.is_none()) {
-            mistake.at = places.get(&mistake.path).map(ToString::to_string);
+            mistake.at = origins.get(&mistake.path).map(ToString::to_string);
         }
         error
     }
 
-    /// The program gives this policy, whole.
+    /// Notes that code replaced this policy.
     pub(crate) fn now_code(&mut self, policy: &str) {
         self.given.remove(policy);
         self.code.insert(policy.to_owned());

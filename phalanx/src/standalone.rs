@@ -1,7 +1,8 @@
-//! Single stages without a module: for a loop, a worker, a place where a whole policy would be too much.
+//! Stand-alone primitives: single stages without a module, for a loop or a worker where a whole policy would be too much.
 //!
-//! The same algorithms and the same exactness as inside a policy, one object each, shared by reference between threads.
-//! (The machines beneath them, which are given the time, are in [`base`](crate::base).)
+//! They use the same algorithms as the stages of a policy and are as exact, keep their state in this process, and are
+//! shared between threads by reference or by cheap clones. The functions [`rate_limited`], [`bulkheaded`],
+//! [`time_limited`] and [`with_fallback`] wrap a closure in one stage.
 
 mod adaptive_throttle;
 mod bulkhead;
@@ -37,7 +38,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn nonsense_is_rejected_here_too() {
+    fn invalid_specs_are_rejected() {
         assert!(RateLimiter::new(&RateLimitSpec::per_second(0)).is_err());
         assert!(CircuitBreaker::new(&BreakerSpec::failure_ratio(f64::NAN)).is_err());
         assert!(CircuitBreaker::new(&BreakerSpec::latency(0.95, SECOND, SECOND)).is_err());

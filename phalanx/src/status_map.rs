@@ -1,4 +1,4 @@
-//! Which HTTP status a rejection becomes in this service: the table's, unless overridden (429 for `draining` or
+//! The status map: the HTTP status of each rejection code, with this service's overrides (429 for `draining` or
 //! `bulkhead_full` is a common choice).
 
 use std::collections::HashMap;
@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use phalanx_core::policy::validate::Mistake;
 use phalanx_core::rejection::RejectionCode;
 
+/// Overrides of [`RejectionCode::status`].
 #[derive(Debug, Default)]
 pub(crate) struct StatusMap(HashMap<RejectionCode, u16>);
 
@@ -19,8 +20,8 @@ impl StatusMap {
     }
 
     pub(crate) fn mistakes(&self) -> Vec<Mistake> {
-        let wrong = self.0.iter().filter(|(_, status)| !(400..600).contains(*status));
-        let mut mistakes: Vec<_> = wrong
+        let invalid = self.0.iter().filter(|(_, status)| !(400..600).contains(*status));
+        let mut mistakes: Vec<_> = invalid
             .map(|(code, status)| {
                 let reason = format!("{status} is not an error status: choose one between 400 and 599");
                 Mistake::new(format!("statuses.{code}"), reason)

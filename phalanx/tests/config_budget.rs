@@ -82,7 +82,7 @@ fn every_bad_row_is_told_with_its_line() {
         "csv:3: breaker_threshold_p95_ms: must be a whole number from 1 to 86400000",
         "csv:3: notes: hedge_reads must be true or false",
         "csv:4: has 2 columns instead of 6",
-        "csv:6: dep: ok has a line already: csv:5",
+        "csv:6: dep: ok appears twice, first at csv:5",
     ];
     assert_eq!(mistakes(&text), expected);
 }
@@ -95,15 +95,15 @@ fn the_header_is_taken_at_its_word() {
         ["csv:1: there is no column max_atempts; did you mean max_attempts?"]
     );
     assert_eq!(wrong(&HEADER.replace(",notes", "")), ["csv:1: the column notes is missing"]);
-    assert_eq!(wrong(&HEADER.replace("notes", "dep")), ["csv:1: the column dep stands there twice"]);
-    assert_eq!(mistakes(HEADER), ["csv: says nothing"]);
-    assert_eq!(mistakes(""), ["csv: says nothing"]);
+    assert_eq!(wrong(&HEADER.replace("notes", "dep")), ["csv:1: the column dep appears twice"]);
+    assert_eq!(mistakes(HEADER), ["csv: is empty"]);
+    assert_eq!(mistakes(""), ["csv: is empty"]);
 }
 
 #[test]
 fn a_budget_without_end_is_rejected() {
     let wrong = mistakes(&format!("{HEADER}\n{}", ",,,,,\n".repeat(170_000)));
-    assert_eq!((wrong.len(), wrong[100].as_str()), (101, "and maybe more: these are the first 100"));
+    assert_eq!((wrong.len(), wrong[100].as_str()), (101, "there may be more mistakes: these are the first 100"));
     let rows: String = (0..10_001).map(|row| format!("d{row},critical,1,1,1,\n")).collect();
     assert_eq!(mistakes(&format!("{HEADER}\n{rows}")), ["csv:2: policies: must be at most 10000"]);
 }

@@ -146,8 +146,8 @@ fn a_variable_that_leads_nowhere_is_a_mistake_with_the_nearest_name() {
         ("PHALANX__DEFAULT____TIMEOUT", "1s"),
     ];
     let expected = [
-        "environment variable PHALANX__: two underscores are a step down, and a step has no name here",
-        "environment variable PHALANX__DEFAULT____TIMEOUT: two underscores are a step down, and a step has no name here",
+        "environment variable PHALANX__: two underscores separate keys, and a key is empty here",
+        "environment variable PHALANX__DEFAULT____TIMEOUT: two underscores separate keys, and a key is empty here",
         "environment variable PHALANX__POLICIES__P__RETRY__MAX_ATTEMPTS: contradicts environment variable \
          PHALANX__POLICIES__P",
         "environment variable PHALANX__POLICIES__P__RETRY__RETRY_ON: contradicts environment variable \

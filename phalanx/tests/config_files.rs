@@ -60,12 +60,12 @@ hedge = { delay = "10ms" }
         "toml:12: policies.payments.retry.retry_on: must be concurrency, infrastructure, throttled, timeout, \
          validation, domain, precondition, not_found, conflict, authentication, authorization, configuration or \
          internal; did you mean throttled?",
-        "toml:12: policies.payments.retry.retry_on: must be one of the words for it, not a whole number",
+        "toml:12: policies.payments.retry.retry_on: must be one of its names, not a whole number",
         "toml:16: policies.vendor.retry.backoff.max: must not be shorter than base",
         "toml:19: policies.vendor.breaker.failure_ratio: must be above 0 and at most 1",
         "toml:20: policies.vendor.breaker.min_throughput: must be a whole number that is not negative and not too large",
         "toml:22: default.idempotent: a hedge runs the operation twice at a time: say idempotent = true if it may",
-        "toml:23: default.name: there is no such key: a policy's name is the key it stands under",
+        "toml:23: default.name: there is no such key: a policy's name is the key of its table",
     ];
     assert_eq!(mistakes(text), expected);
 }

@@ -23,10 +23,10 @@ fn verdicts() -> Vec<(&'static str, String)> {
     vec![
         said("alias_bomb.yaml:1", "anchors are not allowed"),
         said("beyond_float.json:1", "number out of range"),
-        said("complex_key.yaml:2", "a key must be a word"),
+        said("complex_key.yaml:2", "a key must be a scalar"),
         said("cut_off.json:1", "EOF while parsing an object"),
         said("dangling_alias.yaml:2", "while parsing node, found unknown anchor"),
-        said("date.toml:2", "no value here is a date or a time of day"),
+        said("date.toml:2", "dates and times are not supported"),
         said("deep.json:1", "is nested too deeply"),
         said("deep.toml:1", "is nested too deeply"),
         said("deep.yaml:17", "is nested too deeply"),
@@ -39,8 +39,8 @@ fn verdicts() -> Vec<(&'static str, String)> {
         said("duplicate_key.yaml:4", "the key timeout is given twice"),
         said("duplicate_table.toml:3", "duplicate key"),
         said("empty.json:1", "EOF while parsing a value"),
-        said("empty.toml", "says nothing"),
-        said("empty.yaml", "says nothing"),
+        said("empty.toml", "is empty"),
+        said("empty.yaml", "is empty"),
         ("endless_duration.toml:2", format!("policies.p.timeout: {DURATION}")),
         ("guards.toml:2", format!("policies.p.guards: {KEYS}")),
         said("half_an_attempt.toml:2", "policies.p.retry.max_attempts: must be a whole number, not a fraction"),
@@ -64,7 +64,7 @@ fn verdicts() -> Vec<(&'static str, String)> {
         said("nul.toml:2", "invalid basic string, expected non-double-quote visible characters, `\\`"),
         said("null.json", "policies.p.timeout: has no value: give it one, or leave the key out"),
         ("number_for_duration.toml:2", format!("policies.p.timeout: {DURATION}, not a whole number")),
-        said("only_comments.toml", "says nothing"),
+        said("only_comments.toml", "is empty"),
         said("program.json:1", "expected value"),
         said("tabs.yaml:2", "tabs disallowed within this context (block indentation)"),
         said("tag.yaml:2", "tags are not allowed"),
@@ -198,7 +198,7 @@ fn mistakes_without_end_are_told_up_to_a_hundred() {
     for text in [wrong, unreadable] {
         let mistakes = Config::from_toml(&text).unwrap_err().mistakes;
         assert_eq!(mistakes.len(), 101);
-        assert_eq!(mistakes[100].to_string(), "and maybe more: these are the first 100");
+        assert_eq!(mistakes[100].to_string(), "there may be more mistakes: these are the first 100");
     }
 }
 

@@ -68,7 +68,7 @@ fn a_word_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
         let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
         let policy = Policy::named("p").timeout(7 * SECOND);
         together(|| drop(module.apply_config(file(2)).unwrap()), || module.retune(policy).unwrap());
-        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::RejectionCode));
+        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::Code));
         let described = module.pipeline("p", ()).unwrap().describe();
         assert_eq!(described.stages, [StageDescription::Timeout(7 * SECOND)]);
     }
@@ -80,7 +80,7 @@ fn a_plan_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
         let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
         let plan = PolicySet { policies: vec![Policy::named("p").timeout(7 * SECOND)], ..PolicySet::default() };
         together(|| drop(module.apply_config(file(2)).unwrap()), || drop(module.apply(plan).unwrap()));
-        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::RejectionCode));
+        assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::Code));
     }
 }
 

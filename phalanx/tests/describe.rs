@@ -23,10 +23,10 @@ fn without_any_file_everything_is_code_or_built_in() {
         .build()
         .unwrap();
     let described = module.describe();
-    assert_eq!(told(&described, "p", "timeout"), ("\"1500ms\"".to_owned(), Origin::RejectionCode));
+    assert_eq!(told(&described, "p", "timeout"), ("\"1500ms\"".to_owned(), Origin::Code));
     assert_eq!(told(&described, "occ", "retry.max_attempts"), ("3".to_owned(), Origin::BuiltIn));
-    assert_eq!(described.default.as_ref().unwrap().value("idempotent").unwrap().from, Origin::RejectionCode);
-    assert_eq!((described.unknown.from, described.max_routes.from), (Origin::RejectionCode, Origin::BuiltIn));
+    assert_eq!(described.default.as_ref().unwrap().value("idempotent").unwrap().from, Origin::Code);
+    assert_eq!((described.unknown.from, described.max_routes.from), (Origin::Code, Origin::BuiltIn));
     let names: Vec<_> = described.policies.iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(names, ["occ", "p", "transient"], "sorted");
 }
@@ -34,7 +34,7 @@ fn without_any_file_everything_is_code_or_built_in() {
 #[test]
 fn a_policy_that_takes_the_place_of_a_built_in_is_code() {
     let module = ResilienceModule::in_memory().policy(Policy::named("occ").timeout(SECOND)).build().unwrap();
-    assert_eq!(told(&module.describe(), "occ", "timeout").1, Origin::RejectionCode);
+    assert_eq!(told(&module.describe(), "occ", "timeout").1, Origin::Code);
 }
 
 #[test]
@@ -55,13 +55,13 @@ fn a_description_follows_what_code_changes() {
     module.add(Policy::named("q").timeout(3 * SECOND)).unwrap();
     module.pull("p", LeverSpec::default().without_retries()).unwrap();
     let described = module.describe();
-    assert_eq!(told(&described, "transient", "timeout"), ("\"2s\"".to_owned(), Origin::RejectionCode));
-    assert_eq!(told(&described, "q", "timeout"), ("\"3s\"".to_owned(), Origin::RejectionCode));
+    assert_eq!(told(&described, "transient", "timeout"), ("\"2s\"".to_owned(), Origin::Code));
+    assert_eq!(told(&described, "q", "timeout"), ("\"3s\"".to_owned(), Origin::Code));
     assert_eq!(described.levers[0].name, "p");
     module.release("p");
     module.apply(PolicySet { policies: vec![Policy::named("r").timeout(SECOND)], ..PolicySet::default() }).unwrap();
     let described = module.describe();
-    assert_eq!(told(&described, "r", "timeout").1, Origin::RejectionCode);
+    assert_eq!(told(&described, "r", "timeout").1, Origin::Code);
     assert_eq!(told(&described, "transient", "timeout"), ("\"30s\"".to_owned(), Origin::BuiltIn), "back again");
     assert!(described.policy("p").is_none() && described.levers.is_empty());
 }
@@ -169,8 +169,8 @@ mod from_files {
         let module = ResilienceModule::in_memory().config(config).on_degraded(OnDegraded::Closed).build().unwrap();
         let described = module.describe();
         let at = |line| Origin::File { name: "toml".into(), line: Some(line) };
-        assert_eq!(told(&described, "p", "on_degraded"), ("\"closed\"".to_owned(), Origin::RejectionCode));
+        assert_eq!(told(&described, "p", "on_degraded"), ("\"closed\"".to_owned(), Origin::Code));
         assert_eq!(told(&described, "q", "on_degraded"), ("\"local\"".to_owned(), at(4)), "it said so");
-        assert_eq!(described.default.unwrap().value("on_degraded").unwrap().from, Origin::RejectionCode);
+        assert_eq!(described.default.unwrap().value("on_degraded").unwrap().from, Origin::Code);
     }
 }

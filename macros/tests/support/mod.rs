@@ -1,4 +1,4 @@
-//! An upstream that plays a script, and an adapter that is in front of it.
+//! Test support: an upstream that fails a given number of times, and an adapter that calls it.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
 
@@ -12,7 +12,7 @@ use phalanx::{
     Resilient, RetrySpec,
 };
 
-/// An error that can say a rejection.
+/// An error that a rejection converts into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     Rejected(Rejection),
@@ -45,7 +45,7 @@ impl Classify for Failure {
     }
 }
 
-/// Fails so many times, then answers, and writes down what it was given.
+/// Fails a given number of times, then answers with the number of requests. Records the requests.
 #[derive(Clone, Debug, Default)]
 pub struct Upstream(Arc<(AtomicUsize, Mutex<Vec<String>>)>);
 
@@ -71,7 +71,7 @@ impl Upstream {
     }
 }
 
-/// What has policies on its methods.
+/// A type with policies on its methods.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     pub upstream: Upstream,
@@ -84,7 +84,7 @@ impl Adapter {
         Self { upstream: Upstream::failing(times), module: module(), region: "eu".to_owned() }
     }
 
-    /// The routes a policy was used on, sorted.
+    /// Returns the routes that a policy was used on, sorted.
     pub fn routes(&self, policy: &str) -> Vec<Option<String>> {
         let pipelines = self.module.pipelines();
         let keys = pipelines.iter().map(|pipeline| pipeline.key()).filter(|key| key.policy() == policy);
@@ -106,8 +106,8 @@ impl From<Kind> for Failure {
     }
 }
 
-/// `retry`: three attempts 100 ms apart. `once`: one permit for a long time. `circuit`: open after one failure. `slow`: a
-/// second an attempt. `plain`: nothing.
+/// Policies: `retry` makes three attempts 100 ms apart, `once` has one permit per hour, `circuit` opens after one failure,
+/// `slow` has a timeout of one second, `plain` has no stages.
 pub fn module() -> ResilienceModule {
     let pause = Backoff::constant(Duration::from_millis(100)).jitter(Jitter::None);
     ResilienceModule::in_memory()

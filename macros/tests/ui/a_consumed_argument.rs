@@ -1,3 +1,5 @@
+//! An argument that the body consumes without `clone`.
+
 #![allow(unused)]
 
 use phalanx::{Error, Kind, ResilienceModule, resilient};

@@ -1,4 +1,4 @@
-//! What is written in the brackets.
+//! Invalid options of the attribute.
 
 #![allow(unused)]
 

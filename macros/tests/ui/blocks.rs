@@ -1,4 +1,4 @@
-//! Impl blocks, and what else the attribute may be put on by mistake.
+//! Invalid impl blocks and other items.
 
 #![allow(unused)]
 

@@ -1,4 +1,4 @@
-//! Functions that a policy cannot run.
+//! Functions that cannot be run under a policy.
 
 #![allow(unused)]
 

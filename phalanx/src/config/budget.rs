@@ -1,4 +1,4 @@
-//! A dependency budget in CSV as policies: what a resilience review writes down, taken at its word.
+//! Dependency budgets in CSV: one row per dependency, as a resilience review records them, becomes one policy.
 //!
 //! ```text
 //! dep,role,max_attempts,per_attempt_timeout_ms,breaker_threshold_p95_ms,notes
@@ -6,16 +6,16 @@
 //! tax,important,2,200,300,hedge_reads=true
 //! ```
 //!
-//! | column | becomes |
+//! | column | sets |
 //! |---|---|
 //! | `dep` | the policy's name |
 //! | `per_attempt_timeout_ms` | `timeout` |
-//! | `max_attempts` | above 1: `retry.max_attempts`, on `infrastructure` and `throttled`, with the schedule that the playbook of such a budget names: 100–200 ms, 200–400 ms, 400–800 ms … at most 2 s (`exponential` from 200 ms, `equal` jitter) |
+//! | `max_attempts` | above 1: `retry.max_attempts`, on `infrastructure` and `throttled`, with the backoff of the resiliency playbook: 100–200 ms, 200–400 ms, 400–800 ms … at most 2 s (`exponential` from 200 ms, `equal` jitter) |
 //! | `breaker_threshold_p95_ms` | `breaker.latency_threshold` at a `latency_quantile` of 0.95 that lasts 5 s |
-//! | `role` | what else opens the circuit, and for how long: `critical` half of the calls failing, 5 s; `important` half, 15 s; `optional` a quarter, 30 s |
-//! | `notes` | `hedge_reads=true`: `idempotent`, and a `hedge` after the p95 of recent latencies (half of the timeout until it is known, the timeout at most); other notes are for people |
+//! | `role` | the failure ratio that opens the breaker, and the break: `critical` 0.5, 5 s; `important` 0.5, 15 s; `optional` 0.25, 30 s |
+//! | `notes` | `hedge_reads=true`: `idempotent`, and a `hedge` after the p95 of recent latencies (half of the timeout until it is known, the timeout at most); other notes are ignored |
 //!
-//! The columns may stand in any order; none may be missing, and there are no others. Everything else is as built in.
+//! The columns may be in any order; all six are required, and no others are allowed. Other values keep their defaults.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,23 +26,23 @@ use phalanx_core::policy::validate::Mistake;
 use super::de::MAX_MISTAKES;
 use super::document::MAX_POLICIES;
 use super::suggest::nearest;
-use super::tree::{FastAnswer, Node, Table, Value};
+use super::tree::{Escaped, Node, Table, Value};
 use crate::origin::Origin;
 
 const COLUMNS: [&str; 6] =
     ["dep", "role", "max_attempts", "per_attempt_timeout_ms", "breaker_threshold_p95_ms", "notes"];
-const LONGEST_MS: u64 = 24 * 3_600 * 1_000;
+const MAX_MS: u64 = 24 * 3_600 * 1_000;
 
-/// Reads a document.
+/// Parses a document.
 pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let at = |line: u64| Origin::File { name: name.clone(), line: usize::try_from(line).ok() };
-    let mut loader =
+    let mut reader =
         csv::ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
     let mut policies = Table::new();
     let mut mistakes = Vec::new();
     let mut columns = None;
-    for record in loader.records() {
-        // What follows would change nothing about the answer: one policy too many is enough to be rejected.
+    for record in reader.records() {
+        // Further rows cannot change the result: one policy too many is enough to reject the budget.
         if mistakes.len() >= MAX_MISTAKES || policies.len() > MAX_POLICIES {
             break;
         }
@@ -50,7 +50,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
             Ok(record) => record,
             Err(error) => {
                 let line = error.position().map_or(1, csv::Position::line);
-                mistakes.push(Mistake::new("", "is no line of CSV").said_by(at(line)));
+                mistakes.push(Mistake::new("", "is not a CSV row").said_by(at(line)));
                 break;
             }
         };
@@ -61,8 +61,8 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         };
         let mut row = Row { columns, record: &record, at: &at, mistakes: &mut mistakes };
         let Some((dep, policy)) = row.policy() else { continue };
-        if let Some(twin) = policies.get(&dep) {
-            let reason = format!("{} has a line already: {}", FastAnswer(&dep), twin.at);
+        if let Some(first) = policies.get(&dep) {
+            let reason = format!("{} appears twice, first at {}", Escaped(&dep), first.at);
             mistakes.push(Mistake::new("dep", reason).said_by(&at));
         } else {
             policies.insert(dep, policy);
@@ -80,7 +80,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     Ok(Node::new(Value::Table(top), whole))
 }
 
-/// Which column stands where.
+/// The index of each column.
 type Columns = BTreeMap<&'static str, usize>;
 
 fn columns_of(header: &StringRecord, at: &Origin) -> Result<Columns, Mistake> {
@@ -89,10 +89,10 @@ fn columns_of(header: &StringRecord, at: &Origin) -> Result<Columns, Mistake> {
     for (index, name) in header.iter().enumerate() {
         let Some(column) = COLUMNS.into_iter().find(|column| *column == name) else {
             let meant = nearest(name, COLUMNS).map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-            return Err(wrong(format!("there is no column {}{meant}", FastAnswer(name))));
+            return Err(wrong(format!("there is no column {}{meant}", Escaped(name))));
         };
         if columns.insert(column, index).is_some() {
-            return Err(wrong(format!("the column {column} stands there twice")));
+            return Err(wrong(format!("the column {column} appears twice")));
         }
     }
     match COLUMNS.into_iter().find(|column| !columns.contains_key(column)) {
@@ -101,7 +101,7 @@ fn columns_of(header: &StringRecord, at: &Origin) -> Result<Columns, Mistake> {
     }
 }
 
-/// One dependency.
+/// One row: the budget of one dependency.
 struct Row<'a> {
     columns: &'a Columns,
     record: &'a StringRecord,
@@ -112,18 +112,18 @@ struct Row<'a> {
 impl Row<'_> {
     fn policy(&mut self) -> Option<(String, Node)> {
         if self.record.len() != self.columns.len() {
-            let (there, due) = (self.record.len(), self.columns.len());
-            self.wrong("", format!("has {there} columns instead of {due}"));
+            let (found, expected) = (self.record.len(), self.columns.len());
+            self.mistake("", format!("has {found} columns instead of {expected}"));
             return None;
         }
         let dep = self.cell("dep").to_owned();
         if dep.is_empty() {
-            self.wrong("dep", "a dependency needs a name");
+            self.mistake("dep", "a dependency needs a name");
         }
         let role = self.role();
         let attempts = self.number("max_attempts", 1_000_000);
-        let timeout = self.number("per_attempt_timeout_ms", LONGEST_MS);
-        let slow = self.number("breaker_threshold_p95_ms", LONGEST_MS);
+        let timeout = self.number("per_attempt_timeout_ms", MAX_MS);
+        let slow = self.number("breaker_threshold_p95_ms", MAX_MS);
         let hedged = self.hedged();
         let (role, attempts, timeout, slow, hedged) = (role?, attempts?, timeout?, slow?, hedged?);
         let mut policy = vec![
@@ -132,17 +132,17 @@ impl Row<'_> {
                 "breaker",
                 self.table([
                     ("failure_ratio", Value::Float(role.failure_ratio)),
-                    ("break_duration", word(role.break_duration)),
+                    ("break_duration", text(role.break_duration)),
                     ("latency_quantile", Value::Float(0.95)),
                     ("latency_threshold", millis(slow)),
-                    ("latency_duration", word("5s")),
+                    ("latency_duration", text("5s")),
                 ]),
             ),
         ];
         if attempts > 1 {
-            let kinds = ["infrastructure", "throttled"].map(|kind| Node::new(word(kind), self.at.clone()));
+            let kinds = ["infrastructure", "throttled"].map(|kind| Node::new(text(kind), self.at.clone()));
             let backoff = [("curve", "exponential"), ("base", "200ms"), ("max", "2s"), ("jitter", "equal")];
-            let backoff = self.table(backoff.map(|(field, value)| (field, word(value))));
+            let backoff = self.table(backoff.map(|(field, value)| (field, text(value))));
             let attempts = Value::Integer(attempts.into());
             let retry = [("max_attempts", attempts), ("retry_on", Value::List(kinds.into())), ("backoff", backoff)];
             policy.push(("retry", self.table(retry)));
@@ -163,14 +163,14 @@ impl Row<'_> {
         self.columns.get(column).and_then(|index| self.record.get(*index)).unwrap_or_default()
     }
 
-    fn wrong(&mut self, column: &str, reason: impl Into<String>) {
+    fn mistake(&mut self, column: &str, reason: impl Into<String>) {
         self.mistakes.push(Mistake::new(column, reason).said_by(self.at));
     }
 
-    fn number(&mut self, column: &'static str, most: u64) -> Option<u64> {
-        let number = self.cell(column).parse().ok().filter(|number| (1..=most).contains(number));
+    fn number(&mut self, column: &'static str, max: u64) -> Option<u64> {
+        let number = self.cell(column).parse().ok().filter(|number| (1..=max).contains(number));
         if number.is_none() {
-            self.wrong(column, format!("must be a whole number from 1 to {most}"));
+            self.mistake(column, format!("must be a whole number from 1 to {max}"));
         }
         number
     }
@@ -180,7 +180,7 @@ impl Row<'_> {
         if role.is_none() {
             let meant = nearest(self.cell("role"), ROLES.iter().map(|role| role.name));
             let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-            self.wrong("role", format!("must be critical, important or optional{meant}"));
+            self.mistake("role", format!("must be critical, important or optional{meant}"));
         }
         role
     }
@@ -192,7 +192,7 @@ impl Row<'_> {
             [] | ["false"] => Some(false),
             ["true"] => Some(true),
             _ => {
-                self.wrong("notes", "hedge_reads must be true or false");
+                self.mistake("notes", "hedge_reads must be true or false");
                 None
             }
         }
@@ -216,7 +216,7 @@ const ROLES: [Role; 3] = [
     Role { name: "optional", failure_ratio: 0.25, break_duration: "30s" },
 ];
 
-fn word(text: &str) -> Value {
+fn text(text: &str) -> Value {
     Value::Text(text.to_owned())
 }
 
@@ -229,13 +229,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_without_end_is_read_no_further_than_it_is_of_use() {
+    fn a_huge_budget_is_read_no_further_than_its_first_mistakes() {
         let header = COLUMNS.join(",") + "\n";
         let parse = |rows: String| parse(&"csv".into(), &(header.clone() + &rows));
         let wrong = parse(",,,,,\n".repeat(170_000)).unwrap_err();
         assert!((MAX_MISTAKES..MAX_MISTAKES + COLUMNS.len()).contains(&wrong.len()), "{}", wrong.len());
         let many = parse((0..30_000).map(|row| format!("d{row},critical,1,1,1,\n")).collect()).unwrap();
         let policies = many.as_table().and_then(|top| top["policies"].as_table()).unwrap();
-        assert_eq!(policies.len(), MAX_POLICIES + 1, "enough to say that they are too many");
+        assert_eq!(policies.len(), MAX_POLICIES + 1, "one more than allowed");
     }
 }

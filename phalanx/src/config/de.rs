@@ -1,6 +1,6 @@
-//! From a tree to what it says: serde over nodes.
+//! Deserialization: a serde `Deserializer` over the configuration tree that reports every mistake.
 //!
-//! All mistakes are found, not only the first: what is wrong is noted and taken out, and the rest is read again.
+//! When serde fails, the mistake is noted, the value is removed, and the rest is deserialized again.
 
 use phalanx_core::policy::validate::{ConfigError, Mistake};
 use serde::de::value::{StrDeserializer, StringDeserializer};
@@ -13,85 +13,85 @@ use super::serde_error::SerdeError;
 use super::tree::{Node, Step, Value, path_of};
 use crate::origin::Origin;
 
-/// More than anybody corrects in one go; what follows is not looked for.
+/// Reading stops after this many mistakes.
 pub(crate) const MAX_MISTAKES: usize = 100;
 
-/// What is wrong with a tree.
+/// The mistakes of a configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Mistakes {
-    /// Made before there was a tree.
+    /// Mistakes of sources that could not be parsed into the tree.
     before: Vec<Mistake>,
     found: Vec<(Origin, Mistake)>,
-    /// The ways to them: what follows from a mistake is none of its own.
-    ways: Vec<Vec<Step>>,
+    /// The steps to the mistakes, to leave out mistakes that only follow from them.
+    noted: Vec<Vec<Step>>,
 }
 
 impl Mistakes {
-    /// With those that were made before there was a tree.
+    /// Starts with the mistakes of sources that could not be parsed.
     pub(crate) fn after(before: Vec<Mistake>) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// All of them in the order of their places, if there is any.
+    /// Returns all mistakes as an error, in the order of their positions.
     pub(crate) fn into_result(mut self) -> Result<(), ConfigError> {
-        let enough = self.are_too_many();
-        self.found.sort_by(|(a, _), (b, _)| place(a).cmp(&place(b)));
+        let truncated = self.are_too_many();
+        self.found.sort_by(|(a, _), (b, _)| sort_key(a).cmp(&sort_key(b)));
         let mut mistakes = self.before;
         mistakes.extend(self.found.into_iter().map(|(_, mistake)| mistake));
-        if enough {
+        if truncated {
             mistakes.truncate(MAX_MISTAKES);
-            mistakes.push(Mistake::new("", format!("and maybe more: these are the first {MAX_MISTAKES}")));
+            mistakes.push(Mistake::new("", format!("there may be more mistakes: these are the first {MAX_MISTAKES}")));
         }
         if mistakes.is_empty() { Ok(()) } else { Err(ConfigError { mistakes }) }
     }
 
-    /// Notes a mistake at the place it stands at, or the nearest that there is.
-    pub(crate) fn note(&mut self, tree: &Node, way: Vec<Step>, reason: &str) {
-        let at = tree.nearest(&way).at.clone();
-        self.note_at(at, way, reason);
+    /// Notes a mistake at the origin of its value, or of the nearest enclosing one.
+    pub(crate) fn note(&mut self, tree: &Node, steps: Vec<Step>, reason: &str) {
+        let at = tree.nearest(&steps).at.clone();
+        self.note_at(at, steps, reason);
     }
 
-    pub(crate) fn note_at(&mut self, at: Origin, way: Vec<Step>, reason: &str) {
-        let mistake = Mistake::new(path_of(&way), reason).said_by(&at);
+    pub(crate) fn note_at(&mut self, at: Origin, steps: Vec<Step>, reason: &str) {
+        let mistake = Mistake::new(path_of(&steps), reason).said_by(&at);
         self.found.push((at, mistake));
-        self.ways.push(way);
+        self.noted.push(steps);
     }
 
     pub(crate) fn are_too_many(&self) -> bool {
         self.before.len() + self.found.len() >= MAX_MISTAKES
     }
 
-    /// Whether something at this way may look wrong only because of a mistake there or below.
-    pub(crate) fn excuse(&self, way: &[Step]) -> bool {
-        self.ways.iter().any(|wrong| wrong.starts_with(way))
+    /// Returns whether an error at these steps may only follow from a mistake noted there or below.
+    pub(crate) fn explain(&self, steps: &[Step]) -> bool {
+        self.noted.iter().any(|noted| noted.starts_with(steps))
     }
 
-    /// Reads a tree, noting and taking out whatever is wrong until the rest can be read.
+    /// Deserializes a tree, noting and removing invalid values until the rest is valid.
     pub(crate) fn read<T: DeserializeOwned>(&mut self, tree: &mut Node) -> Option<T> {
         loop {
-            let mut fault = match T::deserialize(&*tree) {
+            let mut error = match T::deserialize(&*tree) {
                 Ok(read) => return Some(read),
-                Err(fault) => fault,
+                Err(error) => error,
             };
-            fault.steps.reverse();
-            let mut way = fault.steps.clone();
-            // A misspelt key that was meant to be this one has been told already, and so has a bad value of it.
-            way.extend(fault.missing.map(|field| Step::Key(field.to_owned())));
-            if fault.missing.is_none() || !self.ways.contains(&way) {
-                self.note(tree, way.clone(), &fault.reason);
+            error.steps.reverse();
+            let mut steps = error.steps.clone();
+            // A field is also missing when its key was misspelt or its value was invalid; that is noted already.
+            steps.extend(error.missing.map(|field| Step::Key(field.to_owned())));
+            if error.missing.is_none() || !self.noted.contains(&steps) {
+                self.note(tree, steps.clone(), &error.reason);
             }
-            if let (Some(meant), [table @ .., _]) = (fault.meant, way.as_slice()) {
-                self.ways.push(table.iter().cloned().chain([Step::Key(meant.to_owned())]).collect());
+            if let (Some(meant), [table @ .., _]) = (error.meant, steps.as_slice()) {
+                self.noted.push(table.iter().cloned().chain([Step::Key(meant.to_owned())]).collect());
             }
-            if self.are_too_many() || !tree.remove(&fault.steps) {
+            if self.are_too_many() || !tree.remove(&error.steps) {
                 return None;
             }
         }
     }
 }
 
-/// Files by name and line, then variables.
-fn place(at: &Origin) -> (bool, &str, usize) {
+/// Orders mistakes: files by name and line, then variables.
+fn sort_key(at: &Origin) -> (bool, &str, usize) {
     match at {
         Origin::File { name, line } => (false, name, line.unwrap_or(0)),
         Origin::Variable(name) => (true, name, 0),
@@ -110,7 +110,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             Value::Bool(bool) => visitor.visit_bool(*bool),
             Value::Float(float) => visitor.visit_f64(*float),
             Value::Integer(integer) => integer_of(*integer, visitor),
-            Value::Nothing => Err(SerdeError::new("has no value: give it one, or leave the key out")),
+            Value::Null => Err(SerdeError::new("has no value: give it one, or leave the key out")),
         }
     }
 
@@ -129,7 +129,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor: V,
     ) -> Result<V::Value, SerdeError> {
         match &self.value {
-            Value::Text(text) | Value::Loose(text) => visitor.visit_enum(Word(text)),
+            Value::Text(text) | Value::Loose(text) => visitor.visit_enum(VariantName(text)),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -171,7 +171,7 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
         match &self.value {
-            Value::Loose(text) => visitor.visit_seq(Words(text.split(','))),
+            Value::Loose(text) => visitor.visit_seq(CommaList(text.split(','))),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -203,12 +203,12 @@ impl<'de> MapAccess<'de> for Entries<'de> {
         self.entry = self.entries.next();
         let Some((key, _)) = self.entry else { return Ok(None) };
         let name: StrDeserializer<'_, SerdeError> = key.as_str().into_deserializer();
-        seed.deserialize(name).map(Some).map_err(|fault| fault.inside(Step::Key(key.clone())))
+        seed.deserialize(name).map(Some).map_err(|error| error.inside(Step::Key(key.clone())))
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, SerdeError> {
         let Some((key, node)) = self.entry.take() else { return Err(SerdeError::new("a value without a key")) };
-        seed.deserialize(node).map_err(|fault| fault.inside(Step::Key(key.clone())))
+        seed.deserialize(node).map_err(|error| error.inside(Step::Key(key.clone())))
     }
 }
 
@@ -221,38 +221,38 @@ impl<'de> SeqAccess<'de> for Items<'de> {
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, SerdeError> {
         let Some((index, node)) = self.items.next() else { return Ok(None) };
-        seed.deserialize(node).map(Some).map_err(|fault| fault.inside(Step::Index(index)))
+        seed.deserialize(node).map(Some).map_err(|error| error.inside(Step::Index(index)))
     }
 }
 
-/// A list in a variable: words with commas between them.
-struct Words<'de>(std::str::Split<'de, char>);
+/// A list in a variable, separated by commas.
+struct CommaList<'de>(std::str::Split<'de, char>);
 
-impl<'de> SeqAccess<'de> for Words<'de> {
+impl<'de> SeqAccess<'de> for CommaList<'de> {
     type Error = SerdeError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, SerdeError> {
-        let Some(word) = self.0.next() else { return Ok(None) };
-        let word: StringDeserializer<SerdeError> = word.trim().to_owned().into_deserializer();
-        // The list is one value of the variable, so the fault is the list's.
-        seed.deserialize(word).map(Some)
+        let Some(item) = self.0.next() else { return Ok(None) };
+        let item: StringDeserializer<SerdeError> = item.trim().to_owned().into_deserializer();
+        // The variable is one value, so an error of an item is an error of the list.
+        seed.deserialize(item).map(Some)
     }
 }
 
-/// One of the words of an enum.
-struct Word<'de>(&'de str);
+/// The name of an enum variant.
+struct VariantName<'de>(&'de str);
 
-impl<'de> EnumAccess<'de> for Word<'de> {
+impl<'de> EnumAccess<'de> for VariantName<'de> {
     type Error = SerdeError;
     type Variant = Self;
 
     fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), SerdeError> {
-        let word: StrDeserializer<'_, SerdeError> = self.0.trim().into_deserializer();
-        Ok((seed.deserialize(word)?, self))
+        let name: StrDeserializer<'_, SerdeError> = self.0.trim().into_deserializer();
+        Ok((seed.deserialize(name)?, self))
     }
 }
 
-impl<'de> VariantAccess<'de> for Word<'de> {
+impl<'de> VariantAccess<'de> for VariantName<'de> {
     type Error = SerdeError;
 
     fn unit_variant(self) -> Result<(), SerdeError> {

@@ -1,4 +1,4 @@
-//! What a configuration may say, and everything that is wrong with what it says.
+//! The document: the top level of a configuration, and its validation as a whole.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use super::de::Mistakes;
 use super::tree::{Node, Step, Table, Value};
 use crate::origin::{Origin, Origins};
 
-/// More than any service has, and few enough to be held and compared. Of levers there are no more than of policies.
+/// Bounds memory and the cost of comparing configurations. The same bound applies to levers.
 pub(crate) const MAX_POLICIES: usize = 10_000;
 
-/// Each is kept in memory; a program may ask for more, a file may not.
+/// Each route is kept in memory. Code may configure more, a file may not.
 pub(crate) const MAX_ROUTES: u32 = 1_000_000;
 
-/// The top level.
+/// The top level of a document.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Document {
@@ -30,38 +30,38 @@ struct Document {
     max_routes: Option<u32>,
 }
 
-/// One source over those before it. A deadline may be its total alone; both forms become the long one, so that the two
-/// can be laid over one another.
-pub(crate) fn lay_over(lower: &mut Node, mut upper: Node) {
+/// Merges one source over those before it. `deadline = "2s"` is short for a table with `total`; it is expanded first, so
+/// that both forms can be merged.
+pub(crate) fn overlay(lower: &mut Node, mut upper: Node) {
     for (_, policy) in policies_of(&mut upper) {
         if let Some(deadline) = policy.get_mut("deadline").filter(|deadline| deadline.as_table().is_none()) {
             let at = deadline.at.clone();
-            let total = std::mem::replace(deadline, Node::new(Value::Nothing, at));
+            let total = std::mem::replace(deadline, Node::new(Value::Null, at));
             deadline.value = Value::Table(Table::from([("total".to_owned(), total)]));
         }
     }
     lower.overlay(upper);
 }
 
-/// Reads what all sources say together. `before` are the mistakes of those that could not be read at all.
+/// Reads the merged sources. `before` are the mistakes of sources that could not be parsed.
 pub(crate) fn read(mut tree: Node, before: Vec<Mistake>) -> Result<Config, ConfigError> {
     let mut mistakes = Mistakes::after(before);
-    tidy(&mut tree, &mut mistakes);
+    check_names(&mut tree, &mut mistakes);
     let whole = tree.clone();
-    // What cannot be read in spite of everything is nothing; the reason is among the mistakes.
+    // An unreadable document counts as empty; the reason is among the mistakes.
     let Document { default, policies, levers, unknown, max_routes } = mistakes.read(&mut tree).unwrap_or_default();
     let policies: Vec<_> = policies.into_iter().map(|(name, policy)| Policy { name, ..policy }).collect();
     let default = default.map(|policy| Policy { name: "default".to_owned(), ..policy });
     if let Some(policy) = &default {
-        judge(policy.mistakes(), &policy_path(policy), &whole, vec![Step::key("default")], &mut mistakes);
+        note_all(policy.mistakes(), &policy_path(policy), &whole, vec![Step::key("default")], &mut mistakes);
     }
     for policy in &policies {
-        let way = vec![Step::key("policies"), Step::key(&policy.name)];
-        judge(policy.mistakes(), &policy_path(policy), &whole, way, &mut mistakes);
+        let steps = vec![Step::key("policies"), Step::key(&policy.name)];
+        note_all(policy.mistakes(), &policy_path(policy), &whole, steps, &mut mistakes);
     }
     for (name, lever) in &levers {
-        let way = vec![Step::key("levers"), Step::key(name)];
-        judge(lever.mistakes(name), &format!("levers.{}", name.escape_debug()), &whole, way, &mut mistakes);
+        let steps = vec![Step::key("levers"), Step::key(name)];
+        note_all(lever.mistakes(name), &format!("levers.{}", name.escape_debug()), &whole, steps, &mut mistakes);
     }
     if max_routes.is_some_and(|routes| !(1..=MAX_ROUTES).contains(&routes)) {
         let reason = format!("must be between 1 and {MAX_ROUTES}");
@@ -71,8 +71,8 @@ pub(crate) fn read(mut tree: Node, before: Vec<Mistake>) -> Result<Config, Confi
     Ok(Config { policies, default, levers, unknown, max_routes, origins: origins_of(&whole) })
 }
 
-/// What is easier seen in the tree than in what is read from it.
-fn tidy(tree: &mut Node, mistakes: &mut Mistakes) {
+/// Checks and removes what serde would not report well: too many or too long names, and `name` keys in policies.
+fn check_names(tree: &mut Node, mistakes: &mut Mistakes) {
     for key in ["policies", "levers"] {
         let named = tree.as_table_mut().and_then(|top| top.get_mut(key)).and_then(Node::as_table_mut);
         let Some(named) = named else { continue };
@@ -90,24 +90,24 @@ fn tidy(tree: &mut Node, mistakes: &mut Mistakes) {
             short
         });
     }
-    for (mut way, policy) in policies_of(tree) {
+    for (mut steps, policy) in policies_of(tree) {
         if let Some(name) = policy.remove("name") {
-            way.push(Step::key("name"));
-            mistakes.note_at(name.at, way, "there is no such key: a policy's name is the key it stands under");
+            steps.push(Step::key("name"));
+            mistakes.note_at(name.at, steps, "there is no such key: a policy's name is the key of its table");
         }
     }
 }
 
-/// Every policy of a tree that is a table at all, with the way to it.
+/// Returns every policy of a tree that is a table, with the steps to it.
 fn policies_of(tree: &mut Node) -> Vec<(Vec<Step>, &mut Table)> {
     let mut found = Vec::new();
     for (key, node) in tree.as_table_mut().into_iter().flatten() {
-        let way = vec![Step::key(key)];
+        let steps = vec![Step::key(key)];
         match (key.as_str(), node.as_table_mut()) {
-            ("default", Some(policy)) => found.push((way, policy)),
+            ("default", Some(policy)) => found.push((steps, policy)),
             ("policies", Some(named)) => found.extend(named.iter_mut().filter_map(|(name, node)| {
-                let way = vec![Step::key(key), Step::key(name)];
-                Some((way, node.as_table_mut()?))
+                let steps = vec![Step::key(key), Step::key(name)];
+                Some((steps, node.as_table_mut()?))
             })),
             _ => {}
         }
@@ -119,18 +119,18 @@ fn policy_path(policy: &Policy) -> String {
     format!("policies.{}", policy.name.escape_debug())
 }
 
-/// What is wrong with something that could be read: the place is looked up. `own_path` is what all paths begin with.
-fn judge(wrong: Vec<Mistake>, own_path: &str, tree: &Node, way: Vec<Step>, mistakes: &mut Mistakes) {
-    for mistake in wrong {
+/// Notes validation errors at the position of their value in the tree. `own_path` is the common prefix of their paths.
+fn note_all(found: Vec<Mistake>, own_path: &str, tree: &Node, steps: Vec<Step>, mistakes: &mut Mistakes) {
+    for mistake in found {
         if mistakes.are_too_many() {
             return;
         }
-        // Below it there are only our own names, and none has a dot.
+        // Below the policy all keys are field names, which contain no dot.
         let rest = mistake.path.strip_prefix(own_path).unwrap_or_default();
         let rest = rest.split('.').filter(|field| !field.is_empty()).map(Step::key);
-        let way: Vec<_> = way.iter().cloned().chain(rest).collect();
-        if !mistakes.excuse(&way) {
-            mistakes.note(tree, way, &mistake.reason);
+        let steps: Vec<_> = steps.iter().cloned().chain(rest).collect();
+        if !mistakes.explain(&steps) {
+            mistakes.note(tree, steps, &mistake.reason);
         }
     }
 }
@@ -139,12 +139,12 @@ fn origins_of(tree: &Node) -> Origins {
     let top = |key: &str| tree.get(&Step::key(key));
     let named = |key: &str| {
         let table = top(key).and_then(Node::as_table).into_iter().flatten();
-        table.map(|(name, node)| (name.clone(), node.given())).collect()
+        table.map(|(name, node)| (name.clone(), node.origins())).collect()
     };
     Origins {
         given: named("policies"),
         levers: named("levers"),
-        default: top("default").map(Node::given),
+        default: top("default").map(Node::origins),
         unknown: top("unknown").map(|node| node.at.clone()),
         max_routes: top("max_routes").map(|node| node.at.clone()),
         ..Origins::default()

@@ -1,5 +1,4 @@
-//! Files in JSON. The parser tells the line of what it cannot read, but not that of a value it has read: a value's place
-//! is its path.
+//! JSON files. The parser reports the line of a syntax error but not of a value, so the position of a value is its path.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +6,10 @@ use std::sync::Arc;
 use phalanx_core::policy::validate::Mistake;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::tree::{FastAnswer, MAX_DEPTH, Node, Table, Value, unreadable};
+use super::tree::{Escaped, MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 
-/// Reads a document.
+/// Parses a document.
 pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let mut parser = serde_json::Deserializer::from_str(text);
     let at = Origin::File { name: name.clone(), line: None };
@@ -23,7 +22,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     })
 }
 
-/// A node to be read.
+/// Visits one node.
 #[derive(Clone)]
 struct Tree {
     at: Origin,
@@ -79,7 +78,7 @@ impl<'de> Visitor<'de> for Tree {
     }
 
     fn visit_unit<E>(self) -> Result<Node, E> {
-        self.node(Value::Nothing)
+        self.node(Value::Null)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
@@ -94,7 +93,7 @@ impl<'de> Visitor<'de> for Tree {
         let (deeper, mut table) = (self.deeper()?, Table::new());
         while let Some(key) = entries.next_key::<String>()? {
             if table.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("the key {} is given twice", FastAnswer(&key))));
+                return Err(A::Error::custom(format_args!("the key {} is given twice", Escaped(&key))));
             }
             table.insert(key, entries.next_value_seed(deeper.clone())?);
         }

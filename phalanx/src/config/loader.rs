@@ -1,4 +1,4 @@
-//! Where a configuration is read from, and in which order the sources lie over one another.
+//! The loader: reads configuration sources and merges them in order of precedence.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,14 +12,27 @@ use super::tree::{Node, Value, unreadable};
 use super::{Config, document, env};
 use crate::origin::Origin;
 
-/// The largest file that is read: a policy takes some hundred bytes.
+/// The largest file that is read. A policy takes a few hundred bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Where to read a configuration from. Can be read again and again, which is what following a file is.
+/// The sources of a configuration. Can be loaded repeatedly, as reloading does.
 ///
-/// Sources lie over one another value by value: budgets lowest, then files in the order they were given, then variables.
+/// Sources are merged value by value: budgets first, then files in the order they were added, then variables.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::config::Config;
+///
+/// let loader = Config::loader().vars([("PHALANX__POLICIES__SEARCH__TIMEOUT", "250ms"), ("HOME", "/root")]);
+/// assert_eq!(loader.load()?.policies()[0].name, "search");
+///
+/// let misspelt = Config::loader().vars([("PHALANX__POLICIES__SEARCH__TIMEUOT", "250ms")]);
+/// assert!(misspelt.load().unwrap_err().to_string().contains("did you mean timeout?"));
+/// # Ok::<(), phalanx::ConfigError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
-#[must_use = "nothing is read before `read`"]
+#[must_use = "nothing is read before `load`"]
 pub struct Loader {
     budgets: Vec<PathBuf>,
     files: Vec<PathBuf>,
@@ -30,12 +43,12 @@ pub struct Loader {
 enum Variables {
     #[default]
     None,
-    /// Of this process, as they are when they are read.
+    /// The environment of this process at the time of loading.
     Process,
     Given(Vec<(OsString, OsString)>),
 }
 
-/// How a text is to be read.
+/// The format of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Toml,
@@ -46,43 +59,45 @@ pub(crate) enum Format {
 }
 
 impl Loader {
-    /// A file: TOML, YAML or JSON by its extension (`.toml`, `.yaml`, `.yml`, `.json`). Of several, a later one changes
-    /// what an earlier one says, value by value.
+    /// Adds a file in TOML, YAML or JSON, chosen by its extension (`.toml`, `.yaml`, `.yml`, `.json`). Values of a later
+    /// file override those of an earlier one.
     pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
         self.files.push(path.into());
         self
     }
 
-    /// A dependency budget in CSV. Files and variables can change what it says.
+    /// Adds a dependency budget in CSV. Files and variables override its values.
     #[cfg(feature = "csv")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "csv")))]
     pub fn budget(mut self, path: impl Into<PathBuf>) -> Self {
         self.budgets.push(path.into());
         self
     }
 
-    /// The environment of this process: `PHALANX__POLICIES__PAYMENTS__TIMEOUT=2s`. Over all files.
-    /// `PHALANX__LEVERS__ALL__RETRIES=false` is the lever of every policy, unless one is called `all`.
+    /// Adds the environment of this process (`PHALANX__POLICIES__PAYMENTS__TIMEOUT=2s`), which overrides all files.
+    ///
+    /// `PHALANX__LEVERS__ALL__RETRIES=false` is the lever of every policy, unless a policy is named `all`.
     pub fn env(mut self) -> Self {
         self.variables = Variables::Process;
         self
     }
 
-    /// Variables of your own in the place of the environment.
+    /// Adds these variables instead of the environment.
     pub fn vars<K: Into<OsString>, V: Into<OsString>>(mut self, variables: impl IntoIterator<Item = (K, V)>) -> Self {
         let own = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
         self.variables = Variables::Given(own.collect());
         self
     }
 
-    /// The files it reads, budgets first.
+    /// Returns the files that are read, budgets first.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.budgets.iter().chain(&self.files).map(PathBuf::as_path)
     }
 
-    /// Reads everything.
+    /// Reads and merges all sources.
     ///
     /// # Errors
-    /// Every mistake of every source, each with its path and its place.
+    /// Returns every mistake of every source, each with its path and position.
     pub fn load(&self) -> Result<Config, ConfigError> {
         let mut sources: Vec<(&Path, Result<Format, String>)> = Vec::new();
         #[cfg(feature = "csv")]
@@ -98,8 +113,8 @@ impl Loader {
                 Err(reason) => Err(vec![unreadable(&Origin::File { name, line: None }, reason)]),
             };
             match read {
-                Ok(source) => document::lay_over(&mut tree, source),
-                Err(wrong) => mistakes.extend(wrong),
+                Ok(source) => document::overlay(&mut tree, source),
+                Err(found) => mistakes.extend(found),
             }
         }
         let variables = match &self.variables {
@@ -108,7 +123,7 @@ impl Loader {
             Variables::Given(own) => own.clone(),
         };
         let own = env::read(variables, &tree, &mut mistakes);
-        document::lay_over(&mut tree, own);
+        document::overlay(&mut tree, own);
         document::read(tree, mistakes)
     }
 }
@@ -124,18 +139,18 @@ impl Format {
         }
     }
 
-    /// Reads a text that is called `name` in mistakes.
+    /// Parses a text; `name` is its name in mistakes.
     pub(crate) fn parse(self, name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         let whole = Origin::File { name: name.clone(), line: None };
         if text.len() as u64 > MAX_BYTES {
             return Err(vec![unreadable(&whole, TOO_LARGE)]);
         }
-        // Some editors begin a file with a mark that it is UTF-8, as if it could be anything else.
+        // Some editors write a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let tree = self.tree(name, text)?;
         match &tree.value {
-            // Half-written files are empty for a moment; nobody means to take all policies away.
-            Value::Table(table) if table.is_empty() => Err(vec![unreadable(&whole, "says nothing")]),
+            // A file that is being written is empty for a moment, and must not remove all policies.
+            Value::Table(table) if table.is_empty() => Err(vec![unreadable(&whole, "is empty")]),
             Value::Table(_) => Ok(tree),
             _ => Err(vec![unreadable(&tree.at, "must be a table")]),
         }
@@ -153,7 +168,7 @@ impl Format {
             Self::Json => super::json::parse(name, text),
             #[cfg(feature = "csv")]
             Self::Budget => super::budget::parse(name, text),
-            #[allow(unreachable_patterns)] // with all features
+            #[allow(unreachable_patterns)] // with all format features
             other => {
                 let _ = text;
                 let reason = format!("needs the feature `{}` of phalanx", format!("{other:?}").to_lowercase());
@@ -165,14 +180,14 @@ impl Format {
 
 const TOO_LARGE: &str = "is larger than 1 MiB";
 
-/// The text of a file that is no larger than it may be. What is not a plain file could keep us waiting for ever.
+/// Reads a file of bounded size. Pipes and devices are rejected, because reading them might block for ever.
 pub(super) fn text_of(path: &Path) -> Result<String, String> {
-    let rejected = |error: std::io::Error| format!("cannot be read: {error}");
-    if !fs::metadata(path).map_err(rejected)?.is_file() {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err("is not a file".to_owned());
     }
     let mut bytes = Vec::new();
-    File::open(path).map_err(rejected)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(rejected)?;
+    File::open(path).map_err(unreadable)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(TOO_LARGE.to_owned());
     }

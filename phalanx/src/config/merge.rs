@@ -1,6 +1,5 @@
-//! A configuration beside what the program says: the program wins, a policy whole over one of the same name.
-//!
-//! The same rule when a module is built and when a running one is given a new configuration.
+//! The merge of code and file: a configuration is merged under what code configured, when a module is built and when a
+//! running one is reconfigured. Code wins; a policy in code replaces a configured policy of the same name as a whole.
 
 use phalanx_core::engine::{ConfigChange, EngineSpec, PolicySet};
 use phalanx_core::policy::validate::ConfigError;
@@ -11,14 +10,14 @@ use crate::ResilienceModule;
 use crate::origin::{Given, Origin, Origins};
 
 impl Config {
-    /// What is left of it beside what the program gave. The origins are from now on those of both.
+    /// Returns what remains of this configuration under the code's, and adds its origins to theirs.
     pub(crate) fn beside(self, origins: &mut Origins) -> PolicySet {
         let Self { mut policies, default, mut levers, unknown: _, max_routes: _, origins: own } = self;
         let choice = origins.on_degraded;
         let choose = |policy: &mut Policy, given: &mut Given| {
             if choice != OnDegraded::default() && !given.contains_key("on_degraded") {
                 policy.on_degraded = choice;
-                given.insert("on_degraded".to_owned(), Origin::RejectionCode);
+                given.insert("on_degraded".to_owned(), Origin::Code);
             }
         };
         policies.retain(|policy| !origins.code.contains(&policy.name));
@@ -42,17 +41,19 @@ impl Config {
 }
 
 impl ResilienceModule {
-    /// Puts a configuration in the place of the present one while calls are running; state is kept as in
-    /// [`retune`](Self::retune). What the program gave stays and wins, policies that it has changed or added since
-    /// included, and so do levers pulled by hand. `unknown` and `max_routes` are settled when a module is built.
+    /// Replaces the configuration from files while calls are running; state is kept as in [`retune`](Self::retune).
+    ///
+    /// Policies configured in code stay and win, including those changed or added since the module was built; so do levers
+    /// pulled at runtime. `unknown` and `max_routes` are fixed when a module is built.
     ///
     /// # Errors
-    /// Every mistake, and every policy that is in use and would mean nothing; nothing is changed then.
+    /// Returns every validation error, and an error for each policy in use that would become unknown. On error nothing
+    /// changes.
     pub fn apply_config(&self, config: Config) -> Result<ConfigChange, ConfigError> {
         self.apply_config_unless(|| false, config)
     }
 
-    /// The same, unless it is out of date by the time it would be applied: nothing is changed then.
+    /// As [`apply_config`](Self::apply_config), but changes nothing if the configuration is outdated by then.
     pub(crate) fn apply_config_unless(
         &self,
         outdated: impl FnOnce() -> bool,
@@ -81,18 +82,18 @@ impl ResilienceModule {
         })
     }
 
-    /// What a configuration says of what was settled when the module was built.
+    /// Compares a configuration with the settings that were fixed when the module was built.
     fn rules_of(&self, config: &Config) -> Rules {
         let (unknown, routes) = (self.engine.unknown(), self.origins.lock().routes);
         let default = EngineSpec::default().max_routes;
         Rules {
             unknown: Rule {
                 in_force: config.unknown().unwrap_or_default() == unknown,
-                said: config.origins.unknown.clone(),
+                origin: config.origins.unknown.clone(),
             },
             max_routes: Rule {
                 in_force: config.max_routes().unwrap_or(default) == routes,
-                said: config.origins.max_routes.clone(),
+                origin: config.origins.max_routes.clone(),
             },
         }
     }
@@ -103,16 +104,16 @@ struct Rules {
     max_routes: Rule,
 }
 
-/// A rule that a running module does not change any more.
+/// A setting that a running module cannot change.
 struct Rule {
-    /// Whether what the configuration says is what holds.
+    /// Whether the configured value equals the value in force.
     in_force: bool,
-    said: Option<Origin>,
+    origin: Option<Origin>,
 }
 
 impl Rule {
-    /// Who said what holds.
+    /// Returns the origin of the value in force.
     fn still(self, before: Option<Origin>) -> Option<Origin> {
-        if before == Some(Origin::RejectionCode) || !self.in_force { before } else { self.said }
+        if before == Some(Origin::Code) || !self.in_force { before } else { self.origin }
     }
 }

@@ -1,8 +1,8 @@
-//! The JSON Schema of a file, so that an editor knows every key, and says what is wrong before the program does.
+//! The JSON Schema of a configuration file, for completion and validation in editors.
 //!
-//! It is made from the specs themselves: what the documentation of a field says is what the schema says. Keys that nobody
-//! knows are rejected, as the reader rejects them. A schema sees one value at a time; what two values must be to each other
-//! (a timeout shorter than a deadline), only the reader checks.
+//! It is generated from the specs, and the descriptions are their doc comments. Unknown keys are rejected, as by the
+//! loader. A schema validates one value at a time; relations between values (a timeout shorter than a deadline) are
+//! checked only by the loader.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ use serde_json::Value;
 
 use super::document::MAX_ROUTES;
 
-/// What a service does about its dependencies, by name.
+/// Policies of a service for its dependencies, by name.
 #[derive(JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)] // its fields are read by the schema alone
+#[allow(dead_code)] // its fields are read only by the schema generator
 struct Document {
-    /// The policy of every name that has none of its own. Nothing of it is inherited by policies that have a name.
+    /// The policy of names without their own. Other policies inherit nothing from it.
     #[schemars(default, with = "Policy")]
     default: Option<Policy>,
     /// The policies, by name.
     #[schemars(default)]
     policies: BTreeMap<String, Policy>,
-    /// What an operator wants for now, above whatever the policies say: by the name of a policy, `*` for every one.
+    /// Temporary operator settings that override the policies: by the name of a policy, `*` for every policy.
     #[schemars(default)]
     levers: BTreeMap<String, LeverSpec>,
-    /// What a name means that has no policy, if there is no `default` either. Default `error`.
+    /// How to treat a call that names an unknown policy, without a `default` policy. Default `error`.
     #[schemars(default)]
     unknown: UnknownPolicy,
     /// How many (policy, route) pairs are kept at a time; at least 1, at most 1,000,000. Default 10,000.
@@ -42,10 +42,17 @@ fn ten_thousand() -> usize {
     phalanx_core::engine::EngineSpec::default().max_routes
 }
 
-/// The schema of a whole document, whatever its format (JSON Schema, draft 2020-12).
+/// Returns the JSON Schema (draft 2020-12) of a configuration document in any format.
 ///
-/// Most editors take it from a comment: `#:schema phalanx.schema.json` in TOML,
+/// Most editors read its path from a comment: `#:schema phalanx.schema.json` in TOML,
 /// `# yaml-language-server: $schema=phalanx.schema.json` in YAML.
+///
+/// # Examples
+///
+/// ```
+/// let schema = phalanx::config::schema();
+/// assert_eq!(schema["properties"]["max_routes"]["maximum"], 1_000_000);
+/// ```
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft2020_12().with_transform(AsWritten);
     let mut schema = settings.into_generator().into_root_schema_for::<Document>();
@@ -53,11 +60,10 @@ pub fn schema() -> Value {
     schema.into()
 }
 
-/// From what Rust can say to what a file says.
+/// Adapts the generated schema to what a file may contain.
 ///
-/// * An option is a key that may be left out, and never `null`.
-/// * The name of a policy is the key of its table, and not in it.
-/// * The lines of a doc comment are one paragraph.
+/// * An `Option` is a key that may be left out, never `null`.
+/// * The lines of a doc comment become one paragraph.
 #[derive(Clone, Debug)]
 struct AsWritten;
 

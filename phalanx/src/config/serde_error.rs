@@ -1,6 +1,6 @@
-//! What serde finds wrong, as people would say it: what is expected, never what stands there.
+//! Deserialization errors: serde's errors worded for the people who write configuration files.
 //!
-//! A file may hold anything, secrets put in the wrong place included, so a message repeats names and not values.
+//! A file may contain a secret in the wrong place, so a message names what is expected and never repeats a value.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use serde::de::{self, Expected, Unexpected};
 use super::suggest::{nearest, or_list};
 use super::tree::Step;
 
-/// One thing wrong, with the way to it from the innermost step outwards.
+/// One deserialization error, with the steps to it from the innermost outwards.
 #[derive(Debug)]
 pub(crate) struct SerdeError {
     pub(crate) steps: Vec<Step>,
     pub(crate) reason: String,
-    /// A field that should stand there and does not.
+    /// The required field that is missing.
     pub(crate) missing: Option<&'static str>,
     /// The name that was probably meant.
     pub(crate) meant: Option<&'static str>,
@@ -54,7 +54,7 @@ impl de::Error for SerdeError {
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        // A policy's name is a field of it, but not in files: there it is the key.
+        // `name` is a field of a policy in code only; in a file it is the key of the table.
         let known = || expected.iter().copied().filter(|name| *name != "name");
         let meant = nearest(field, known());
         let reason = match meant {
@@ -89,7 +89,7 @@ fn wanted(expected: &dyn Expected) -> String {
         "a sequence" => "a list".to_owned(),
         "a duration" => "a duration such as \"250ms\" or \"1m 30s\"".to_owned(),
         struct_or_map if struct_or_map.starts_with("struct ") || struct_or_map == "a map" => "a table".to_owned(),
-        choice if choice.starts_with("enum ") || choice.contains("variant") => "one of the words for it".to_owned(),
+        choice if choice.starts_with("enum ") || choice.contains("variant") => "one of its names".to_owned(),
         _ => expected,
     }
 }

@@ -1,19 +1,19 @@
-//! The name that was probably meant.
+//! Suggestions for misspelt names: "did you mean …?".
 
-/// The nearest of the names, if it is near: one slip for every three letters, and never more than three.
+/// Returns the most similar name, if it is similar enough: at most one edit per three letters, and at most three edits.
 pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A name that long is no slip of the pen, and comparing costs the product of the lengths.
-    const LONGEST: usize = 64;
-    if name.len() > LONGEST {
+    // Comparing costs the product of the lengths, so long names get no suggestion.
+    const MAX_NAME_LEN: usize = 64;
+    if name.len() > MAX_NAME_LEN {
         return None;
     }
     let folded = name.to_lowercase().replace('-', "_");
-    let slips = |candidate: &str| strsim::damerau_levenshtein(&folded, candidate);
-    let found = names.into_iter().map(|candidate| (slips(candidate), candidate)).min_by_key(|(slips, _)| *slips);
-    found.filter(|(slips, candidate)| *slips <= (candidate.len() / 3).clamp(1, 3)).map(|(_, candidate)| candidate)
+    let edits = |candidate: &str| strsim::damerau_levenshtein(&folded, candidate);
+    let found = names.into_iter().map(|candidate| (edits(candidate), candidate)).min_by_key(|(edits, _)| *edits);
+    found.filter(|(edits, candidate)| *edits <= (candidate.len() / 3).clamp(1, 3)).map(|(_, candidate)| candidate)
 }
 
-/// `a, b or c`.
+/// Joins names: `a, b or c`.
 pub(crate) fn or_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.into_iter().collect();
     match names.as_slice() {
@@ -28,13 +28,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_recognised_and_another_word_is_not() {
+    fn a_misspelling_gets_a_suggestion_and_a_different_name_does_not() {
         let names = ["timeout", "retry", "rate_limit", "k"];
-        let of = |name| nearest(name, names);
-        assert_eq!(of("timeuot"), Some("timeout"));
-        assert_eq!(of("Rate-Limit"), Some("rate_limit"));
-        assert_eq!(of("retries"), None);
-        assert_eq!(of("circuit"), None);
-        assert_eq!(of(&"timeout".repeat(100)), None);
+        let suggestion = |name| nearest(name, names);
+        assert_eq!(suggestion("timeuot"), Some("timeout"));
+        assert_eq!(suggestion("Rate-Limit"), Some("rate_limit"));
+        assert_eq!(suggestion("retries"), None);
+        assert_eq!(suggestion("circuit"), None);
+        assert_eq!(suggestion(&"timeout".repeat(100)), None);
     }
 }

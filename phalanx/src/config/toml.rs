@@ -1,8 +1,7 @@
-//! Files in TOML. The parser rejects duplicate keys by itself, and goes on after a mistake.
+//! TOML files. The parser rejects duplicate keys and continues after a syntax error.
 //!
-//! It also rejects to nest without end, but it counts brackets and the dots of one key apart: eighty of each inside one
-//! another make a tree so deep that dropping it takes more stack than a thread has. So depth is judged before there is a
-//! tree, by the words the parser's own lexer sees.
+//! It also limits nesting, but counts brackets and the dots of one key separately: eighty of each make a tree so deep that
+//! dropping it overflows the stack. So depth is checked on the tokens, before a tree is built.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,11 +16,11 @@ use super::de::MAX_MISTAKES;
 use super::tree::{MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 
-/// Reads a document.
+/// Parses a document.
 pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let lines = Lines::of(name, text);
-    if let Some(place) = too_deep(text) {
-        return Err(vec![unreadable(&lines.at(place..place), TOO_DEEP)]);
+    if let Some(offset) = too_deep(text) {
+        return Err(vec![unreadable(&lines.at(offset..offset), TOO_DEEP)]);
     }
     let (document, errors) = DeTable::parse_recoverable(text);
     let mut mistakes: Vec<Mistake> = Vec::new();
@@ -30,7 +29,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
             break;
         }
         let at = lines.at(error.span().unwrap_or(0..0));
-        // Of what one line makes a parser say, the first is the cause.
+        // Further errors on the same line follow from the first one.
         if mistakes.last().is_none_or(|last| last.at.as_deref() != Some(at.to_string().as_str())) {
             mistakes.push(unreadable(&at, error.message()));
         }
@@ -46,8 +45,8 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
 
 const TOO_DEEP: &str = "is nested too deeply";
 
-/// Where more than [`MAX_DEPTH`] brackets are open, or a key has more than so many dots. A bracket is closed only by its
-/// own kind, so what is malformed counts as deeper than it is, never as less deep.
+/// Returns the offset where more than [`MAX_DEPTH`] brackets are open, or a key has more than [`MAX_DEPTH`] dots. A bracket
+/// is closed only by its own kind, so a malformed text counts as deeper than it is, never as less deep.
 fn too_deep(text: &str) -> Option<usize> {
     use TokenKind::{
         Atom, BasicString, Dot, LeftCurlyBracket, LeftSquareBracket, LiteralString, MlBasicString, MlLiteralString,
@@ -57,7 +56,7 @@ fn too_deep(text: &str) -> Option<usize> {
     for token in Source::new(text).lex() {
         match token.kind() {
             Dot => dots += 1,
-            // Of these a key is made, a bad one too, and it ends with anything else.
+            // The tokens of a key, malformed keys included. Any other token ends the key.
             Atom | BasicString | LiteralString | MlBasicString | MlLiteralString | Whitespace => {}
             other => {
                 dots = 0;
@@ -102,14 +101,14 @@ fn node(lines: &Lines, value: Spanned<DeValue<'_>>, depth: usize) -> Result<Node
         },
         DeValue::Float(float) => match float.as_str().parse() {
             Ok(float) => Value::Float(float),
-            Err(_) => return Err(unreadable(&at, "is no number")),
+            Err(_) => return Err(unreadable(&at, "is not a number")),
         },
-        DeValue::Datetime(_) => return Err(unreadable(&at, "no value here is a date or a time of day")),
+        DeValue::Datetime(_) => return Err(unreadable(&at, "dates and times are not supported")),
     };
     Ok(Node::new(value, at))
 }
 
-/// Where the lines of a text begin.
+/// The offsets at which the lines of a text begin.
 struct Lines {
     name: Arc<str>,
     starts: Vec<usize>,

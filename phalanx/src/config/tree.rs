@@ -1,7 +1,6 @@
-//! What every format is read into: values in tables and lists, each with the place it stands at.
+//! The configuration tree that every format is parsed into: tables, lists and values, each with its origin.
 //!
-//! Trees are laid over one another value by value, so a file can change one number of another, and a variable one of
-//! both. Everything that could grow without bound has a bound here.
+//! Trees are merged value by value, so a later source overrides single values of an earlier one. Depth is bounded.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -10,10 +9,10 @@ use phalanx_core::policy::validate::Mistake;
 
 use crate::origin::{Given, Origin};
 
-/// Tables and lists inside one another. A policy needs five.
+/// The deepest nesting of tables and lists. A policy needs five levels.
 pub(crate) const MAX_DEPTH: usize = 16;
 
-/// A value and where it stands.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Value,
@@ -21,23 +20,23 @@ pub(crate) struct Node {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-#[allow(dead_code)] // without any format there is only loose text
+#[allow(dead_code)] // without a format feature there is only loose text
 pub(crate) enum Value {
     Table(Table),
     List(Vec<Node>),
     Text(String),
-    /// Text of a place that knows nothing else, such as a variable: it is whatever is asked for.
+    /// Text from an untyped source, such as a variable. It is parsed as whatever type is expected.
     Loose(String),
     Integer(i128),
     Float(f64),
     Bool(bool),
-    /// `null`: a key without a value.
-    Nothing,
+    /// A key without a value.
+    Null,
 }
 
 pub(crate) type Table = BTreeMap<String, Node>;
 
-/// The way to a node.
+/// One step of the path to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Key(String),
@@ -75,7 +74,7 @@ impl Node {
         }
     }
 
-    /// What stands at the end of a way, or the nearest thing to it that is there.
+    /// Returns the node at the end of the steps, or the last one on the path that exists.
     pub(crate) fn nearest<'a>(&'a self, steps: impl IntoIterator<Item = &'a Step>) -> &'a Self {
         let mut node = self;
         for step in steps {
@@ -87,7 +86,7 @@ impl Node {
         node
     }
 
-    /// Takes out what stands at the end of a way; false if there is nothing, or the way has no steps.
+    /// Removes the node at the end of the steps. Returns false if there is none, or there are no steps.
     pub(crate) fn remove(&mut self, steps: &[Step]) -> bool {
         match (&mut self.value, steps) {
             (Value::Table(table), [Step::Key(key)]) => table.remove(key).is_some(),
@@ -103,7 +102,7 @@ impl Node {
         }
     }
 
-    /// Lays another tree over this one: tables are joined, everything else is replaced.
+    /// Merges another tree over this one: tables are joined, everything else is replaced.
     pub(crate) fn overlay(&mut self, upper: Self) {
         match (&mut self.value, upper.value) {
             (Value::Table(lower), Value::Table(upper)) => {
@@ -118,16 +117,16 @@ impl Node {
         }
     }
 
-    /// Every value in it, by its path, with where it came from. A list is one value.
-    pub(crate) fn given(&self) -> Given {
-        let mut given = Given::new();
-        self.list(&mut String::new(), &mut given);
-        given
+    /// Returns the origin of every value, by its path. A list is one value.
+    pub(crate) fn origins(&self) -> Given {
+        let mut origins = Given::new();
+        self.collect_origins(&mut String::new(), &mut origins);
+        origins
     }
 
-    fn list(&self, path: &mut String, given: &mut Given) {
+    fn collect_origins(&self, path: &mut String, origins: &mut Given) {
         let Value::Table(table) = &self.value else {
-            given.insert(path.clone(), self.at.clone());
+            origins.insert(path.clone(), self.at.clone());
             return;
         };
         for (key, node) in table {
@@ -136,39 +135,38 @@ impl Node {
                 path.push('.');
             }
             path.push_str(key);
-            node.list(path, given);
+            node.collect_origins(path, origins);
             path.truncate(outer);
         }
     }
 }
 
-/// A way as people write it, as far as it has names; they are the file's, so they are escaped, and cut where they are too
-/// long to be names.
+/// Formats steps as a dotted path, without indices. Keys come from files, so they are escaped and shortened.
 pub(crate) fn path_of<'a>(steps: impl IntoIterator<Item = &'a Step>) -> String {
     let mut path = String::new();
     for step in steps {
         if let Step::Key(key) = step {
             let dot = if path.is_empty() { "" } else { "." };
-            let _ = write!(path, "{dot}{}", FastAnswer(key));
+            let _ = write!(path, "{dot}{}", Escaped(key));
         }
     }
     path
 }
 
-/// A name that a stranger chose, fit for a line of a log.
-pub(crate) struct FastAnswer<'a>(pub(crate) &'a str);
+/// Displays an untrusted name so that it is safe in a log line: escaped and shortened.
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
-impl fmt::Display for FastAnswer<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const LONGEST: usize = 128;
-        // Escaped first, then cut: what is escaped is longer.
+        const MAX_CHARS: usize = 128;
+        // Escaped first, then shortened: escaping makes it longer.
         let mut escaped = self.0.escape_debug();
-        escaped.by_ref().take(LONGEST).try_for_each(|letter| f.write_char(letter))?;
+        escaped.by_ref().take(MAX_CHARS).try_for_each(|letter| f.write_char(letter))?;
         if escaped.next().is_some() { f.write_char('…') } else { Ok(()) }
     }
 }
 
-/// Something wrong with a file as a whole, or with a line of it.
+/// A mistake about a whole source, or one line of it.
 pub(crate) fn unreadable(at: &Origin, reason: impl Into<String>) -> Mistake {
     Mistake::new("", reason).said_by(at)
 }

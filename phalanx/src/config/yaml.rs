@@ -1,17 +1,17 @@
-//! Files in YAML: the plain part of it. Words, numbers, lists and tables, in one document.
+//! YAML files: scalars, lists and tables in a single document.
 //!
-//! Anchors, aliases and tags are rejected: nothing here needs them, and they are how a small file becomes a large tree.
-//! Scalars follow the core schema of YAML 1.2 without octal and hexadecimal numbers: `no` is a word, `0x10` too.
+//! Anchors, aliases and tags are rejected: configurations do not need them, and with them a small file can expand to a large
+//! tree. Scalars follow the core schema of YAML 1.2 without octal and hexadecimal numbers: `no` and `0x10` are strings.
 
 use std::sync::Arc;
 
 use phalanx_core::policy::validate::Mistake;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-use super::tree::{FastAnswer, MAX_DEPTH, Node, Table, Value, unreadable};
+use super::tree::{Escaped, MAX_DEPTH, Node, Table, Value, unreadable};
 use crate::origin::Origin;
 
-/// Reads a document.
+/// Parses a document.
 pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
     let mut tree = Tree::default();
     let at = |line: usize| Origin::File { name: name.clone(), line: Some(line.max(1)) };
@@ -19,17 +19,17 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         let read = match event {
             Ok((event, span)) => {
                 let at = at(span.start.line());
-                tree.watch_config(event, &at).map_err(|reason| unreadable(&at, reason))
+                tree.on_event(event, &at).map_err(|reason| unreadable(&at, reason))
             }
             Err(error) => Err(unreadable(&at(error.marker().line()), error.info())),
         };
         read.map_err(|mistake| vec![mistake])?;
     }
-    // Of an empty file there is no event at all.
+    // An empty file has no events.
     Ok(tree.root.unwrap_or_else(|| Node::table(at(1))))
 }
 
-/// The tree so far: the tables and lists that are open, the innermost last.
+/// The tree so far: the open tables and lists, the innermost last.
 #[derive(Default)]
 struct Tree {
     open: Vec<Open>,
@@ -38,13 +38,13 @@ struct Tree {
 }
 
 enum Open {
-    /// With the key whose value is to come, and its place.
+    /// The table, the key whose value comes next with its position, and the position of the table.
     Table(Table, Option<(String, Origin)>, Origin),
     List(Vec<Node>, Origin),
 }
 
 impl Tree {
-    fn watch_config(&mut self, event: Event<'_>, at: &Origin) -> Result<(), String> {
+    fn on_event(&mut self, event: Event<'_>, at: &Origin) -> Result<(), String> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
             Event::DocumentStart(_) => {
@@ -62,14 +62,14 @@ impl Tree {
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(Open::Table(table, _, at)) => self.put(Node::new(Value::Table(table), at)),
                 Some(Open::List(list, at)) => self.put(Node::new(Value::List(list), at)),
-                None => Err("ends what never began".to_owned()),
+                None => Err("ends a list or table that was not begun".to_owned()),
             },
         }
     }
 
     fn open(&mut self, open: Open) -> Result<(), String> {
         if let Some(Open::Table(_, None, _)) = self.open.last() {
-            return Err("a key must be a word".to_owned());
+            return Err("a key must be a scalar".to_owned());
         }
         if self.open.len() >= MAX_DEPTH {
             return Err("is nested too deeply".to_owned());
@@ -81,7 +81,7 @@ impl Tree {
     fn scalar(&mut self, text: &str, style: ScalarStyle, at: &Origin) -> Result<(), String> {
         if let Some(Open::Table(table, key @ None, _)) = self.open.last_mut() {
             if table.contains_key(text) {
-                return Err(format!("the key {} is given twice", FastAnswer(text)));
+                return Err(format!("the key {} is given twice", Escaped(text)));
             }
             *key = Some((text.to_owned(), at.clone()));
             return Ok(());
@@ -90,7 +90,7 @@ impl Tree {
         self.put(Node::new(value, at.clone()))
     }
 
-    /// Where a finished node belongs. In a table its place is that of its key.
+    /// Adds a finished node to the innermost open table or list. In a table its position is that of its key.
     fn put(&mut self, node: Node) -> Result<(), String> {
         match self.open.last_mut() {
             None => self.root = Some(node),
@@ -108,10 +108,10 @@ fn rejected(anchor: usize) -> Result<(), String> {
     Err(if anchor > 0 { "anchors are not allowed" } else { "tags are not allowed" }.to_owned())
 }
 
-/// What a word without quotes is.
+/// Resolves a scalar without quotes.
 fn plain(text: &str) -> Value {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Value::Nothing,
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
         "true" | "True" | "TRUE" => return Value::Bool(true),
         "false" | "False" | "FALSE" => return Value::Bool(false),
         ".nan" | ".NaN" | ".NAN" => return Value::Float(f64::NAN),
@@ -121,7 +121,7 @@ fn plain(text: &str) -> Value {
     if matches!(unsigned, ".inf" | ".Inf" | ".INF") {
         return Value::Float(f64::INFINITY);
     }
-    // Rust reads "infinity" as a number, YAML does not.
+    // Rust parses "infinity" as a number, YAML does not.
     if !unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
         return Value::Text(text.to_owned());
     }

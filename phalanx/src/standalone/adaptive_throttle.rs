@@ -1,4 +1,4 @@
-//! An adaptive throttle by itself.
+//! A stand-alone adaptive throttle.
 
 use std::sync::Arc;
 
@@ -13,14 +13,23 @@ use phalanx_core::throttle::{Appetite, Throttle, ThrottleSpec};
 
 use super::check;
 
-/// Sheds in proportion to what the dependency stopped accepting.
+/// Sheds calls with a probability that grows with the share of calls the dependency does not accept.
+///
+/// # Examples
 ///
 /// ```
-/// # use phalanx::ThrottleSpec;
-/// # use phalanx::standalone::AdaptiveThrottle;
+/// use phalanx::ThrottleSpec;
+/// use phalanx::standalone::AdaptiveThrottle;
+///
 /// let throttle = AdaptiveThrottle::new(&ThrottleSpec::default())?;
 /// throttle.enter()?.accepted();
 /// assert_eq!(throttle.shedding(), 0.0);
+/// for _ in 0..200 {
+///     if let Ok(permit) = throttle.enter() {
+///         permit.declined();
+///     }
+/// }
+/// assert!(throttle.shedding() > 0.8); // most calls are rejected without being sent
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -35,65 +44,77 @@ struct Shared {
 }
 
 impl AdaptiveThrottle {
-    /// A throttle that has seen nothing.
+    /// Creates a throttle that has recorded no calls.
     ///
     /// # Errors
-    /// Every mistake of the spec.
+    /// Returns every validation error of the spec.
     pub fn new(spec: &ThrottleSpec) -> Result<Self, ConfigError> {
         Self::seeded(spec, Clock::detect(), Rng::from_entropy())
     }
 
-    /// The same on a clock and a chance of your own.
+    /// Creates a throttle with its own clock and random numbers.
     ///
     /// # Errors
-    /// Every mistake of the spec.
+    /// Returns every validation error of the spec.
     pub fn seeded(spec: &ThrottleSpec, clock: Clock, rng: Rng) -> Result<Self, ConfigError> {
-        check(Policy::named("alone").throttle(*spec))?;
+        check(Policy::named("standalone").throttle(*spec))?;
         let throttle = Mutex::new(Throttle::new(spec));
         Ok(Self(Arc::new(Shared { clock, rng, spec: *spec, throttle })))
     }
 
-    /// Asks for a call to pass. Tell what became of it; dropping the answer says that nothing did.
+    /// Admits or sheds a call. Settle the permit when the call has ended.
     ///
     /// # Errors
-    /// `adaptive_throttle`.
+    /// Rejects with `adaptive_throttle`.
     pub fn enter(&self) -> Result<ThrottlePermit<'_>, Rejection> {
         let Shared { clock, rng, spec, throttle } = &*self.0;
         let admitted = throttle.lock().admit(clock.now(), spec, rng.unit());
         if admitted {
-            Ok(ThrottlePermit { shared: &self.0, told: false })
+            Ok(ThrottlePermit { shared: &self.0, settled: false })
         } else {
             Err(Rejection::new(RejectionCode::AdaptiveThrottle))
         }
     }
 
-    /// The probability with which the next call is shed.
+    /// Returns the probability with which the next call is shed, from 0 to 1.
     pub fn shedding(&self) -> f64 {
         self.0.throttle.lock().shedding(self.0.clock.now(), &self.0.spec)
     }
 }
 
-/// A call that was let through.
+/// The permit of an admitted call. Dropping it records that the call had no result.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::ThrottleSpec;
+/// use phalanx::standalone::AdaptiveThrottle;
+///
+/// let throttle = AdaptiveThrottle::new(&ThrottleSpec::default())?;
+/// drop(throttle.enter()?); // a cancelled call counts neither way
+/// assert_eq!(throttle.shedding(), 0.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-#[must_use = "dropping it says that nothing became of the call"]
+#[must_use = "dropping it records that the call had no result"]
 pub struct ThrottlePermit<'a> {
     shared: &'a Shared,
-    told: bool,
+    settled: bool,
 }
 
 impl ThrottlePermit<'_> {
-    /// The dependency answered, be it with a "no".
+    /// Records that the dependency answered, be it with a domain error.
     pub fn accepted(self) {
-        self.emit(Appetite::Accepted);
+        self.settle(Appetite::Accepted);
     }
 
-    /// It failed, or rejected for load.
+    /// Records that the dependency failed or rejected the call for load.
     pub fn declined(self) {
-        self.emit(Appetite::Declined);
+        self.settle(Appetite::Declined);
     }
 
-    fn emit(mut self, appetite: Appetite) {
-        self.told = true;
+    fn settle(mut self, appetite: Appetite) {
+        self.settled = true;
         self.record(appetite);
     }
 
@@ -104,7 +125,7 @@ impl ThrottlePermit<'_> {
 
 impl Drop for ThrottlePermit<'_> {
     fn drop(&mut self) {
-        if !self.told {
+        if !self.settled {
             self.record(Appetite::Unknown);
         }
     }
@@ -115,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dependency_that_declines_is_spared_and_one_that_accepts_is_not() {
+    fn a_dependency_that_declines_is_sent_less_and_one_that_accepts_is_sent_everything() {
         let spec = ThrottleSpec::default();
         let throttle = AdaptiveThrottle::seeded(&spec, Clock::manual(), Rng::seeded(1)).unwrap();
         let sent = (0..200).filter_map(|_| throttle.enter().ok()).map(ThrottlePermit::declined).count();
@@ -125,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_dropped_says_nothing() {
+    fn a_dropped_permit_does_not_count() {
         let throttle = AdaptiveThrottle::seeded(&ThrottleSpec::default(), Clock::manual(), Rng::seeded(1)).unwrap();
         assert_eq!((0..200).filter_map(|_| throttle.enter().ok()).map(drop).count(), 200);
         assert_eq!(throttle.shedding(), 0.0);

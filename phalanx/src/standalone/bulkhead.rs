@@ -1,4 +1,4 @@
-//! A bulkhead by itself.
+//! A stand-alone bulkhead.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,14 +17,17 @@ use phalanx_core::timeout::timeout;
 
 use super::check;
 
-/// The window of a limit that is judged by a quantile.
+/// The window of the latency quantile that an adaptive limit is judged by.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// A bulkhead by itself. Cheap to clone; clones share the slots.
+/// Limits how many calls run at a time. Clones are cheap and share the slots.
+///
+/// # Examples
 ///
 /// ```
-/// # use phalanx::BulkheadSpec;
-/// # use phalanx::standalone::Bulkhead;
+/// use phalanx::BulkheadSpec;
+/// use phalanx::standalone::Bulkhead;
+///
 /// let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1))?;
 /// let slot = bulkhead.try_enter()?;
 /// assert!(bulkhead.try_enter().is_err());
@@ -39,50 +42,51 @@ pub struct Bulkhead(Arc<Inner>);
 struct Inner {
     hull: Hull,
     clock: Clock,
-    /// Whether completions move the limit.
-    learns: bool,
-    /// Recent latencies, if the limit is judged by their quantile.
+    /// Whether completed calls move the limit.
+    adaptive: bool,
+    /// Recent latencies, if the limit is judged by a quantile of them.
     recent: Option<Mutex<P2Window>>,
 }
 
 impl Bulkhead {
-    /// All slots free.
+    /// Creates a bulkhead whose slots are all free.
     ///
     /// # Errors
-    /// Every mistake of the spec.
+    /// Returns every validation error of the spec.
     pub fn new(spec: &BulkheadSpec) -> Result<Self, ConfigError> {
         Self::with_clock(spec, Clock::detect())
     }
 
-    /// The same on a clock of your own.
+    /// Creates a bulkhead with its own clock.
     ///
     /// # Errors
-    /// Every mistake of the spec.
+    /// Returns every validation error of the spec.
     pub fn with_clock(spec: &BulkheadSpec, clock: Clock) -> Result<Self, ConfigError> {
-        check(Policy::named("alone").bulkhead(*spec))?;
+        check(Policy::named("standalone").bulkhead(*spec))?;
         let quantile = spec.adaptive.and_then(|adaptive| adaptive.latency_quantile);
         Ok(Self(Arc::new(Inner {
             hull: Hull::new(spec),
             clock,
-            learns: spec.adaptive.is_some() || spec.gradient.is_some(),
+            adaptive: spec.adaptive.is_some() || spec.gradient.is_some(),
             recent: quantile.map(|quantile| Mutex::new(P2Window::new(WINDOW, quantile))),
         })))
     }
 
-    /// Takes a slot now.
+    /// Takes a slot without waiting.
     ///
     /// # Errors
-    /// `bulkhead_full`: all slots are taken, or somebody waits for the next.
+    /// Rejects with `bulkhead_full` if all slots are taken or other calls are queued.
     #[inline]
     pub fn try_enter(&self) -> Result<BulkheadPermit<'_>, Rejection> {
         if self.0.hull.try_enter() { Ok(self.0.slot()) } else { Err(Rejection::new(RejectionCode::BulkheadFull)) }
     }
 
-    /// Takes a slot, waiting for it in the queue if there is one. The task's [`Context`] says how critical it is, and
-    /// until when it waits; giving up gives the place back.
+    /// Takes a slot, waiting in the queue if the spec has one. Dropping the future leaves the queue.
+    ///
+    /// The task's [`Context`] provides the criticality and the deadline of the wait.
     ///
     /// # Errors
-    /// `bulkhead_full`, `bulkhead_queue_shed`, `bulkhead_queue_timeout` or `deadline_exceeded`.
+    /// Rejects with `bulkhead_full`, `bulkhead_queue_shed`, `bulkhead_queue_timeout` or `deadline_exceeded`.
     pub async fn enter(&self) -> Result<BulkheadPermit<'_>, Rejection> {
         let inner = &*self.0;
         if inner.hull.try_enter() {
@@ -90,8 +94,8 @@ impl Bulkhead {
         }
         let (now, context) = (inner.clock.now(), Context::current());
         let deadline = context.remaining().map_or(Time::NEVER, |left| now.after(left));
-        let who = Arrival { now, criticality: context.criticality(), deadline };
-        let verdict = match inner.hull.enter(who) {
+        let arrival = Arrival { now, criticality: context.criticality(), deadline };
+        let verdict = match inner.hull.enter(arrival) {
             Ok(Entry::Entered) => Ok(()),
             Ok(Entry::Waiting(place, due)) => inner.wait(place, due.until_from(now)).await,
             Err(code) => Err(code),
@@ -99,12 +103,12 @@ impl Bulkhead {
         verdict.map(|()| inner.slot()).map_err(Rejection::new)
     }
 
-    /// How many slots there are, how many are taken, how many wait for one.
+    /// Returns how many slots there are, how many are taken and how many calls are queued.
     pub fn inspect(&self) -> BulkheadView {
         self.0.hull.view()
     }
 
-    /// Slots that could be taken now.
+    /// Returns the number of free slots.
     pub fn available_slots(&self) -> u32 {
         self.inspect().available_slots()
     }
@@ -113,8 +117,8 @@ impl Bulkhead {
 impl Inner {
     #[inline]
     fn slot(&self) -> BulkheadPermit<'_> {
-        // A fixed limit does not care how long it was taken.
-        let entered = if self.learns { self.clock.now() } else { Time::ZERO };
+        // A fixed limit does not use the latency, so the clock is not read.
+        let entered = if self.adaptive { self.clock.now() } else { Time::ZERO };
         BulkheadPermit { inner: self, entered }
     }
 
@@ -125,7 +129,7 @@ impl Inner {
         verdict.unwrap_or_else(|_| self.hull.give_up(place))
     }
 
-    fn learn(&self, done: &Completion) {
+    fn adapt(&self, done: &Completion) {
         self.hull.observe(done, &self.clock);
         if let Some(recent) = &self.recent {
             let quantile = {
@@ -134,13 +138,13 @@ impl Inner {
                 recent.quantile(done.now)
             };
             if self.hull.judge(done.now, quantile, &self.clock).is_some() {
-                recent.lock().clear(); // the next judgement is about the new limit
+                recent.lock().clear(); // the next judgement must see only latencies under the new limit
             }
         }
     }
 }
 
-/// A place in the queue; given back if the wait for it is given up.
+/// A position in the queue. Dropping it leaves the queue.
 struct Waiting<'a> {
     inner: &'a Inner,
     place: Option<Place>,
@@ -154,30 +158,45 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A slot. Dropping it gives it back; a limit that moves learns from those that say how they ended.
+/// A slot of a bulkhead. Dropping it releases the slot; an adaptive limit uses only permits that were settled.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::BulkheadSpec;
+/// use phalanx::standalone::Bulkhead;
+///
+/// let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(2))?;
+/// let (first, second) = (bulkhead.try_enter()?, bulkhead.try_enter()?);
+/// first.succeeded();
+/// assert_eq!(bulkhead.available_slots(), 1);
+/// drop(second);
+/// assert_eq!(bulkhead.available_slots(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-#[must_use = "dropping it gives the slot back"]
+#[must_use = "dropping it releases the slot"]
 pub struct BulkheadPermit<'a> {
     inner: &'a Inner,
     entered: Time,
 }
 
 impl BulkheadPermit<'_> {
-    /// The dependency answered.
+    /// Records a success and releases the slot.
     pub fn succeeded(self) {
         self.ended(Outcome::Success);
     }
 
-    /// It did not do its job.
+    /// Records a failure of the dependency and releases the slot.
     pub fn failed(self) {
         self.ended(Outcome::Failure);
     }
 
     fn ended(self, outcome: Outcome) {
-        let Inner { hull, clock, learns, .. } = self.inner;
-        if *learns {
+        let Inner { hull, clock, adaptive, .. } = self.inner;
+        if *adaptive {
             let now = clock.now();
-            self.inner.learn(&Completion { now, latency: now.since(self.entered), outcome, in_use: hull.in_use() });
+            self.inner.adapt(&Completion { now, latency: now.since(self.entered), outcome, in_use: hull.in_use() });
         }
     }
 }
@@ -197,7 +216,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_has_the_slot_when_it_is_given_back_and_one_that_gives_up_costs_nothing() {
+    async fn a_released_slot_goes_to_the_waiter_and_a_cancelled_waiter_leaves_the_queue() {
         let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1).queue(2)).unwrap();
         let slot = bulkhead.try_enter().unwrap();
         assert!(tokio::time::timeout(MS, bulkhead.enter()).await.is_err());
@@ -209,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_tasks_own_deadline_and_criticality_count() {
+    async fn the_deadline_and_criticality_of_the_task_apply() {
         let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1).queue(1).prioritized()).unwrap();
         let _slot = bulkhead.try_enter().unwrap();
         let code = |answer: Result<BulkheadPermit<'_>, Rejection>| answer.unwrap_err().code();

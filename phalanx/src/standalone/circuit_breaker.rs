@@ -1,4 +1,4 @@
-//! A circuit breaker by itself.
+//! A stand-alone circuit breaker.
 
 use std::sync::Arc;
 
@@ -13,105 +13,130 @@ use phalanx_store_memory::BreakerCell;
 
 use super::check;
 
-/// A circuit breaker by itself.
+/// Stops calling a dependency that fails, and probes it after a break. Clones are cheap and share the state.
+///
+/// # Examples
 ///
 /// ```
-/// # use phalanx::BreakerSpec;
-/// # use phalanx::standalone::CircuitBreaker;
-/// let breaker = CircuitBreaker::new(&BreakerSpec::consecutive_failures(1))?;
+/// use std::time::Duration;
+///
+/// use phalanx::standalone::CircuitBreaker;
+/// use phalanx::{BreakerSpec, Clock, RejectionCode};
+///
+/// let clock = Clock::manual();
+/// let spec = BreakerSpec::consecutive_failures(1).break_for(Duration::from_secs(30));
+/// let breaker = CircuitBreaker::with_clock(&spec, clock.clone())?;
 /// breaker.enter()?.failed();
-/// assert!(breaker.enter().is_err());
+/// assert_eq!(breaker.enter().unwrap_err().code(), RejectionCode::CircuitOpen);
+/// clock.advance(Duration::from_secs(30));
+/// breaker.enter()?.succeeded(); // the probe of a half-open breaker
+/// assert!(breaker.enter().is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct CircuitBreaker(Arc<Circuit>);
+pub struct CircuitBreaker(Arc<Inner>);
 
 #[derive(Debug)]
-struct Circuit {
+struct Inner {
     clock: Clock,
     cell: BreakerCell,
 }
 
 impl CircuitBreaker {
-    /// A closed circuit.
+    /// Creates a closed breaker.
     ///
     /// # Errors
-    /// Every mistake of the spec.
+    /// Returns every validation error of the spec.
     pub fn new(spec: &BreakerSpec) -> Result<Self, ConfigError> {
         Self::with_clock(spec, Clock::detect())
     }
 
-    /// The same on a clock of your own.
+    /// Creates a closed breaker with its own clock.
     ///
     /// # Errors
-    /// Every mistake of the spec.
+    /// Returns every validation error of the spec.
     pub fn with_clock(spec: &BreakerSpec, clock: Clock) -> Result<Self, ConfigError> {
-        check(Policy::named("alone").breaker(spec.clone()))?;
+        check(Policy::named("standalone").breaker(spec.clone()))?;
         if spec.latency_trip().is_some() {
-            let reason = "a circuit alone keeps no digest of latencies: use a policy";
-            let mistake = Mistake::new("policies.alone.breaker.latency_quantile", reason);
+            let reason = "a stand-alone breaker keeps no latency digest: use a policy";
+            let mistake = Mistake::new("policies.standalone.breaker.latency_quantile", reason);
             return Err(ConfigError { mistakes: vec![mistake] });
         }
         let cell = BreakerCell::new(clock.clone(), spec, Rng::from_entropy());
-        Ok(Self(Arc::new(Circuit { clock, cell })))
+        Ok(Self(Arc::new(Inner { clock, cell })))
     }
 
-    /// Asks for a call to pass. Tell the entry how the call ended; dropping it says that it ended in nothing.
+    /// Admits or rejects a call. Settle the permit when the call has ended.
     ///
     /// # Errors
-    /// `circuit_open`, `probe_quota` or `forced_open`.
+    /// Rejects with `circuit_open`, `probe_quota` or `forced_open`.
     #[inline]
     pub fn enter(&self) -> Result<BreakerPermit<'_>, Rejection> {
-        let Circuit { clock, cell } = &*self.0;
+        let Inner { clock, cell } = &*self.0;
         let now = clock.now();
-        let answer = cell.admit_now(now).unwrap_or_else(|| cell.admit(now).0);
-        match answer.admission {
-            Admission::Admitted(ticket) => Ok(BreakerPermit { circuit: &self.0, ticket, entered: now, settled: false }),
+        let reply = cell.admit_now(now).unwrap_or_else(|| cell.admit(now).0);
+        match reply.admission {
+            Admission::Admitted(ticket) => Ok(BreakerPermit { breaker: &self.0, ticket, entered: now, settled: false }),
             Admission::Rejected { code, until } => {
-                Err(Rejection::new(code).retry_in(until.until_from(now)).decided_by(answer.source))
+                Err(Rejection::new(code).retry_in(until.until_from(now)).decided_by(reply.source))
             }
         }
     }
 
-    /// What can be seen from outside.
+    /// Returns the phase, the recorded calls and the override.
     pub fn inspect(&self) -> BreakerView {
         self.0.cell.inspect(self.0.clock.now())
     }
 
-    /// Puts an operator's word above the phase, or takes it away.
+    /// Overrides the phase, or releases the override.
     pub fn force(&self, overridden: Option<Override>) {
         self.0.cell.force(overridden);
     }
 
-    /// Back to a closed circuit that has seen nothing.
+    /// Closes the breaker and clears what it recorded.
     pub fn reset(&self) {
         self.0.cell.reset(self.0.clock.now());
     }
 }
 
-/// An admitted call. Exactly one outcome is recorded for it.
+/// The permit of an admitted call. Exactly one outcome is recorded for it; dropping it records a cancelled call, which
+/// counts neither as success nor as failure and frees the probe slot of a half-open breaker.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::BreakerSpec;
+/// use phalanx::standalone::CircuitBreaker;
+///
+/// let breaker = CircuitBreaker::new(&BreakerSpec::consecutive_failures(2))?;
+/// breaker.enter()?.failed();
+/// drop(breaker.enter()?); // cancelled: neither a failure nor a success
+/// breaker.enter()?.failed();
+/// assert!(breaker.enter().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-#[must_use = "dropping it says that the call ended in nothing"]
+#[must_use = "dropping it records a cancelled call"]
 pub struct BreakerPermit<'a> {
-    circuit: &'a Circuit,
+    breaker: &'a Inner,
     ticket: Ticket,
     entered: Time,
     settled: bool,
 }
 
 impl BreakerPermit<'_> {
-    /// The dependency answered.
+    /// Records a success.
     #[inline]
     pub fn succeeded(self) {
         self.ended(Outcome::Success);
     }
 
-    /// It did not do its job.
+    /// Records a failure of the dependency.
     pub fn failed(self) {
         self.ended(Outcome::Failure);
     }
 
-    /// It ended in this.
+    /// Records this outcome.
     #[inline]
     pub fn ended(mut self, outcome: Outcome) {
         self.settled = true;
@@ -120,9 +145,9 @@ impl BreakerPermit<'_> {
 
     #[inline]
     fn record(&self, outcome: Outcome) {
-        let now = self.circuit.clock.now();
+        let now = self.breaker.clock.now();
         let sample = Sample { outcome, latency: now.since(self.entered) };
-        self.circuit.cell.record(now, self.ticket, sample);
+        self.breaker.cell.record(now, self.ticket, sample);
     }
 }
 
@@ -146,7 +171,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn an_entry_that_is_dropped_frees_its_trial_place() {
+    fn a_dropped_permit_frees_its_probe_slot() {
         let clock = Clock::manual();
         let breaker = CircuitBreaker::with_clock(&BreakerSpec::consecutive_failures(1), clock.clone()).unwrap();
         breaker.enter().unwrap().failed();

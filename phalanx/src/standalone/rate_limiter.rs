@@ -1,4 +1,4 @@
-//! A token bucket by itself.
+//! A stand-alone rate limiter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,14 @@ use phalanx_store_memory::BucketCell;
 
 use super::check;
 
-/// A token bucket by itself.
+/// A token bucket. Clones are cheap and share the bucket.
+///
+/// # Examples
 ///
 /// ```
-/// # use phalanx::RateLimitSpec;
-/// # use phalanx::standalone::RateLimiter;
+/// use phalanx::RateLimitSpec;
+/// use phalanx::standalone::RateLimiter;
+///
 /// let limiter = RateLimiter::new(&RateLimitSpec::per_second(100).burst(2))?;
 /// assert!(limiter.try_acquire().is_ok() && limiter.try_acquire().is_ok());
 /// let rejected = limiter.try_acquire().unwrap_err();
@@ -35,63 +38,63 @@ struct Limiter {
 }
 
 impl RateLimiter {
-    /// A full bucket.
+    /// Creates a limiter with a full bucket.
     ///
     /// # Errors
-    /// Every mistake of the spec.
+    /// Returns every validation error of the spec.
     pub fn new(spec: &RateLimitSpec) -> Result<Self, ConfigError> {
         Self::with_clock(spec, Clock::detect())
     }
 
-    /// The same on a clock of your own.
+    /// Creates a limiter with its own clock.
     ///
     /// # Errors
-    /// Every mistake of the spec.
+    /// Returns every validation error of the spec.
     pub fn with_clock(spec: &RateLimitSpec, clock: Clock) -> Result<Self, ConfigError> {
-        check(Policy::named("alone").rate_limit(spec.clone()))?;
+        check(Policy::named("standalone").rate_limit(spec.clone()))?;
         let bucket = BucketCell::new(clock.clone(), spec);
         Ok(Self(Arc::new(Limiter { clock, bucket, max_wait: spec.max_wait.unwrap_or_default() })))
     }
 
-    /// Takes one permit now.
+    /// Takes one permit without waiting.
     ///
     /// # Errors
-    /// `rate_limited`, with when to come back.
+    /// Rejects with `rate_limited`; `retry_after` says when a permit will be available.
     #[inline]
     pub fn try_acquire(&self) -> Result<(), Rejection> {
         self.try_acquire_many(1)
     }
 
-    /// Takes several permits now, all or none.
+    /// Takes `cost` permits without waiting, all or none.
     ///
     /// # Errors
-    /// `rate_limited`, with when to come back.
+    /// Rejects with `rate_limited`; `retry_after` says when the permits will be available.
     #[inline]
     pub fn try_acquire_many(&self, cost: u32) -> Result<(), Rejection> {
         self.take(cost, Duration::ZERO).map(drop)
     }
 
-    /// Takes one permit, waiting for it up to the spec's `max_wait`, in fair order. Giving up gives it back.
+    /// Takes one permit, waiting for it up to the spec's `max_wait`, first come first served. Dropping the future refunds it.
     ///
     /// # Errors
-    /// `rate_limited`, if the wait would be longer.
+    /// Rejects with `rate_limited` if the wait would be longer.
     pub async fn acquire(&self) -> Result<(), Rejection> {
         let due = self.0.clock.now();
         let wait = self.take(1, self.0.max_wait)?;
         if !wait.is_zero() {
-            let unused = Reservation(Some((&self.0.bucket, due.after(wait))));
+            let reservation = Reservation(Some((&self.0.bucket, due.after(wait))));
             tokio::time::sleep(wait).await;
-            unused.used();
+            reservation.consume();
         }
         Ok(())
     }
 
-    /// Gives back permits that were taken and not used.
+    /// Returns unused permits to the bucket.
     pub fn refund(&self, cost: u32) {
         self.0.bucket.refund(cost, self.0.clock.now());
     }
 
-    /// Whole permits that could be taken now.
+    /// Returns the number of whole permits in the bucket.
     pub fn available_permits(&self) -> u64 {
         self.0.bucket.peek(self.0.clock.now()).permits()
     }
@@ -106,11 +109,11 @@ impl RateLimiter {
     }
 }
 
-/// A permit reserved for later; given back if the wait for it is given up.
+/// A permit reserved for later. Dropping it unused refunds the permit.
 struct Reservation<'a>(Option<(&'a BucketCell, Time)>);
 
 impl Reservation<'_> {
-    fn used(mut self) {
+    fn consume(mut self) {
         self.0 = None;
     }
 }
@@ -130,7 +133,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_limiter_waits_in_order_and_a_waiter_that_gives_up_costs_nothing() {
+    async fn a_limiter_waits_in_order_and_a_cancelled_wait_is_refunded() {
         let limiter = RateLimiter::new(&RateLimitSpec::per_second(1).max_wait(5 * SECOND)).unwrap();
         assert!(limiter.acquire().await.is_ok());
         assert!(tokio::time::timeout(SECOND / 2, limiter.acquire()).await.is_err());

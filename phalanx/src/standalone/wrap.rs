@@ -1,10 +1,10 @@
-//! Decorators: one stage around a closure, without a module and without a policy.
+//! Functions that wrap a closure in one stand-alone stage.
 //!
-//! Each takes a closure that makes the operation and gives a future, so they are put into each other, the outermost first,
-//! and whatever the operation needs is simply captured. A rejection is an error of the operation's own type (`E:
-//! From<Rejection>`): a stack of four has one error, not four around each other. [`Error`](crate::Error) is such a type.
+//! Each takes a closure that starts the operation and returns a future, so they nest and the operation captures what it
+//! needs. A rejection becomes an error of the operation's own type (`E: From<Rejection>`, for example
+//! [`Error`](crate::Error)), so four nested stages have one error type.
 //!
-//! A policy keeps its stages in the one order that works; here the order is yours. From the outside in: fallback, rate
+//! A policy fixes the order of its stages; here the caller chooses it. Recommended from the outside in: fallback, rate
 //! limit, bulkhead, time limit.
 
 use std::future::Future;
@@ -16,9 +16,13 @@ use phalanx_core::rejection::{Rejection, RejectionCode};
 use phalanx_core::timeout::timeout;
 
 use super::{Bulkhead, RateLimiter};
-use crate::macro_support::CarriesRejection;
+use crate::macro_support::FromRejection;
 
-/// Runs the operation when the limiter has a permit for it, waiting for one as long as its spec's `max_wait` allows.
+/// Runs the operation under a rate limit, waiting for a permit up to the spec's `max_wait`.
+///
+/// # Examples
+///
+/// All four wrappers around one operation:
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,11 +38,11 @@ use crate::macro_support::CarriesRejection;
 ///
 /// impl Prices {
 ///     async fn price(&self, sku: &str) -> Result<u32, Error<std::io::Error>> {
-///         let ask = || async { fetch(sku).await.map_err(Error::Inner) };
-///         let in_time = || time_limited(Duration::from_secs(3), ask);
-///         let a_few_at_a_time = || bulkheaded(&self.bulkhead, in_time);
-///         let not_too_often = || rate_limited(&self.limiter, a_few_at_a_time);
-///         with_fallback(not_too_often, |_error| async { Ok(0) }).await
+///         let fetch = || async { fetch(sku).await.map_err(Error::Inner) };
+///         let in_time = || time_limited(Duration::from_secs(3), fetch);
+///         let bounded = || bulkheaded(&self.bulkhead, in_time);
+///         let limited = || rate_limited(&self.limiter, bounded);
+///         with_fallback(limited, |_error| async { Ok(0) }).await
 ///     }
 /// }
 ///
@@ -49,64 +53,114 @@ use crate::macro_support::CarriesRejection;
 ///     bulkhead: Bulkhead::new(&BulkheadSpec::fixed(10))?,
 /// };
 /// assert_eq!(prices.price("shoes").await?, 5);
-/// assert_eq!(prices.price("shoes").await?, 0); // too often
+/// assert_eq!(prices.price("shoes").await?, 0); // the fallback: only one call per minute
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
-/// `rate_limited`, with when to come back, or the operation's own error.
+/// Returns a `rate_limited` rejection or the operation's own error.
 pub async fn rate_limited<T, E, F, Fut>(limiter: &RateLimiter, operation: F) -> Result<T, E>
 where
-    E: CarriesRejection,
+    E: FromRejection,
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    limiter.acquire().await.map_err(E::rejected)?;
+    limiter.acquire().await.map_err(E::from_rejection)?;
     operation().await
 }
 
-/// Runs the operation in a slot of the bulkhead, waiting for one in its queue if it has one. A limit that moves learns
-/// from how it ended.
+/// Runs the operation in a slot of the bulkhead, waiting in its queue if it has one. An adaptive limit uses the outcome.
 ///
 /// # Errors
-/// `bulkhead_full`, `bulkhead_queue_shed`, `bulkhead_queue_timeout`, `deadline_exceeded`, or the operation's own error.
+/// Returns a `bulkhead_full`, `bulkhead_queue_shed`, `bulkhead_queue_timeout` or `deadline_exceeded` rejection, or the
+/// operation's own error.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::standalone::{Bulkhead, bulkheaded};
+/// use phalanx::{BulkheadSpec, Error, Kind, RejectionCode};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1))?;
+/// let work = async || Ok::<_, Error<Kind>>(7);
+/// let permit = bulkhead.try_enter()?;
+/// let rejected = bulkheaded(&bulkhead, work).await.unwrap_err();
+/// assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::BulkheadFull);
+/// drop(permit);
+/// assert_eq!(bulkheaded(&bulkhead, work).await, Ok(7));
+/// # Ok(())
+/// # }
+/// ```
 pub async fn bulkheaded<T, E, F, Fut>(bulkhead: &Bulkhead, operation: F) -> Result<T, E>
 where
-    E: CarriesRejection + Classify,
+    E: FromRejection + Classify,
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let slot = bulkhead.enter().await.map_err(E::rejected)?;
+    let permit = bulkhead.enter().await.map_err(E::from_rejection)?;
     let answer = operation().await;
     let kind = answer.as_ref().err().and_then(|error| error.classify().kind);
     match kind.map_or(Outcome::Success, Kind::outcome) {
-        Outcome::Success => slot.succeeded(),
-        Outcome::Failure => slot.failed(),
-        Outcome::Neutral | Outcome::Cancelled => drop(slot),
+        Outcome::Success => permit.succeeded(),
+        Outcome::Failure => permit.failed(),
+        Outcome::Neutral | Outcome::Cancelled => drop(permit),
     }
     answer
 }
 
-/// Runs the operation and drops it when the time is over.
+/// Runs the operation and cancels it after `limit`.
 ///
 /// # Errors
-/// `attempt_timeout`, or the operation's own error.
+/// Returns an `attempt_timeout` rejection or the operation's own error.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::standalone::time_limited;
+/// use phalanx::{Error, Kind, RejectionCode};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let hangs = || std::future::pending::<Result<(), Error<Kind>>>();
+/// let error = time_limited(Duration::from_millis(5), hangs).await.unwrap_err();
+/// assert_eq!(error.rejection().unwrap().code(), RejectionCode::AttemptTimeout);
+/// # }
+/// ```
 pub async fn time_limited<T, E, F, Fut>(limit: Duration, operation: F) -> Result<T, E>
 where
-    E: CarriesRejection,
+    E: FromRejection,
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let rejected = |_| Err(E::rejected(Rejection::new(RejectionCode::AttemptTimeout)));
+    let rejected = |_| Err(E::from_rejection(Rejection::new(RejectionCode::AttemptTimeout)));
     timeout(Some(limit), operation()).await.unwrap_or_else(rejected)
 }
 
-/// Runs the operation, and the fallback on its error if it fails. What the fallback should not answer for, it gives back:
-/// `|error| async { if … { Ok(cached) } else { Err(error) } }`.
+/// Runs the operation, and the fallback with its error if it fails.
 ///
 /// # Errors
-/// What the fallback returns.
+/// Returns the error that the fallback returns.
+///
+/// # Examples
+///
+/// A fallback passes on the errors that it has no answer for:
+///
+/// ```
+/// use phalanx::Kind;
+/// use phalanx::standalone::with_fallback;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let cached = async |kind| if kind == Kind::Infrastructure { Ok("cached") } else { Err(kind) };
+/// assert_eq!(with_fallback(async || Err(Kind::Infrastructure), cached).await, Ok("cached"));
+/// assert_eq!(with_fallback(async || Err(Kind::NotFound), cached).await, Err(Kind::NotFound));
+/// # }
+/// ```
 pub async fn with_fallback<T, E, F, Fut, B, Back>(operation: F, fallback: B) -> Result<T, E>
 where
     F: FnOnce() -> Fut,
@@ -139,16 +193,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn excess_is_rejected_before_the_operation_is_made() {
+    async fn a_call_over_the_limit_is_rejected_before_the_operation_starts() {
         let limiter = RateLimiter::new(&RateLimitSpec::per_minute(1)).unwrap();
         assert_eq!(rate_limited(&limiter, async || Answer::Ok(1)).await, Ok(1));
-        let rejected = rate_limited(&limiter, || -> std::future::Ready<Answer> { panic!("it was made") }).await;
+        let rejected =
+            rate_limited(&limiter, || -> std::future::Ready<Answer> { panic!("the operation was started") }).await;
         assert!(rejected.as_ref().unwrap_err().rejection().unwrap().retry_after().is_some());
         assert_eq!(code(rejected), RejectionCode::RateLimited);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slot_is_taken_while_it_runs_and_given_back_whatever_happens() {
+    async fn a_slot_is_held_while_the_operation_runs_and_released_however_it_ends() {
         let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1)).unwrap();
         let hanging = bulkheaded(&bulkhead, pending::<Answer>);
         let second = async { bulkheaded(&bulkhead, async || Answer::Ok(1)).await };
@@ -163,14 +218,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_time_limit_drops_what_takes_too_long() {
+    async fn a_time_limit_cancels_a_slow_operation() {
         let start = tokio::time::Instant::now();
         assert_eq!(code(time_limited(SECOND, pending::<Answer>).await), RejectionCode::AttemptTimeout);
         assert_eq!(start.elapsed(), SECOND);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fallback_answers_for_what_it_wants_to_and_gives_the_rest_back() {
+    async fn a_fallback_answers_some_errors_and_passes_on_the_rest() {
         let on_rejection = |error: Error<Kind>| async { if error.rejection().is_some() { Ok(0) } else { Err(error) } };
         assert_eq!(with_fallback(|| time_limited(SECOND, pending::<Answer>), on_rejection).await, Ok(0));
         let domain = Error::Inner(Kind::Domain);
@@ -179,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_four_around_each_other_have_one_error_and_can_be_spawned() {
+    async fn all_four_nested_have_one_error_type_and_can_be_spawned() {
         let limiter = RateLimiter::new(&RateLimitSpec::per_minute(3)).unwrap();
         let bulkhead = Bulkhead::new(&BulkheadSpec::fixed(1)).unwrap();
         let guarded = move |delay: Duration| {
@@ -190,14 +245,14 @@ mod tests {
                     Answer::Ok(1)
                 };
                 let in_time = || time_limited(SECOND, work);
-                let alone = || bulkheaded(&bulkhead, in_time);
-                let seldom = || rate_limited(&limiter, alone);
-                with_fallback(seldom, |error| async move { Ok(error.rejection().unwrap().status().into()) }).await
+                let bounded = || bulkheaded(&bulkhead, in_time);
+                let limited = || rate_limited(&limiter, bounded);
+                with_fallback(limited, |error| async move { Ok(error.rejection().unwrap().status().into()) }).await
             }
         };
-        let [quick, beside, slow, fourth] = [1, 1, 2_000, 1].map(|ms| guarded(Duration::from_millis(ms)));
-        let (quick, beside) = (tokio::spawn(quick), tokio::spawn(beside));
-        assert_eq!((quick.await.unwrap(), beside.await.unwrap()), (Ok(1), Ok(503)));
+        let [quick, second, slow, fourth] = [1, 1, 2_000, 1].map(|ms| guarded(Duration::from_millis(ms)));
+        let (quick, second) = (tokio::spawn(quick), tokio::spawn(second));
+        assert_eq!((quick.await.unwrap(), second.await.unwrap()), (Ok(1), Ok(503)));
         assert_eq!(slow.await, Ok(504));
         assert_eq!(fourth.await, Ok(429));
     }

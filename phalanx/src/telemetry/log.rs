@@ -1,13 +1,12 @@
-//! Events as log lines: an observer that writes `tracing` events, each at the level of its row in `docs/telemetry.md`.
+//! Log lines: an observer that writes events through `tracing`, each at the level of its row in `docs/telemetry.md`.
 //!
-//! What it promises:
-//! * whatever happens to single calls, and to circuits, is sampled (`sample.rs`): a storm of rejections is one line in ten seconds,
-//!   and the next line says how many were not written;
-//! * an operator's words and changes of the store and the process are all written: they are rare by nature;
-//! * a level that nobody in the process listens to costs one comparison, and is neither written nor counted;
-//! * names and reasons come from callers and servers, and are shown without whatever would forge a line.
+//! * Events of single calls and of breakers are sampled (`sample.rs`): one line in ten seconds, and the next line has the
+//!   number of suppressed ones.
+//! * Overrides, levers, and events of the store and the process are all written; they are rare.
+//! * A level that no subscriber in the process enables costs one comparison, and is neither written nor counted.
+//! * Names and reasons come from callers and servers, so control characters in them are escaped.
 //!
-//! Calls are told of inside their span, so a line has the call's fields beside its own.
+//! Events of a call are emitted inside its span, so a line also has the fields of the span.
 
 mod calls;
 mod sample;
@@ -24,9 +23,9 @@ use phalanx_core::key::{StateKey, printable};
 
 use self::sample::{Line, Samples};
 
-/// Writes a sampled line: the level is asked first, so that what nobody reads is not counted as left out. Only the
-/// process' level: a subscriber that is asked about an event and is then given none can drop the application's next one from
-/// a layer (tokio-rs/tracing#2519).
+/// Writes a sampled line. The level is checked first, so that disabled lines are not counted as suppressed. Only the global
+/// maximum level is checked: asking a subscriber whether an event is enabled and then not emitting it can make a layer drop
+/// the application's next event (tokio-rs/tracing#2519).
 macro_rules! sampled {
     ($log:expr, $level:ident, $line:expr, $key:expr, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {
         if tracing::level_filters::LevelFilter::current() >= tracing::Level::$level
@@ -54,7 +53,7 @@ macro_rules! keyed {
     };
 }
 
-/// Writes a line about the process or its store.
+/// Writes a line about the process or the store.
 macro_rules! plain {
     ($level:ident, $event:literal, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {
         tracing::event!(target: "phalanx", tracing::Level::$level, event = $event, $($field = $value,)* $message)
@@ -70,12 +69,12 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The clock says when the next line of a kind is due.
+    /// The clock is used for sampling.
     pub(crate) fn new(clock: Clock) -> Self {
         Self { clock, samples: Samples::default() }
     }
 
-    /// What happened on one policy and route.
+    /// Writes an event of one policy and route.
     fn on_key(&self, key: &StateKey, kind: &EventKind<'_>) {
         match *kind {
             EventKind::Finished { outcome, kind, decision } => self.on_finished(key, outcome, kind, decision),
@@ -91,25 +90,31 @@ impl Log {
                 sampled!(self, INFO, Line::LimitLowered, key, "the limit was lowered", from = from, to = to);
             }
             EventKind::StateRepaired => {
-                sampled!(self, WARN, Line::StateRepaired, key, "shared state made no sense and was replaced");
+                sampled!(self, WARN, Line::StateRepaired, key, "invalid shared state was replaced");
             }
             EventKind::ConfigMismatch => {
                 let line = Line::ConfigMismatch;
-                sampled!(self, WARN, line, key, "another replica holds this policy under other numbers");
+                sampled!(self, WARN, line, key, "another replica uses different numbers for this policy");
             }
             EventKind::Retuned { version } => {
                 sampled!(self, DEBUG, Line::Retuned, key, "the policy was changed", version = version);
             }
             EventKind::RoutesExhausted => {
-                // Every one of them is another route: as a policy they are one line.
+                // Every such event has another route, so they are sampled per policy.
                 let policy = StateKey::new(key.policy(), ());
-                sampled!(self, WARN, Line::RoutesExhausted, &policy, "so many routes that new ones share one state");
+                sampled!(
+                    self,
+                    WARN,
+                    Line::RoutesExhausted,
+                    &policy,
+                    "the route limit is reached: new routes share one state"
+                );
             }
             ref other => self.on_attempt(key, other),
         }
     }
 
-    /// A circuit that flaps, or one on each of many routes, is a storm too.
+    /// Sampled too: a flapping breaker, or one on each of many routes, writes many lines.
     fn on_transition(&self, key: &StateKey, change: &Transition) {
         let (from, seen) = (change.from.name(), change.seen);
         match change.to {
@@ -130,7 +135,14 @@ impl Log {
                 );
             }
             Phase::HalfOpen => {
-                sampled!(self, INFO, Line::CircuitHalfOpen, key, "the circuit is being tried out", from = from);
+                sampled!(
+                    self,
+                    INFO,
+                    Line::CircuitHalfOpen,
+                    key,
+                    "the circuit is half-open: probes are sent",
+                    from = from
+                );
             }
             Phase::Closed => sampled!(self, INFO, Line::CircuitClosed, key, "the circuit closed", from = from),
         }
@@ -146,12 +158,17 @@ impl Observer for Log {
     }
 }
 
-/// What concerns all of it.
+/// Writes an event of the process or the store.
 fn on_process(kind: &EventKind<'_>) {
     match *kind {
         EventKind::StoreDegraded { reason } => {
             let reason = printable(reason);
-            plain!(WARN, "store_degraded", "the shared store does not answer: deciding alone", reason = &*reason);
+            plain!(
+                WARN,
+                "store_degraded",
+                "the shared store does not answer: decisions are degraded",
+                reason = &*reason
+            );
         }
         EventKind::StoreRecovered { outage, degraded_decisions } => {
             let outage = millis(outage);
@@ -174,23 +191,28 @@ fn on_process(kind: &EventKind<'_>) {
             plain!(INFO, "lever_released", "a lever was released", policy = &*policy);
         }
         EventKind::ConfigApplied { changed } => {
-            plain!(INFO, "config_applied", "a newer configuration is in force", changed = changed);
+            plain!(INFO, "config_applied", "a new configuration was applied", changed = changed);
         }
         EventKind::ConfigRejected { reason } => {
             let reason = printable(reason);
-            plain!(WARN, "config_rejected", "a newer configuration was rejected whole", reason = &*reason);
+            plain!(
+                WARN,
+                "config_rejected",
+                "a new configuration was rejected: the old one stays in force",
+                reason = &*reason
+            );
         }
-        EventKind::StateLost => plain!(WARN, "state_lost", "the shared store lost what it held"),
+        EventKind::StateLost => plain!(WARN, "state_lost", "the shared store lost its state"),
         EventKind::Replicas { live } => plain!(DEBUG, "replicas", "the number of live replicas changed", live = live),
         EventKind::Draining { in_flight } => {
-            plain!(INFO, "draining", "no new calls are let in", in_flight = in_flight);
+            plain!(INFO, "draining", "draining: new calls are rejected", in_flight = in_flight);
         }
         EventKind::Drained(drained) => {
             let (leftovers, stuck, elapsed) = (drained.leftovers, drained.stuck, millis(drained.elapsed));
             plain!(
                 INFO,
                 "drained",
-                "the calls in flight have ended",
+                "the drain has ended",
                 in_flight = drained.in_flight,
                 leftovers = leftovers,
                 stuck = stuck,
@@ -199,23 +221,23 @@ fn on_process(kind: &EventKind<'_>) {
         }
         EventKind::StepFailed { step, reason } => {
             let (step, reason) = (printable(step), printable(reason));
-            plain!(ERROR, "step_failed", "a step of the lifecycle failed", step = &*step, reason = &*reason);
+            plain!(ERROR, "step_failed", "a lifecycle step failed", step = &*step, reason = &*reason);
         }
         EventKind::LockLost { lock, fence } => {
             let lock = printable(lock);
             plain!(ERROR, "lock_lost", "a lock was lost while it was held", lock = &*lock, fence = fence);
         }
-        // What is newer than this list.
+        // `EventKind` is non-exhaustive.
         _ => {}
     }
 }
 
-/// The policy's name, harmless.
+/// The policy's name, escaped.
 fn policy(key: &StateKey) -> Cow<'_, str> {
     printable(key.policy())
 }
 
-/// The route's name, if it has one, harmless.
+/// The route's name, escaped; `None` for calls without a route.
 fn route(key: &StateKey) -> Option<Cow<'_, str>> {
     if key.is_overflow() { Some(Cow::Borrowed("__other__")) } else { key.route().map(printable) }
 }

@@ -1,12 +1,11 @@
 //! Metrics through OpenTelemetry: `ResilienceModule::in_memory().metered()`.
 //!
-//! What happens is counted where it happens, what stands is read when somebody collects. A finished call costs one
-//! count of this process' own and one `record` of the duration, with attributes made when its pipeline was: nothing is
-//! looked up or allocated. The duration is recorded inside the caller's context, so an SDK that takes exemplars finds
-//! the span.
+//! Events are counted when they happen, state is read when metrics are collected. A finished call costs one increment of a
+//! local counter and one `record` of the duration, with attributes prepared when its pipeline was created: nothing is looked
+//! up or allocated. The duration is recorded inside the caller's context, so that an SDK with exemplars finds the span.
 //!
-//! Attributes are bounded: beyond [`Metrics::max_routes`] pairs of policy and route, new ones share the route
-//! [`OTHER`]. [`names`] lists every instrument.
+//! Attributes are bounded: beyond [`Metrics::max_routes`] pairs of policy and route, new ones share the route [`OTHER`].
+//! [`names`] lists every instrument.
 
 mod gauges;
 mod instruments;
@@ -24,37 +23,55 @@ use opentelemetry::metrics::Meter;
 use phalanx_core::engine::Engine;
 
 pub use self::labels::OTHER;
-use self::recorder::{Listening, Recorder};
+use self::recorder::{ModuleObserver, Recorder};
 use crate::backend::Backend;
 use crate::module::ModuleBuilder;
 
-/// Pairs of policy and route that have series of their own, unless told otherwise.
+/// The default of [`Metrics::max_routes`].
 pub const DEFAULT_MAX_ROUTES: usize = 100;
 
-/// Where a module's metrics go, and how many series there may be. Clones are the same metrics: modules of one process
-/// that are metered by clones of one add up; those that are not must have policies of different names.
+/// The meter that a module's metrics go to, and the bound on the number of series.
+///
+/// Clones record into the same series, so modules metered by clones of one `Metrics` add up. Modules with separate `Metrics`
+/// on one meter must have policies with different names.
+///
+/// # Examples
+///
+/// ```
+/// use opentelemetry::metrics::MeterProvider;
+/// use opentelemetry_sdk::metrics::SdkMeterProvider;
+/// use phalanx::telemetry::Metrics;
+/// use phalanx::{Policy, ResilienceModule};
+///
+/// let provider = SdkMeterProvider::builder().build(); // with the readers of your service
+/// let metrics = Metrics::of(provider.meter("my-service")).max_routes(500);
+/// let module = ResilienceModule::in_memory().policy(Policy::named("search")).metered_by(metrics).build()?;
+/// assert!(module.policies().contains(&"search".to_owned()));
+/// # Ok::<(), phalanx::ConfigError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Metrics {
     meter: Meter,
     max_routes: usize,
-    /// Made when the first module is metered.
+    /// Created when the first module is metered.
     recorder: Arc<OnceLock<Arc<Recorder>>>,
 }
 
 impl Metrics {
-    /// Metrics through this meter.
+    /// Records through this meter.
     pub fn of(meter: Meter) -> Self {
         Self { meter, max_routes: DEFAULT_MAX_ROUTES, recorder: Arc::default() }
     }
 
-    /// Metrics through the process' global meter provider, as it is now: set that first.
+    /// Records through the global meter provider, which must be set before.
     pub fn global() -> Self {
         Self::of(global::meter("phalanx"))
     }
 
-    /// How many pairs of policy and route have series of their own; the first ones seen. Beyond it, those of one policy
-    /// share a series with the route [`OTHER`]; and beyond as many policies, all others share the policy of that name.
-    /// Default 100. For metrics that no module uses yet.
+    /// Sets how many pairs of policy and route have their own series, first come first served. Default: 100.
+    ///
+    /// Further routes of a policy share a series with the route [`OTHER`]; beyond as many policies, all further policies
+    /// share the policy [`OTHER`]. Call it before a module uses these metrics.
     #[must_use]
     pub fn max_routes(self, routes: usize) -> Self {
         Self { max_routes: routes, recorder: Arc::default(), ..self }
@@ -68,23 +85,24 @@ impl Metrics {
         })
     }
 
-    /// Reads this module's state from now on, for as long as somebody else uses it.
+    /// Reads the state of this module at each collection, as long as the module is in use.
     pub(crate) fn watch(&self, engine: &Engine<Backend>) {
         self.recorder().watch(engine);
     }
 }
 
 /// Metrics of the module.
+#[cfg_attr(docsrs, doc(cfg(feature = "otel")))]
 impl ModuleBuilder {
-    /// Metrics through OpenTelemetry's global meter provider, which must be set before: see [`Metrics::global`].
+    /// Records metrics through OpenTelemetry's global meter provider, which must be set before: see [`Metrics::global`].
     pub fn metered(self) -> Self {
         self.metered_by(Metrics::global())
     }
 
-    /// Metrics through a meter of your choice.
+    /// Records metrics through a meter of your choice.
     pub fn metered_by(mut self, metrics: Metrics) -> Self {
         let recorder = metrics.recorder().clone();
         self.metrics.push(metrics);
-        self.shared_observer(Arc::new(Listening(recorder)))
+        self.shared_observer(Arc::new(ModuleObserver(recorder)))
     }
 }

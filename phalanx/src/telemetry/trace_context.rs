@@ -1,12 +1,12 @@
-//! The trace's context on its way between services: W3C `traceparent` and `tracestate`, over `http` headers.
+//! Trace context between services: W3C `traceparent` and `tracestate` in HTTP headers.
 //!
 //! ```text
 //!   inbound headers ──extract──► parent ──► your span ─► phalanx.call ─► phalanx.attempt ──inject──► outbound headers
 //! ```
 //!
-//! The words are those of OpenTelemetry's global propagator. It is none until a service chooses one, once, in `main`:
-//! `opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new())`. Without it, or without
-//! `tracing_opentelemetry`'s layer, nothing is written and nothing is read.
+//! Headers are written and read by OpenTelemetry's global propagator. There is none until the service sets one in `main`:
+//! `opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new())`. Without it, or without the layer of
+//! `tracing_opentelemetry`, nothing is written and nothing is read.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::Context;
@@ -16,12 +16,19 @@ use opentelemetry::trace::TraceContextExt;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// Writes the context of the current span on an outbound request. Called by an operation, it is that attempt's: each
-/// retry and each copy has a parent of its own. What is there already is replaced; without a span nothing is touched.
+/// Writes the context of the current span into the headers of an outbound request, replacing one that is there.
+///
+/// In an operation the current span is that of the attempt, so each retry and each hedge is a separate parent. Without a
+/// span the headers stay as they are.
+///
+/// # Examples
 ///
 /// ```
+/// use phalanx::telemetry::inject;
+///
 /// let mut headers = http::HeaderMap::new();
-/// phalanx::telemetry::inject(&mut headers);
+/// inject(&mut headers);
+/// assert!(headers.is_empty()); // there is no current span here
 /// ```
 pub fn inject(headers: &mut HeaderMap) {
     let of_span = Span::current().context();
@@ -31,20 +38,36 @@ pub fn inject(headers: &mut HeaderMap) {
     }
 }
 
-/// The context that an inbound request names. Where it names none, the present one.
+/// Returns the trace context of an inbound request, or the current one if the request has none.
 ///
-/// The word of a stranger: it decides under which trace the work is filed, and whether it is sampled. A service at the
-/// edge of the trusted network that does not want that does not ask.
+/// The headers are untrusted input: they choose the trace that the work is recorded under and whether it is sampled. A
+/// service at the edge of the trusted network may choose to ignore them.
+///
+/// # Examples
+///
+/// ```
+/// use opentelemetry::trace::TraceContextExt;
+/// use opentelemetry_sdk::propagation::TraceContextPropagator;
+/// use phalanx::telemetry::extract;
+///
+/// opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new()); // once, in `main`
+/// let mut headers = http::HeaderMap::new();
+/// headers.insert("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse()?);
+/// let context = extract(&headers);
+/// assert_eq!(context.span().span_context().trace_id().to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
+/// # Ok::<(), http::header::InvalidHeaderValue>(())
+/// ```
 pub fn extract(headers: &HeaderMap) -> Context {
     get_text_map_propagator(|propagator| propagator.extract(&Inbound::of(headers)))
 }
 
-/// Puts a span under the parent that an inbound request names; false if it names none, or if it is too late: the span has
-/// been entered or has children. For whoever makes the span of a request himself.
+/// Sets the parent of a span from an inbound request, for services that create the request's span themselves.
+///
+/// Returns false if the request names no parent, or if it is too late because the span was entered or has children.
 pub fn adopt(span: &Span, headers: &HeaderMap) -> bool {
-    let named =
+    let extract =
         |propagator: &dyn TextMapPropagator| propagator.extract_with_context(&Context::new(), &Inbound::of(headers));
-    let parent = get_text_map_propagator(named);
+    let parent = get_text_map_propagator(extract);
     parent.span().span_context().is_valid() && span.set_parent(parent).is_ok()
 }
 
@@ -58,8 +81,8 @@ impl Injector for Outbound<'_> {
     }
 }
 
-/// Headers as the propagator reads them. `tracestate` is a list that may come in several headers, and the propagator looks at
-/// one; more than one `traceparent` is none.
+/// Headers as the propagator reads them. `tracestate` may be split over several headers but the propagator reads only one, so
+/// they are joined. More than one `traceparent` counts as none.
 struct Inbound<'a> {
     headers: &'a HeaderMap,
     joined: Option<String>,
@@ -79,8 +102,8 @@ impl Extractor for Inbound<'_> {
         }
         let mut values = self.headers.get_all(key).iter();
         let first = values.next()?;
-        let garbled = key.eq_ignore_ascii_case("traceparent") && values.next().is_some();
-        first.to_str().ok().filter(|_| !garbled)
+        let ambiguous = key.eq_ignore_ascii_case("traceparent") && values.next().is_some();
+        first.to_str().ok().filter(|_| !ambiguous)
     }
 
     fn keys(&self) -> Vec<&str> {

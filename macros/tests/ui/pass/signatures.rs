@@ -1,4 +1,4 @@
-//! Signatures of all sorts, without a warning.
+//! Valid signatures, which compile without warnings.
 
 #![deny(warnings)]
 

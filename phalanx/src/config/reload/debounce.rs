@@ -1,17 +1,18 @@
-//! What wakes the thread that follows files: rung when something happened, and once more when it is over.
+//! The debounce of file changes: wakes the reloading thread once the files have been quiet for a moment.
 //!
-//! Rings are not counted. A hundred of them while nobody listens are one.
+//! Signals are not counted: any number of them during one wait cause one reload.
 
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// How long a folder must be quiet before it is read: editors and deployments write in several steps.
-pub(super) const SETTLE: Duration = Duration::from_millis(100);
+/// How long the watched folders must be quiet before the files are read: editors and deployments write in several steps.
+pub(super) const QUIET_PERIOD: Duration = Duration::from_millis(100);
 
-/// A folder that is never quiet is read after so many settles all the same.
-const SETTLES: u32 = 10;
+/// Files that change all the time are read after this many periods all the same.
+const MAX_PERIODS: u32 = 10;
 
+/// A signal that is delivered after a quiet period.
 #[derive(Debug, Default)]
 pub(super) struct Debounce {
     state: Mutex<State>,
@@ -20,36 +21,36 @@ pub(super) struct Debounce {
 
 #[derive(Debug, Default)]
 struct State {
-    rung: bool,
-    over: bool,
+    signaled: bool,
+    closed: bool,
 }
 
 impl Debounce {
-    /// Something happened.
-    pub(super) fn ring(&self) {
-        self.state.lock().rung = true;
+    /// Signals that a file may have changed.
+    pub(super) fn signal(&self) {
+        self.state.lock().signaled = true;
         self.changed.notify_all();
     }
 
-    /// Nobody is to listen any more.
-    pub(super) fn end(&self) {
-        self.state.lock().over = true;
+    /// Ends every wait, now and later.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Waits until something happened and it has been quiet since; false if it is over.
+    /// Waits for a signal and then for a quiet period. Returns false once closed.
     pub(super) fn wait(&self) -> bool {
         let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| !state.rung && !state.over);
-        for _ in 0..SETTLES {
-            state.rung = false;
-            self.changed.wait_while_for(&mut state, |state| !state.over, SETTLE);
-            if state.over || !state.rung {
+        self.changed.wait_while(&mut state, |state| !state.signaled && !state.closed);
+        for _ in 0..MAX_PERIODS {
+            state.signaled = false;
+            self.changed.wait_while_for(&mut state, |state| !state.closed, QUIET_PERIOD);
+            if state.closed || !state.signaled {
                 break;
             }
         }
-        state.rung = false;
-        !state.over
+        state.signaled = false;
+        !state.closed
     }
 }
 
@@ -61,38 +62,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_rings_are_one_and_the_end_is_heard_at_once() {
-        let (bell, (heard, hears)) = (Arc::new(Debounce::default()), channel());
-        let listener = {
-            let bell = bell.clone();
+    fn many_signals_cause_one_wake_up_and_closing_ends_the_wait_at_once() {
+        let (debounce, (woken, wakes)) = (Arc::new(Debounce::default()), channel());
+        let waiter = {
+            let debounce = debounce.clone();
             std::thread::spawn(move || {
-                while bell.wait() {
-                    heard.send(()).unwrap();
+                while debounce.wait() {
+                    woken.send(()).unwrap();
                 }
             })
         };
-        (0..1_000).for_each(|_| bell.ring());
-        hears.recv_timeout(Duration::from_secs(10)).expect("it was rung");
-        bell.end();
-        listener.join().unwrap();
-        assert!(hears.try_recv().is_err(), "a thousand rings are one");
+        (0..1_000).for_each(|_| debounce.signal());
+        wakes.recv_timeout(Duration::from_secs(10)).expect("a wake-up after the signals");
+        debounce.close();
+        waiter.join().unwrap();
+        assert!(wakes.try_recv().is_err(), "a thousand signals cause one wake-up");
     }
 
     #[test]
-    fn who_never_stops_ringing_is_heard_too() {
-        let bell = Arc::new(Debounce::default());
-        let (over, is_over) = channel::<()>();
-        let ringer = {
-            let bell = bell.clone();
+    fn signals_that_never_stop_are_delivered_too() {
+        let debounce = Arc::new(Debounce::default());
+        let (stop, stopped) = channel::<()>();
+        let signaler = {
+            let debounce = debounce.clone();
             std::thread::spawn(move || {
-                // Far more often than a settle is long.
-                while is_over.recv_timeout(SETTLE / 20) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                    bell.ring();
+                // Far more often than once per quiet period.
+                while stopped.recv_timeout(QUIET_PERIOD / 20) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                    debounce.signal();
                 }
             })
         };
-        assert!(bell.wait());
-        drop(over);
-        ringer.join().unwrap();
+        assert!(debounce.wait());
+        drop(stop);
+        signaler.join().unwrap();
     }
 }

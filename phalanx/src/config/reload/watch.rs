@@ -1,13 +1,13 @@
-//! Rings when a file may have changed, however it was replaced.
+//! The watch on files: signals when a file may have changed, however it was replaced.
 //!
-//! Editors and deployments seldom write into a file: they put another one in its place by a rename, and Kubernetes
-//! swaps a link on the way to it. A watch on the file itself would go on looking at the old one. So the *folders* are
-//! watched, every one on the way from the root to the file and to what links lead to: whatever is put in the place of a
-//! file, a link or a folder rings. Where a folder is missing, those above it are watched.
+//! Editors and deployments rarely write into a file: they replace it with a rename, and Kubernetes replaces a symbolic link
+//! on the path to it. A watch on the file itself would continue to observe the old one. So the *folders* are watched: every
+//! folder on the path from the root to the file, and to the targets of links. Replacing a file, a link or a folder on the
+//! path signals. Where a folder is missing, those above it are watched.
 //!
-//! Some of them are busy (the root, `/tmp`); they are watched without what is below them, and what happens there to other
-//! names than those on the way is dropped at once, so it costs a comparison and wakes nobody who reads. A folder above
-//! that we may not watch is left out; that of the file itself must be watched.
+//! Some folders are busy (the root, `/tmp`). They are watched without their subfolders, and events of names that are not on
+//! the path are dropped after one lookup. A parent folder that may not be watched is left out; the folder of the file itself
+//! must be watchable.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -20,25 +20,26 @@ use parking_lot::Mutex;
 
 use super::debounce::Debounce;
 
-/// As many links as Linux follows.
-const LINKS: u32 = 40;
+/// The number of links on one path, the same as in Linux.
+const MAX_LINKS: u32 = 40;
 
-/// While what is on the way changes under our eyes, we look again; but not for ever.
-const LOOKS: u32 = 8;
+/// How often the path is followed again while it keeps changing.
+const MAX_PASSES: u32 = 8;
 
-/// What a path leads through.
+/// What the paths to some files lead through.
 #[derive(Debug, Default)]
-struct Way {
-    /// In which something on the way can be replaced.
+struct Route {
+    /// Folders in which a component of a path can be replaced.
     folders: BTreeSet<PathBuf>,
-    /// Those of the files themselves, or of what is missing on the way to them.
+    /// Folders that contain the files themselves, or the first missing component.
     own: BTreeSet<PathBuf>,
-    /// How everything on the way is called.
+    /// The names of all components.
     names: BTreeSet<OsString>,
 }
 
-impl Way {
-    fn along(&mut self, path: &Path) {
+impl Route {
+    /// Adds everything on the path, links resolved.
+    fn follow(&mut self, path: &Path) {
         let steps = |path: &Path| path.components().map(|it| it.as_os_str().to_owned()).collect::<VecDeque<_>>();
         let mut ahead = std::path::absolute(path).map_or_else(|_| steps(path), |path| steps(&path));
         let (mut here, mut links) = (PathBuf::new(), 0);
@@ -52,33 +53,33 @@ impl Way {
             }
             let next = here.join(&step);
             self.names.insert(step);
-            // The root itself is in no folder.
+            // The root itself is not in a folder.
             if here.has_root() {
                 self.folders.insert(here.clone());
             }
             if let Ok(target) = next.read_link() {
                 links += 1;
-                if links > LINKS {
-                    return self.ends_in(here);
+                if links > MAX_LINKS {
+                    return self.end_in(here);
                 }
                 let mut through = steps(&target);
                 through.append(&mut ahead);
-                ahead = through; // an absolute target begins with the root, which takes the place of `here`
+                ahead = through; // an absolute target begins with the root, and joining it replaces `here`
             } else if ahead.is_empty() || !next.is_dir() {
-                return self.ends_in(here);
+                return self.end_in(here);
             } else {
                 here = next;
             }
         }
     }
 
-    fn ends_in(&mut self, folder: PathBuf) {
+    fn end_in(&mut self, folder: PathBuf) {
         self.folders.insert(folder.clone());
         self.own.insert(folder);
     }
 }
 
-/// Looks at some files, and rings.
+/// Watches some files and signals the debounce.
 pub(super) struct Watch {
     watcher: RecommendedWatcher,
     files: Vec<PathBuf>,
@@ -87,43 +88,43 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// A watch over these files.
-    pub(super) fn over(files: Vec<PathBuf>, bell: Arc<Debounce>) -> notify::Result<Self> {
+    /// Watches these files.
+    pub(super) fn new(files: Vec<PathBuf>, debounce: Arc<Debounce>) -> notify::Result<Self> {
         let names: Arc<Mutex<BTreeSet<OsString>>> = Arc::default();
-        let known = names.clone();
+        let relevant = names.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // What went wrong with watching is a reason to look.
-            if event.is_ok_and(|event| !concerns(&event, &known.lock())) {
+            // An error of the watcher may hide a change, so it signals too.
+            if event.is_ok_and(|event| !concerns(&event, &relevant.lock())) {
                 return;
             }
-            bell.ring();
+            debounce.signal();
         })?;
         let mut watch = Self { watcher, files, folders: BTreeSet::new(), names };
-        watch.renew()?;
+        watch.refresh()?;
         Ok(watch)
     }
 
-    /// Watches what is on the way now. To be called before the files are read: what changes afterwards rings.
-    pub(super) fn renew(&mut self) -> notify::Result<()> {
+    /// Watches what is on the paths now. Called before the files are read, so that later changes signal.
+    pub(super) fn refresh(&mut self) -> notify::Result<()> {
         let mut result = Ok(());
-        for _ in 0..LOOKS {
-            let mut way = Way::default();
-            self.files.iter().for_each(|file| way.along(file));
-            *self.names.lock() = std::mem::take(&mut way.names);
-            // Also those we know: one that was replaced by another of its name is not watched any more.
+        for _ in 0..MAX_PASSES {
+            let mut route = Route::default();
+            self.files.iter().for_each(|file| route.follow(file));
+            *self.names.lock() = std::mem::take(&mut route.names);
+            // Known folders too: a folder that was replaced by another of the same name is no longer watched.
             result = Ok(());
-            for folder in &way.folders {
+            for folder in &route.folders {
                 let watched = self.watcher.watch(folder, RecursiveMode::NonRecursive);
-                if way.own.contains(folder) {
+                if route.own.contains(folder) {
                     result = result.and(watched);
                 }
             }
-            let settled = result.is_ok() && way.folders == self.folders;
-            for gone in self.folders.difference(&way.folders) {
-                let _ = self.watcher.unwatch(gone); // it may be gone indeed
+            let stable = result.is_ok() && route.folders == self.folders;
+            for gone in self.folders.difference(&route.folders) {
+                let _ = self.watcher.unwatch(gone); // fails if the folder no longer exists
             }
-            self.folders = way.folders;
-            if settled {
+            self.folders = route.folders;
+            if stable {
                 break;
             }
         }
@@ -131,8 +132,8 @@ impl Watch {
     }
 }
 
-/// Whether something happened to what is on the way. Names are compared, not paths: some systems tell paths in another
-/// form than they were given. That a file is read is no news, and we would hear of ourselves.
+/// Returns whether an event concerns a component of the paths. Names are compared, not paths: some systems report paths in
+/// another form than they were registered. Reads are ignored, because the loader's own reads would signal.
 fn concerns(event: &Event, names: &BTreeSet<OsString>) -> bool {
     let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
     let only_read = matches!(event.kind, EventKind::Access(_)) && event.kind != written;
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn that_a_file_is_read_is_no_news() {
+    fn only_changes_of_names_on_the_path_signal() {
         let names = BTreeSet::from(["phalanx.toml".into(), "etc".into()]);
         let event = |kind, path: &str| Event::new(kind).add_path(path.into());
         let read = EventKind::Access(AccessKind::Open(AccessMode::Any));
@@ -157,13 +158,13 @@ mod tests {
         assert!(concerns(&event(written, "/etc/phalanx.toml"), &names));
         assert!(concerns(&event(renamed, "/private/etc/phalanx.toml"), &names));
         assert!(concerns(&event(renamed, "/etc"), &names), "the folder itself");
-        assert!(!concerns(&event(renamed, "/etc/access.log"), &names), "somebody else's");
-        assert!(concerns(&Event::new(renamed), &names), "who knows where");
+        assert!(!concerns(&event(renamed, "/etc/access.log"), &names), "another file");
+        assert!(concerns(&Event::new(renamed), &names), "an event without a path");
     }
 
     #[cfg(unix)]
     #[test]
-    fn the_way_leads_through_every_folder_in_which_something_can_be_swapped() {
+    fn every_folder_in_which_a_component_can_be_replaced_is_watched() {
         use std::os::unix::fs::symlink;
 
         let root = std::env::temp_dir().join(format!("phalanx-way-{}", std::process::id()));
@@ -175,23 +176,23 @@ mod tests {
         symlink(root.join("releases/7"), root.join("elsewhere/current")).unwrap();
         std::fs::write(root.join("releases/7/phalanx.toml"), "").unwrap();
         let folders = |path: &str| {
-            let mut way = Way::default();
-            way.along(&root.join(path));
-            assert!(root.ancestors().all(|above| way.folders.contains(above)), "from the root on: {way:?}");
-            assert!(way.own.is_subset(&way.folders), "{way:?}");
+            let mut route = Route::default();
+            route.follow(&root.join(path));
+            assert!(root.ancestors().all(|above| route.folders.contains(above)), "from the root on: {route:?}");
+            assert!(route.own.is_subset(&route.folders), "{route:?}");
             let below = |folders: BTreeSet<PathBuf>| {
                 let below =
                     folders.into_iter().filter_map(|it| it.strip_prefix(&root).ok()?.to_str().map(str::to_owned));
                 below.collect::<Vec<_>>().join(" ")
             };
-            (below(way.folders), below(way.own))
+            (below(route.folders), below(route.own))
         };
         let expected = |folders: &str, own: &str| (folders.to_owned(), own.to_owned());
         assert_eq!(folders("mount/phalanx.toml"), expected(" elsewhere mount releases releases/7", "releases/7"));
         assert_eq!(folders("./mount/../releases/7/x.toml"), expected(" releases releases/7", "releases/7"));
-        assert_eq!(folders("missing/below/x.toml"), expected("", ""), "where it would appear");
+        assert_eq!(folders("missing/below/x.toml"), expected("", ""), "where it would be created");
         symlink("round", root.join("mount/round")).unwrap();
-        assert_eq!(folders("mount/round"), expected(" mount", "mount"), "and nobody goes round for ever");
+        assert_eq!(folders("mount/round"), expected(" mount", "mount"), "a cycle of links ends");
         std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to calls and their attempts, as lines; all of them sampled.
+//! Log lines of calls and attempts. All of them are sampled.
 
 use phalanx_core::decision::Decision;
 use phalanx_core::event::EventKind;
@@ -10,7 +10,7 @@ use super::sample::Line;
 use super::{Log, keyed, millis, on_process, sampled};
 
 impl Log {
-    /// An attempt of a call, or what was done in its place.
+    /// Writes an event of an attempt, a hedge or a fallback.
     pub(super) fn on_attempt(&self, key: &StateKey, kind: &EventKind<'_>) {
         match *kind {
             EventKind::Retry { attempt, delay, kind } => {
@@ -20,7 +20,7 @@ impl Log {
                     WARN,
                     Line::RetryAttempt,
                     key,
-                    "an attempt failed and another follows",
+                    "an attempt failed and is retried",
                     attempt = attempt,
                     retry_delay_ms = delay,
                     kind = kind
@@ -28,18 +28,10 @@ impl Log {
             }
             EventKind::AttemptTimeout { attempt, limit } => {
                 let limit = millis(limit);
-                sampled!(
-                    self,
-                    WARN,
-                    Line::Timeout,
-                    key,
-                    "an attempt took too long",
-                    attempt = attempt,
-                    timeout_ms = limit
-                );
+                sampled!(self, WARN, Line::Timeout, key, "an attempt timed out", attempt = attempt, timeout_ms = limit);
             }
             EventKind::RetryBudgetExhausted => {
-                sampled!(self, WARN, Line::RetryBudget, key, "no retry: the budget is used up");
+                sampled!(self, WARN, Line::RetryBudget, key, "no retry: the retry budget is exhausted");
             }
             EventKind::RetryAbandoned { delay } => {
                 let delay = millis(delay);
@@ -48,7 +40,7 @@ impl Log {
                     DEBUG,
                     Line::RetryAbandoned,
                     key,
-                    "no retry: the wait would outlive the caller",
+                    "no retry: the wait would exceed the deadline",
                     retry_delay_ms = delay
                 );
             }
@@ -59,13 +51,13 @@ impl Log {
                     DEBUG,
                     Line::Hedge,
                     key,
-                    "a hedge of a slow attempt was sent",
+                    "a hedge was sent for a slow attempt",
                     hedge = hedge,
                     hedge_delay_ms = delay
                 );
             }
             EventKind::HedgeBudgetExhausted => {
-                sampled!(self, DEBUG, Line::HedgeBudget, key, "no hedge: the budget is used up");
+                sampled!(self, DEBUG, Line::HedgeBudget, key, "no hedge: the hedge budget is exhausted");
             }
             EventKind::FallbackServed { kind } => {
                 let kind = kind.name();
@@ -75,7 +67,7 @@ impl Log {
         }
     }
 
-    /// A call is over. Good ones are no news.
+    /// Writes a line for a rejected or failed call. Successful calls write none.
     #[inline]
     pub(super) fn on_finished(
         &self,
@@ -85,14 +77,14 @@ impl Log {
         decision: &Decision,
     ) {
         if decision.reason.is_some() || decision.attempts > 1 {
-            self.on_trouble(key, outcome, kind, decision);
+            self.on_rejected_or_failed(key, outcome, kind, decision);
         }
     }
 
-    fn on_trouble(&self, key: &StateKey, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision) {
+    fn on_rejected_or_failed(&self, key: &StateKey, outcome: Option<Outcome>, kind: Option<Kind>, decision: &Decision) {
         let reason = decision.reason;
-        let in_vain = decision.attempts > 1 && matches!(outcome, Some(Outcome::Failure | Outcome::Neutral));
-        if let (Some(kind), true) = (kind, in_vain && reason != Some(RejectionCode::Draining)) {
+        let exhausted = decision.attempts > 1 && matches!(outcome, Some(Outcome::Failure | Outcome::Neutral));
+        if let (Some(kind), true) = (kind, exhausted && reason != Some(RejectionCode::Draining)) {
             let (attempts, elapsed) = (decision.attempts, millis(decision.elapsed));
             let (kind, code) = (kind.name(), reason.map(RejectionCode::name));
             sampled!(
@@ -100,7 +92,7 @@ impl Log {
                 ERROR,
                 Line::RetryExhausted,
                 key,
-                "every attempt failed",
+                "all attempts failed",
                 attempts = attempts,
                 kind = kind,
                 code = code,
@@ -148,7 +140,7 @@ impl Log {
                     WARN,
                     Line::DeadlineExceeded,
                     key,
-                    "the caller's time was up",
+                    "the deadline was exceeded",
                     code = code,
                     attempts = attempts,
                     elapsed_ms = elapsed
@@ -160,12 +152,12 @@ impl Log {
                     INFO,
                     Line::DrainRejected,
                     key,
-                    "a call came while draining",
+                    "a call was rejected while draining",
                     code = code,
                     retry_after_ms = after
                 );
             }
-            RejectionCode::AttemptTimeout => {} // told of the attempt
+            RejectionCode::AttemptTimeout => {} // the attempt has its own line
             _ => {
                 sampled!(
                     self,

@@ -1,9 +1,9 @@
-//! Which lines are written: of a kind, on one policy and route, one in ten seconds. The next says how many were left out.
+//! Sampling of log lines: per kind of line, policy and route, one line in ten seconds. The next one has the number of
+//! suppressed lines.
 //!
-//! Bounded: a thousand pairs of policy and route are told apart, and all others share one place, so that whoever invents
-//! routes fills neither memory nor the log. Places that nobody used for ten seconds are given away; what they had left out is
-//! counted by the shared one. A rejection in a storm costs a lookup and an addition: no lock is held alone, nothing is
-//! allocated.
+//! Bounded: a thousand pairs of policy and route are sampled separately and all others together, so that invented routes fill
+//! neither memory nor the log. Entries that were not used for ten seconds are evicted, and their suppressed lines are added
+//! to the shared entry. A suppressed line costs a lookup under a read lock and an addition; nothing is allocated.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +13,16 @@ use parking_lot::RwLock;
 use phalanx_core::clock::Time;
 use phalanx_core::key::StateKey;
 
-/// Between two lines of a kind on one policy and route.
+/// The time between two lines of a kind on one policy and route.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// So many pairs of policy and route have places of their own.
-const MOST_KEYS: usize = 1_000;
+/// Pairs of policy and route that are sampled separately.
+const MAX_KEYS: usize = 1_000;
 
-/// The lines that are sampled, by their names.
+/// Declares the sampled lines with their names.
 macro_rules! lines {
     ($($line:ident = $name:literal),+ $(,)?) => {
-        /// A kind of line.
+        /// A kind of sampled line.
         #[derive(Clone, Copy)]
         pub(super) enum Line {
             $($line),+
@@ -31,7 +31,7 @@ macro_rules! lines {
         impl Line {
             const COUNT: usize = [$(Self::$line),+].len();
 
-            /// Its name in the field `event`.
+            /// Returns its name in the field `event`.
             pub(super) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$line => $name),+
@@ -67,72 +67,79 @@ lines!(
     RoutesExhausted = "routes_exhausted",
 );
 
-/// What was written of everything, and when.
+/// The sampling state of all lines.
 #[derive(Default)]
 pub(super) struct Samples {
-    known: RwLock<HashMap<StateKey, Place>>,
-    rest: Place,
-    /// Until then there is no place to give away, in microseconds.
+    by_key: RwLock<HashMap<StateKey, KeySamples>>,
+    /// Of all keys beyond the bound.
+    overflow: KeySamples,
+    /// Until then no entry can be evicted, in microseconds.
     full_until: AtomicU64,
 }
 
+/// The lines of one policy and route.
 #[derive(Default)]
-struct Place([Kept; Line::COUNT]);
+struct KeySamples([LineSample; Line::COUNT]);
 
 /// One kind of line on one policy and route.
 #[derive(Default)]
-struct Kept {
-    /// When the next is due, in microseconds.
+struct LineSample {
+    /// When the next line is due, in microseconds.
     due: AtomicU64,
-    left_out: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 impl Samples {
-    /// How many were left out since the last one, if this one is to be written.
+    /// Returns the number of lines suppressed since the last one if this one is to be written, else `None`.
     pub(super) fn admit(&self, line: Line, key: &StateKey, now: Time) -> Option<u64> {
-        if let Some(place) = self.known.read().get(key) {
-            return place.0[line as usize].admit(now);
+        if let Some(samples) = self.by_key.read().get(key) {
+            return samples.0[line as usize].admit(now);
         }
         if now.as_micros() < self.full_until.load(Ordering::Relaxed) {
-            return self.rest.0[line as usize].admit(now);
+            return self.overflow.0[line as usize].admit(now);
         }
-        let mut known = self.known.write();
-        if known.len() >= MOST_KEYS {
-            known.retain(|_, place| place.is_in_use(now) || self.rest.inherit(place));
+        let mut by_key = self.by_key.write();
+        if by_key.len() >= MAX_KEYS {
+            by_key.retain(|_, samples| {
+                let in_use = samples.is_in_use(now);
+                if !in_use {
+                    self.overflow.add(samples);
+                }
+                in_use
+            });
         }
-        if known.len() >= MOST_KEYS {
+        if by_key.len() >= MAX_KEYS {
             self.full_until.store(now.after(PERIOD).as_micros(), Ordering::Relaxed);
-            return self.rest.0[line as usize].admit(now);
+            return self.overflow.0[line as usize].admit(now);
         }
-        known.entry(key.clone()).or_default().0[line as usize].admit(now)
+        by_key.entry(key.clone()).or_default().0[line as usize].admit(now)
     }
 }
 
-impl Place {
-    /// Whether a line of any kind was written within the last period.
+impl KeySamples {
+    /// Returns whether a line of any kind was written within the last period.
     fn is_in_use(&self, now: Time) -> bool {
-        self.0.iter().any(|kept| kept.due.load(Ordering::Relaxed) > now.as_micros())
+        self.0.iter().any(|sample| sample.due.load(Ordering::Relaxed) > now.as_micros())
     }
 
-    /// Takes over what another has left out; false, because that one is not needed any more.
-    fn inherit(&self, other: &Self) -> bool {
-        for (own, other) in self.0.iter().zip(&other.0) {
-            own.left_out.fetch_add(other.left_out.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// Adds the suppressed lines of an evicted entry.
+    fn add(&self, evicted: &Self) {
+        for (own, evicted) in self.0.iter().zip(&evicted.0) {
+            own.suppressed.fetch_add(evicted.suppressed.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        false
     }
 }
 
-impl Kept {
+impl LineSample {
     fn admit(&self, now: Time) -> Option<u64> {
         let due = self.due.load(Ordering::Relaxed);
         let next = now.after(PERIOD).as_micros();
-        // Further away than a period: the clock was set back.
+        // A due time more than one period ahead means that the clock was set back.
         let is_due = now.as_micros() >= due || due > next;
         if is_due && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            return Some(self.left_out.swap(0, Ordering::Relaxed));
+            return Some(self.suppressed.swap(0, Ordering::Relaxed));
         }
-        self.left_out.fetch_add(1, Ordering::Relaxed);
+        self.suppressed.fetch_add(1, Ordering::Relaxed);
         None
     }
 }
@@ -150,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_a_period_and_the_next_counts_those_left_out() {
+    fn one_line_per_period_and_the_next_counts_the_suppressed_ones() {
         let samples = Samples::default();
         assert_eq!(samples.admit(Line::RateLimited, &key(0), at(1)), Some(0));
         for _ in 0..7 {
@@ -161,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_lines_and_routes_are_sampled_apart() {
+    fn kinds_of_lines_and_routes_are_sampled_separately() {
         let samples = Samples::default();
         for line in [Line::RateLimited, Line::Timeout] {
             for route in 0..3 {
@@ -171,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_does_not_silence_anything() {
+    fn a_clock_that_is_set_back_suppresses_nothing() {
         let samples = Samples::default();
         assert_eq!(samples.admit(Line::Hedge, &key(0), at(5_000)), Some(0));
         assert_eq!(samples.admit(Line::Hedge, &key(0), at(7)), Some(0));
@@ -182,14 +189,14 @@ mod tests {
         let samples = Samples::default();
         let routes = 5_000;
         let written = |now| (0..routes).filter_map(|route| samples.admit(Line::RateLimited, &key(route), now)).count();
-        assert_eq!(written(at(1)), MOST_KEYS + 1);
-        assert_eq!(samples.known.read().len(), MOST_KEYS);
+        assert_eq!(written(at(1)), MAX_KEYS + 1);
+        assert_eq!(samples.by_key.read().len(), MAX_KEYS);
         assert_eq!(written(at(2)), 0);
-        let left_out = 2 * routes - (MOST_KEYS + 1);
-        // Later others come, take the places over, and nothing that was left out is forgotten.
-        let others = routes..routes + MOST_KEYS + 1;
+        let suppressed = 2 * routes - (MAX_KEYS + 1);
+        // Later keys replace the evicted ones, and every suppressed line is still counted.
+        let others = routes..routes + MAX_KEYS + 1;
         let counts = others.filter_map(|route| samples.admit(Line::RateLimited, &key(route), at(20)));
-        assert_eq!(counts.sum::<u64>(), u64::try_from(left_out).unwrap());
-        assert_eq!(samples.known.read().len(), MOST_KEYS);
+        assert_eq!(counts.sum::<u64>(), u64::try_from(suppressed).unwrap());
+        assert_eq!(samples.by_key.read().len(), MAX_KEYS);
     }
 }

@@ -1,4 +1,4 @@
-//! Every event at the level of its row in `docs/telemetry.md`, with the fields that the row names.
+//! Tests that every event is written at the level and with the fields of its row in `docs/telemetry.md`.
 
 #[path = "../../../tests/support/spans.rs"]
 mod spans;
@@ -28,47 +28,47 @@ fn changed(from: Phase, to: Phase) -> EventKind<'static> {
     EventKind::Transition(Transition { from, to, epoch: 2, break_for: (to == Phase::Open).then_some(SECOND), seen })
 }
 
-/// Tells a log of everything there is, once.
-fn tell_everything(log: &Log) {
+/// Emits every event once.
+fn emit_everything(log: &Log) {
     let key = StateKey::new("p", "eu");
-    let tell = |kind: EventKind<'_>| log.on_event(&Event { key: Some(&key), kind });
-    tell(EventKind::Retry { attempt: 1, delay: SECOND, kind: Kind::Infrastructure });
-    tell(EventKind::AttemptTimeout { attempt: 1, limit: SECOND });
-    tell(EventKind::RetryBudgetExhausted);
-    tell(EventKind::RetryAbandoned { delay: SECOND });
-    tell(EventKind::Hedge { hedge: 1, delay: SECOND });
-    tell(EventKind::HedgeBudgetExhausted);
-    tell(EventKind::FallbackServed { kind: Kind::Timeout });
-    tell(EventKind::LimitLowered(LimitChange { from: 9, to: 6 }));
-    tell(EventKind::StateRepaired);
-    tell(EventKind::ConfigMismatch);
-    tell(EventKind::Retuned { version: 2 });
-    tell(EventKind::RoutesExhausted);
-    tell(EventKind::Override(Some(phalanx_core::breaker::Override::Open)));
-    tell(EventKind::Override(None));
-    tell(changed(Phase::Closed, Phase::Open));
-    tell(changed(Phase::Open, Phase::HalfOpen));
-    tell(changed(Phase::HalfOpen, Phase::Closed));
+    let emit = |kind: EventKind<'_>| log.on_event(&Event { key: Some(&key), kind });
+    emit(EventKind::Retry { attempt: 1, delay: SECOND, kind: Kind::Infrastructure });
+    emit(EventKind::AttemptTimeout { attempt: 1, limit: SECOND });
+    emit(EventKind::RetryBudgetExhausted);
+    emit(EventKind::RetryAbandoned { delay: SECOND });
+    emit(EventKind::Hedge { hedge: 1, delay: SECOND });
+    emit(EventKind::HedgeBudgetExhausted);
+    emit(EventKind::FallbackServed { kind: Kind::Timeout });
+    emit(EventKind::LimitLowered(LimitChange { from: 9, to: 6 }));
+    emit(EventKind::StateRepaired);
+    emit(EventKind::ConfigMismatch);
+    emit(EventKind::Retuned { version: 2 });
+    emit(EventKind::RoutesExhausted);
+    emit(EventKind::Override(Some(phalanx_core::breaker::Override::Open)));
+    emit(EventKind::Override(None));
+    emit(changed(Phase::Closed, Phase::Open));
+    emit(changed(Phase::Open, Phase::HalfOpen));
+    emit(changed(Phase::HalfOpen, Phase::Closed));
     for code in RejectionCode::ALL {
-        tell(EventKind::Finished { outcome: None, kind: Some(code.kind()), decision: &rejected(code) });
+        emit(EventKind::Finished { outcome: None, kind: Some(code.kind()), decision: &rejected(code) });
     }
     let twice = Decision { attempts: 2, reason: Some(RejectionCode::AttemptTimeout), ..Decision::default() };
-    tell(EventKind::Finished { outcome: Some(Outcome::Failure), kind: Some(Kind::Infrastructure), decision: &twice });
+    emit(EventKind::Finished { outcome: Some(Outcome::Failure), kind: Some(Kind::Infrastructure), decision: &twice });
 
-    let tell = |kind: EventKind<'_>| log.on_event(&Event { key: None, kind });
-    tell(EventKind::StoreDegraded { reason: "timeout" });
-    tell(EventKind::StoreRecovered { outage: SECOND, degraded_decisions: 5 });
+    let emit = |kind: EventKind<'_>| log.on_event(&Event { key: None, kind });
+    emit(EventKind::StoreDegraded { reason: "timeout" });
+    emit(EventKind::StoreRecovered { outage: SECOND, degraded_decisions: 5 });
     let lever = LeverSpec::force_open().without_retries().reason("the vendor\nasked");
-    tell(EventKind::Lever { policy: "*", lever: Some(&lever) });
-    tell(EventKind::Lever { policy: "*", lever: None });
-    tell(EventKind::ConfigApplied { changed: 2 });
-    tell(EventKind::ConfigRejected { reason: "policies.p.timeout: must be more than zero" });
-    tell(EventKind::StateLost);
-    tell(EventKind::Replicas { live: 3 });
-    tell(EventKind::Draining { in_flight: 4 });
-    tell(EventKind::Drained(Drained { in_flight: 4, leftovers: 1, stuck: 0, elapsed: SECOND }));
-    tell(EventKind::StepFailed { step: "migrate", reason: "rejected" });
-    tell(EventKind::LockLost { lock: "leader", fence: 7 });
+    emit(EventKind::Lever { policy: "*", lever: Some(&lever) });
+    emit(EventKind::Lever { policy: "*", lever: None });
+    emit(EventKind::ConfigApplied { changed: 2 });
+    emit(EventKind::ConfigRejected { reason: "policies.p.timeout: must be more than zero" });
+    emit(EventKind::StateLost);
+    emit(EventKind::Replicas { live: 3 });
+    emit(EventKind::Draining { in_flight: 4 });
+    emit(EventKind::Drained(Drained { in_flight: 4, leftovers: 1, stuck: 0, elapsed: SECOND }));
+    emit(EventKind::StepFailed { step: "migrate", reason: "rejected" });
+    emit(EventKind::LockLost { lock: "leader", fence: 7 });
 }
 
 /// The rows of the table: event, level, fields.
@@ -86,7 +86,7 @@ fn documented() -> BTreeMap<String, (String, Vec<String>)> {
     .collect()
 }
 
-/// The fields of a line that are its own.
+/// The fields of a line, without those that every line has.
 fn own_fields(line: &Seen) -> Vec<String> {
     let common = ["event", "message", "policy", "route"];
     line.fields.keys().filter(|name| !common.contains(&name.as_str())).cloned().collect()
@@ -95,7 +95,7 @@ fn own_fields(line: &Seen) -> Vec<String> {
 #[test]
 fn every_event_is_written_at_the_level_and_with_the_fields_of_its_row() {
     let (seen, _guard) = collect();
-    tell_everything(&Log::new(Clock::manual()));
+    emit_everything(&Log::new(Clock::manual()));
     let mut table = documented();
     for line in seen.lines() {
         let event = line.field("event").unwrap();
@@ -110,9 +110,9 @@ fn every_event_is_written_at_the_level_and_with_the_fields_of_its_row() {
 }
 
 #[test]
-fn a_lever_is_told_with_all_that_is_pulled_and_why() {
+fn a_lever_line_lists_its_settings_and_the_reason() {
     let (seen, _collecting) = collect();
-    tell_everything(&Log::new(Clock::manual()));
+    emit_everything(&Log::new(Clock::manual()));
     let line = &seen.lines_of("lever_pulled")[0];
     assert_eq!((line.field("policy"), line.field("lever")), (Some("*"), Some("force_open, retries_off")));
     assert_eq!(line.field("reason"), Some("the vendor\\nasked"));
@@ -122,22 +122,22 @@ fn a_lever_is_told_with_all_that_is_pulled_and_why() {
 fn lines_about_a_route_name_it() {
     let (seen, _guard) = collect();
     let log = Log::new(Clock::manual());
-    let tell = |key: &StateKey| log.on_event(&Event { key: Some(key), kind: EventKind::RetryBudgetExhausted });
-    tell(&StateKey::new("p", "eu"));
-    tell(&StateKey::new("p", ()));
+    let emit = |key: &StateKey| log.on_event(&Event { key: Some(key), kind: EventKind::RetryBudgetExhausted });
+    emit(&StateKey::new("p", "eu"));
+    emit(&StateKey::new("p", ()));
     let names: Vec<_> =
         seen.lines().iter().map(|line| (line.fields["policy"].clone(), line.field("route").is_some())).collect();
     assert_eq!(names, [("p".to_owned(), true), ("p".to_owned(), false)]);
 }
 
 #[test]
-fn what_nobody_listens_to_is_neither_written_nor_counted() {
+fn a_disabled_level_is_neither_written_nor_counted() {
     let clock = Clock::manual();
     let log = Log::new(clock.clone());
     let key = StateKey::new("p", ());
     let decision = rejected(RejectionCode::RateLimited);
-    let what = EventKind::Finished { outcome: None, kind: Some(Kind::Throttled), decision: &decision };
-    let reject = |times: u32| (0..times).for_each(|_| log.on_event(&Event { key: Some(&key), kind: what }));
+    let kind = EventKind::Finished { outcome: None, kind: Some(Kind::Throttled), decision: &decision };
+    let reject = |times: u32| (0..times).for_each(|_| log.on_event(&Event { key: Some(&key), kind }));
     let (seen, guard) = collect_at(Targets::new().with_default(LevelFilter::ERROR));
     reject(5);
     assert!(seen.lines().is_empty());
@@ -147,11 +147,11 @@ fn what_nobody_listens_to_is_neither_written_nor_counted() {
     clock.advance(10 * SECOND);
     reject(1);
     let counts: Vec<_> = seen.lines().iter().map(|line| line.field("suppressed").map(str::to_owned)).collect();
-    assert_eq!(counts, [None, Some("2".to_owned())], "not the five that nobody wanted");
+    assert_eq!(counts, [None, Some("2".to_owned())], "not the five that were disabled");
 }
 
 #[test]
-fn a_line_that_is_left_out_takes_nothing_from_what_the_application_writes_next() {
+fn a_suppressed_line_does_not_affect_the_next_event_of_the_application() {
     let ([coarse, fine], _guard) = collect_twice([LevelFilter::INFO, LevelFilter::DEBUG]);
     let log = Log::new(Clock::manual());
     let key = StateKey::new("p", ());
@@ -164,15 +164,15 @@ fn a_line_that_is_left_out_takes_nothing_from_what_the_application_writes_next()
 }
 
 #[test]
-fn a_circuit_that_flaps_is_a_line_of_each_change_and_the_next_counts_the_rest() {
+fn a_flapping_breaker_writes_one_line_per_change_and_the_next_counts_the_rest() {
     let (seen, _guard) = collect();
     let clock = Clock::manual();
     let log = Log::new(clock.clone());
-    let tell = |route: &str, kind| log.on_event(&Event { key: Some(&StateKey::new("p", route)), kind });
+    let emit = |route: &str, kind| log.on_event(&Event { key: Some(&StateKey::new("p", route)), kind });
     let flap = |route: &str| {
-        tell(route, changed(Phase::Closed, Phase::Open));
-        tell(route, changed(Phase::Open, Phase::HalfOpen));
-        tell(route, changed(Phase::HalfOpen, Phase::Closed));
+        emit(route, changed(Phase::Closed, Phase::Open));
+        emit(route, changed(Phase::Open, Phase::HalfOpen));
+        emit(route, changed(Phase::HalfOpen, Phase::Closed));
     };
     (0..100).for_each(|_| flap("eu"));
     flap("us");
@@ -180,13 +180,14 @@ fn a_circuit_that_flaps_is_a_line_of_each_change_and_the_next_counts_the_rest() 
     flap("eu");
     for event in ["circuit_opened", "circuit_half_open", "circuit_closed"] {
         let lines = seen.lines_of(event);
-        let told: Vec<_> = lines.iter().map(|line| (line.field("route").unwrap(), line.field("suppressed"))).collect();
-        assert_eq!(told, [("eu", None), ("us", None), ("eu", Some("99"))], "{event}");
+        let written: Vec<_> =
+            lines.iter().map(|line| (line.field("route").unwrap(), line.field("suppressed"))).collect();
+        assert_eq!(written, [("eu", None), ("us", None), ("eu", Some("99"))], "{event}");
     }
 }
 
 #[test]
-fn a_call_that_was_answered_or_given_up_is_no_news_and_neither_is_a_no_of_the_domain() {
+fn successful_and_cancelled_calls_and_domain_errors_write_no_line() {
     let (seen, _guard) = collect();
     let log = Log::new(Clock::manual());
     let key = StateKey::new("p", ());
@@ -198,8 +199,8 @@ fn a_call_that_was_answered_or_given_up_is_no_news_and_neither_is_a_no_of_the_do
             (Outcome::Cancelled, Some(Kind::Infrastructure)),
         ];
         for (outcome, kind) in ends {
-            let what = EventKind::Finished { outcome: Some(outcome), kind, decision: &decision };
-            log.on_event(&Event { key: Some(&key), kind: what });
+            let kind = EventKind::Finished { outcome: Some(outcome), kind, decision: &decision };
+            log.on_event(&Event { key: Some(&key), kind });
         }
     }
     assert!(seen.lines().is_empty(), "{:?}", seen.lines());

@@ -1,9 +1,9 @@
-//! What is read when somebody collects: nothing is written down for it while calls run, and no store is asked.
+//! Gauges: state that is read when metrics are collected. Calls pay nothing for them, and no store is queried.
 //!
-//! An SDK keeps callbacks for ever, so they hold the recorder weakly: when its modules and their pipelines are
-//! gone they say nothing.
-//! Pipelines that share a series ([`OTHER`](super::OTHER)) are put together: what can be added is added, of permits the
-//! fewest are shown and of delays the longest.
+//! An SDK keeps callbacks for ever, so they hold the recorder weakly: when its modules and their pipelines are gone they
+//! report nothing.
+//! Pipelines that share a series ([`OTHER`](super::OTHER)) are combined: slots and breakers are added, permits are the
+//! minimum and delays the maximum.
 
 use std::sync::{Arc, Weak};
 
@@ -12,29 +12,29 @@ use opentelemetry::metrics::{AsyncInstrument, Meter};
 use phalanx_core::breaker::{Override, Phase};
 use phalanx_core::engine::Engine;
 
-use super::labels::shown;
+use super::labels::label;
 use super::names::{self, Named};
 use super::recorder::Recorder;
 use super::series::phase_number;
 use crate::module::Pipeline;
 
-/// Registers everything that is read.
+/// Registers the callbacks.
 pub(super) fn register(meter: &Meter, recorder: &Arc<Recorder>) {
-    let whole = |named: Named, observe: fn(&Recorder, &dyn AsyncInstrument<u64>)| {
+    let gauge = |named: Named, observe: fn(&Recorder, &dyn AsyncInstrument<u64>)| {
         let weak = Arc::downgrade(recorder);
         let builder = meter.u64_observable_gauge(named.name).with_unit(named.unit).with_description(named.meaning);
         builder.with_callback(move |to| read(&weak, to, observe)).build();
     };
-    whole(names::BREAKER_STATE, circuits);
-    whole(names::BULKHEAD_LIMIT, |recorder, to| slots(recorder, to, |view| view.limit));
-    whole(names::BULKHEAD_IN_FLIGHT, |recorder, to| slots(recorder, to, |view| view.in_use));
-    whole(names::BULKHEAD_QUEUE_DEPTH, |recorder, to| slots(recorder, to, |view| view.waiting));
-    whole(names::RATE_LIMIT_REMAINING, permits);
-    whole(names::LEVER, levers);
+    gauge(names::BREAKER_STATE, breakers);
+    gauge(names::BULKHEAD_LIMIT, |recorder, to| slots(recorder, to, |view| view.limit));
+    gauge(names::BULKHEAD_IN_FLIGHT, |recorder, to| slots(recorder, to, |view| view.in_use));
+    gauge(names::BULKHEAD_QUEUE_DEPTH, |recorder, to| slots(recorder, to, |view| view.waiting));
+    gauge(names::RATE_LIMIT_REMAINING, permits);
+    gauge(names::LEVER, levers);
     #[cfg(feature = "redis")]
-    whole(names::STORE_DEGRADED, store::degraded);
+    gauge(names::STORE_DEGRADED, store::degraded);
     #[cfg(feature = "redis")]
-    whole(names::REPLICAS, store::replicas);
+    gauge(names::REPLICAS, store::replicas);
 
     let weak = Arc::downgrade(recorder);
     let named = names::EXECUTIONS;
@@ -61,23 +61,23 @@ fn executions(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
     }
 }
 
-fn circuits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+fn breakers(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
     let one = |pipeline: &Pipeline| {
         let mut phases = [0_u64; 3];
         phases[phase_number(effective(pipeline.cached_phase()?))] = 1;
         Some(phases)
     };
     let sum = |a: [u64; 3], b: [u64; 3]| std::array::from_fn(|phase| a[phase] + b[phase]);
-    for (series, phases) in recorder.look(one, sum) {
+    for (series, phases) in recorder.collect(one, sum) {
         for (count, attributes) in phases.into_iter().zip(&series.by_phase) {
             to.observe(count, attributes);
         }
     }
 }
 
-/// What calls meet: the operator's word, where there is one.
-const fn effective((phase, word): (Phase, Option<Override>)) -> Phase {
-    match word {
+/// The phase that calls see: that of the override, if one is set.
+const fn effective((phase, overridden): (Phase, Option<Override>)) -> Phase {
+    match overridden {
         Some(Override::Open) => Phase::Open,
         Some(Override::Closed | Override::Disabled) => Phase::Closed,
         Some(Override::MetricsOnly) | None => phase,
@@ -86,34 +86,34 @@ const fn effective((phase, word): (Phase, Option<Override>)) -> Phase {
 
 fn slots(recorder: &Recorder, to: &dyn AsyncInstrument<u64>, which: fn(&crate::describe::BulkheadView) -> u32) {
     let one = |pipeline: &Pipeline| pipeline.bulkhead().map(|view| u64::from(which(&view)));
-    for (series, value) in recorder.look(one, |a, b| a + b) {
+    for (series, value) in recorder.collect(one, |a, b| a + b) {
         to.observe(value, &series.attributes);
     }
 }
 
 fn permits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
-    for (series, value) in recorder.look(Pipeline::cached_permits, u64::min) {
+    for (series, value) in recorder.collect(Pipeline::cached_permits, u64::min) {
         to.observe(value, &series.attributes);
     }
 }
 
 fn hedge_delays(recorder: &Recorder, to: &dyn AsyncInstrument<f64>) {
     let one = |pipeline: &Pipeline| pipeline.hedge_delay().map(|delay| delay.as_secs_f64());
-    for (series, value) in recorder.look(one, f64::max) {
+    for (series, value) in recorder.collect(one, f64::max) {
         to.observe(value, &series.attributes);
     }
 }
 
 fn levers(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
     for (policy, lever) in recorder.modules().iter().flat_map(Engine::levers) {
-        let policy = KeyValue::new(names::POLICY, shown(&policy).into_owned());
+        let policy = KeyValue::new(names::POLICY, label(&policy).into_owned());
         for pulled in lever.pulled() {
             to.observe(1, &[KeyValue::new(names::LEVER_PULLED, pulled), policy.clone()]);
         }
     }
 }
 
-/// What a module over Redis knows of it.
+/// Gauges of modules over Redis.
 #[cfg(feature = "redis")]
 mod store {
     use super::*;
@@ -129,7 +129,7 @@ mod store {
         live.into_iter().max().into_iter().for_each(|live| to.observe(live, &[]));
     }
 
-    fn of_modules(recorder: &Recorder, look: impl Fn(&RedisStore) -> Option<u64>) -> Vec<u64> {
-        recorder.modules().iter().filter_map(|module| look(module.store().shared()?)).collect()
+    fn of_modules(recorder: &Recorder, read: impl Fn(&RedisStore) -> Option<u64>) -> Vec<u64> {
+        recorder.modules().iter().filter_map(|module| read(module.store().shared()?)).collect()
     }
 }

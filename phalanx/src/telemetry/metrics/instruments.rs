@@ -1,15 +1,15 @@
-//! The instruments that are told of what happens, made from the table.
+//! The counters and histograms that record events, created from the table in `names.rs`.
 
 use opentelemetry::metrics::{Counter, Histogram, Meter};
 
 use super::names::{self, Named};
 
-/// Bounds of the buckets for calls, in seconds: a quick in-memory answer and a slow remote one both fall between some.
-const CALLS: [f64; 16] =
+/// Bucket bounds of call durations in seconds, from fast in-memory calls to slow remote ones.
+const CALL_BOUNDS: [f64; 16] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0];
 
-/// Bounds for round trips to a store that has a budget of some milliseconds.
-const TRIPS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25];
+/// Bucket bounds of round trips to the store, whose budget is some milliseconds.
+const ROUND_TRIP_BOUNDS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25];
 
 #[derive(Debug)]
 pub(super) struct Instruments {
@@ -39,8 +39,8 @@ impl Instruments {
             histogram.with_boundaries(bounds.to_vec()).build()
         };
         Self {
-            duration: histogram(names::DURATION, &CALLS),
-            deadline_remaining: histogram(names::DEADLINE_REMAINING, &CALLS),
+            duration: histogram(names::DURATION, &CALL_BOUNDS),
+            deadline_remaining: histogram(names::DEADLINE_REMAINING, &CALL_BOUNDS),
             rejections: counter(names::REJECTIONS),
             retries: counter(names::RETRIES),
             retries_denied: counter(names::RETRIES_DENIED),
@@ -51,7 +51,7 @@ impl Instruments {
             fallbacks: counter(names::FALLBACKS),
             transitions: counter(names::BREAKER_TRANSITIONS),
             store_outages: counter(names::STORE_OUTAGES),
-            store_duration: histogram(names::STORE_DURATION, &TRIPS),
+            store_duration: histogram(names::STORE_DURATION, &ROUND_TRIP_BOUNDS),
             store_errors: counter(names::STORE_ERRORS),
             config_reloads: counter(names::CONFIG_RELOADS),
         }

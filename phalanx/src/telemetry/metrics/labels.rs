@@ -1,5 +1,5 @@
-//! Which series a policy and route belong to. Names may come from callers, so there are only so many series, and what
-//! is written into them is cut and escaped.
+//! Labels: maps a policy and route to its series. Names may come from untrusted callers, so the number of series is bounded,
+//! and names are escaped and shortened.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,11 +11,11 @@ use phalanx_core::key::{StateKey, printable};
 use super::instruments::Instruments;
 use super::series::Series;
 
-/// The route, or the policy, of all that found no place of their own.
+/// The route, or the policy, of everything beyond [`Metrics::max_routes`](super::Metrics::max_routes).
 pub const OTHER: &str = "__other__";
 
-/// Characters of a name that are shown.
-const SHOWN: usize = 120;
+/// The longest label, in characters.
+const MAX_LABEL_CHARS: usize = 120;
 
 /// All series of one [`Metrics`](super::Metrics).
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Labels {
 #[derive(Debug, Default)]
 struct Known {
     policies: HashMap<String, HashMap<String, Arc<Series>>>,
-    /// How many have names of their own.
+    /// How many series have their own route.
     named: usize,
     all: Vec<Arc<Series>>,
 }
@@ -38,9 +38,9 @@ impl Labels {
         Self { max_routes, instruments, known: Mutex::default() }
     }
 
-    /// The series of a key, which is made if there is room for it.
+    /// Returns the series of a key. Creates it below the bound, and shares one beyond it.
     pub(super) fn series(&self, key: &StateKey) -> Arc<Series> {
-        let (policy, route) = (shown(key.policy()), shown(key.route().unwrap_or_default()));
+        let (policy, route) = (label(key.policy()), label(key.route().unwrap_or_default()));
         let route = if key.is_overflow() { Cow::Borrowed(OTHER) } else { route };
         let mut known = self.known.lock();
         let known = &mut *known;
@@ -70,10 +70,10 @@ impl Labels {
     }
 }
 
-/// A name as it is written into a series: what would move a cursor or start a line escaped, cut where it is long.
-pub(super) fn shown(name: &str) -> Cow<'_, str> {
+/// Formats a name as a label: control characters escaped, then shortened.
+pub(super) fn label(name: &str) -> Cow<'_, str> {
     let name = printable(name);
-    match name.char_indices().nth(SHOWN) {
+    match name.char_indices().nth(MAX_LABEL_CHARS) {
         None => name,
         Some((end, _)) => Cow::Owned(format!("{}…", &name[..end])),
     }
@@ -84,12 +84,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hostile_name_is_escaped_and_cut_and_a_plain_one_is_not_touched() {
-        assert_eq!(shown("vendor/zürich \"a\""), "vendor/zürich \"a\"");
-        assert_eq!(shown("a\r\n\u{1b}[2J"), "a\\r\\n\\u{1b}[2J");
-        assert_eq!(shown("a\u{202e}b\u{2028}c"), "a\\u{202e}b\\u{2028}c");
-        assert_eq!(shown(&"\n".repeat(1_000)).chars().count(), SHOWN + 1, "what is escaped is cut too");
-        let long = shown(&"ü".repeat(1_000)).into_owned();
-        assert_eq!(long.chars().count(), SHOWN + 1);
+    fn an_untrusted_name_is_escaped_and_shortened_and_a_plain_one_stays() {
+        assert_eq!(label("vendor/zürich \"a\""), "vendor/zürich \"a\"");
+        assert_eq!(label("a\r\n\u{1b}[2J"), "a\\r\\n\\u{1b}[2J");
+        assert_eq!(label("a\u{202e}b\u{2028}c"), "a\\u{202e}b\\u{2028}c");
+        assert_eq!(label(&"\n".repeat(1_000)).chars().count(), MAX_LABEL_CHARS + 1, "shortened after escaping");
+        let long = label(&"ü".repeat(1_000)).into_owned();
+        assert_eq!(long.chars().count(), MAX_LABEL_CHARS + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Who listens for a module's metrics: hands every key to its series, and counts what concerns no key.
+//! The recorder: an observer that passes events of a route to its series and counts events of the whole process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use super::series::Series;
 use crate::backend::Backend;
 use crate::module::Pipeline;
 
-/// What all modules metered by one [`Metrics`](super::Metrics) share. Modules and their pipelines hold it, and it
-/// holds none of them alive.
+/// Shared by all modules metered by clones of one [`Metrics`](super::Metrics). Modules and pipelines keep it alive; it keeps
+/// none of them alive.
 pub(super) struct Recorder {
     instruments: Arc<Instruments>,
     labels: Labels,
@@ -37,7 +37,7 @@ impl Recorder {
         modules.push(engine.downgrade());
     }
 
-    /// The modules that are still in use.
+    /// Returns the modules that are still in use.
     pub(super) fn modules(&self) -> Vec<Engine<Backend>> {
         self.modules.lock().iter().filter_map(WeakEngine::upgrade).collect()
     }
@@ -46,22 +46,22 @@ impl Recorder {
         self.labels.all()
     }
 
-    /// Looks at every pipeline; those that share a series are put together.
-    pub(super) fn look<T: Copy>(
+    /// Reads a value from every pipeline, and combines the values of pipelines that share a series.
+    pub(super) fn collect<T: Copy>(
         &self,
-        look: impl Fn(&Pipeline) -> Option<T>,
-        together: impl Fn(T, T) -> T,
+        read: impl Fn(&Pipeline) -> Option<T>,
+        combine: impl Fn(T, T) -> T,
     ) -> impl Iterator<Item = (Arc<Series>, T)> {
         let mut seen: Vec<Option<(Arc<Series>, T)>> = Vec::new();
         for pipeline in self.modules().iter().flat_map(Engine::pipelines) {
-            let Some(value) = look(&pipeline) else { continue };
+            let Some(value) = read(&pipeline) else { continue };
             let series = self.labels.series(pipeline.key());
             let number = series.number;
             if seen.len() <= number {
                 seen.resize_with(number + 1, || None);
             }
             let before = seen[number].as_ref().map(|(_, before)| *before);
-            seen[number] = Some((series, before.map_or(value, |before| together(before, value))));
+            seen[number] = Some((series, before.map_or(value, |before| combine(before, value))));
         }
         seen.into_iter().flatten()
     }
@@ -76,8 +76,8 @@ impl Observer for Recorder {
         match event.kind {
             EventKind::StoreRoundTrip { took, failed } => {
                 to.store_duration.record(took.as_secs_f64(), &[]);
-                if let Some(word) = failed {
-                    to.store_errors.add(1, &[KeyValue::new(ERROR_TYPE, word.to_owned())]);
+                if let Some(error) = failed {
+                    to.store_errors.add(1, &[KeyValue::new(ERROR_TYPE, error.to_owned())]);
                 }
             }
             EventKind::StoreDegraded { .. } => to.store_outages.add(1, &[]),
@@ -88,26 +88,26 @@ impl Observer for Recorder {
     }
 }
 
-/// What a module is given: the recorder, and for each pipeline one who keeps it.
-pub(super) struct Listening(pub(super) Arc<Recorder>);
+/// The observer of a module: the recorder, with an observer per pipeline.
+pub(super) struct ModuleObserver(pub(super) Arc<Recorder>);
 
-impl Observer for Listening {
+impl Observer for ModuleObserver {
     fn on_event(&self, event: &Event<'_>) {
         self.0.on_event(event);
     }
 
     fn for_route(&self, key: &StateKey) -> Option<Arc<dyn Observer>> {
-        Some(Arc::new(OnKey { series: self.0.labels.series(key), _recorder: self.0.clone() }))
+        Some(Arc::new(PipelineObserver { series: self.0.labels.series(key), _recorder: self.0.clone() }))
     }
 }
 
-/// Who listens on one pipeline. It may outlive its module, and what it counts is read through the recorder.
-struct OnKey {
+/// The observer of one pipeline. It may outlive its module, and keeps the recorder alive, through which its counts are read.
+struct PipelineObserver {
     series: Arc<Series>,
     _recorder: Arc<Recorder>,
 }
 
-impl Observer for OnKey {
+impl Observer for PipelineObserver {
     #[inline]
     fn on_event(&self, event: &Event<'_>) {
         self.series.on_event(event);
@@ -130,13 +130,13 @@ mod tests {
 
     use super::*;
 
-    /// What the recorder counted of these events, as `name attributes value`.
+    /// Returns what the recorder counted for these events, as `name attributes value`.
     fn counted(events: &[EventKind<'_>]) -> Vec<String> {
         let exporter = InMemoryMetricExporter::default();
         let reader = PeriodicReader::builder(exporter.clone()).build();
         let provider = SdkMeterProvider::builder().with_reader(reader).build();
         let recorder = Recorder::new(&provider.meter("phalanx"), 10);
-        events.iter().for_each(|what| recorder.on_event(&Event { key: None, kind: *what }));
+        events.iter().for_each(|kind| recorder.on_event(&Event { key: None, kind: *kind }));
         provider.force_flush().unwrap();
         let mut lines = Vec::new();
         let finished = exporter.get_finished_metrics().unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_are_timed_and_those_that_fail_are_counted_by_what_went_wrong() {
+    fn round_trips_are_timed_and_failed_ones_are_counted_by_error() {
         let (took, quick) = (Duration::from_millis(250), Duration::from_millis(500));
         let events = [
             EventKind::StoreRoundTrip { took, failed: None },
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn reloads_are_counted_by_what_became_of_them() {
+    fn reloads_are_counted_by_result() {
         let applied = EventKind::ConfigApplied { changed: 2 };
         let rejected = EventKind::ConfigRejected { reason: "policies.p.timeout must be more than zero" };
         let expected = [

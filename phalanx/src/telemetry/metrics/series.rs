@@ -1,4 +1,4 @@
-//! The series of one policy and route: who listens on its pipeline in the recorder's place.
+//! The series of one policy and route: observes the events of its pipeline.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,10 +17,10 @@ use super::timed::Timed;
 const OUTCOMES: [&str; 5] = ["success", "failure", "neutral", "rejected", "cancelled"];
 const SOURCES: [Source; 6] =
     [Source::Fleet, Source::Leased, Source::Local, Source::Degraded, Source::Override, Source::Shadow];
-const ENDS: usize = OUTCOMES.len() * SOURCES.len();
-const PHASES: usize = 3;
+const END_COUNT: usize = OUTCOMES.len() * SOURCES.len();
+const PHASE_COUNT: usize = 3;
 
-/// Attributes are kept in the order of their names, in which an SDK finds them without sorting.
+/// Attributes sorted by name, so that an SDK need not sort them.
 type Attributes<const N: usize> = [KeyValue; N];
 
 /// The series of one policy and route.
@@ -32,8 +32,8 @@ pub(super) struct Series {
     by_outcome: [Timed; OUTCOMES.len()],
     by_code: [OnceLock<Box<Attributes<3>>>; RejectionCode::ALL.len()],
     by_kind: [OnceLock<Box<Attributes<3>>>; Kind::ALL.len()],
-    pub(super) by_phase: [Attributes<3>; PHASES],
-    ends: Tally<ENDS>,
+    pub(super) by_phase: [Attributes<3>; PHASE_COUNT],
+    ends: Tally<END_COUNT>,
 }
 
 impl Series {
@@ -57,7 +57,7 @@ impl Series {
         }
     }
 
-    /// How many calls ended in each way, with the attributes of each.
+    /// Returns how many calls ended with each outcome and source, with the attributes of each.
     pub(super) fn ends(&self) -> impl Iterator<Item = (u64, Attributes<4>)> {
         let [policy, route] = &self.attributes;
         let counted = self.ends.sums().into_iter().enumerate().filter(|(_, count)| *count > 0);
@@ -71,17 +71,17 @@ impl Series {
     #[inline]
     fn finished(&self, outcome: Option<Outcome>, decision: &Decision) {
         let won = decision.hedge_won && outcome == Some(Outcome::Success);
-        let (outcome, to) = (outcome_number(outcome), &*self.instruments);
+        let (outcome, instruments) = (outcome_number(outcome), &*self.instruments);
         self.ends.add(outcome * SOURCES.len() + source_number(decision.source));
-        self.by_outcome[outcome].record(&to.duration, decision.elapsed);
+        self.by_outcome[outcome].record(&instruments.duration, decision.elapsed);
         if let Some(left) = decision.deadline_remaining {
-            to.deadline_remaining.record(left.as_secs_f64(), &self.attributes);
+            instruments.deadline_remaining.record(left.as_secs_f64(), &self.attributes);
         }
         if let Some(code) = decision.reason {
             self.rejected(code);
         }
         if won {
-            to.hedges_won.add(1, &self.attributes);
+            instruments.hedges_won.add(1, &self.attributes);
         }
     }
 
@@ -95,10 +95,10 @@ impl Series {
     }
 
     #[cold]
-    fn happened(&self, what: &EventKind<'_>) {
+    fn count(&self, kind: &EventKind<'_>) {
         let (to, attributes) = (&*self.instruments, &self.attributes);
         let [policy, route] = attributes;
-        match what {
+        match kind {
             EventKind::Retry { kind, .. } => {
                 if let Some(attributes) = self.by_kind.get(*kind as usize) {
                     let make = || Box::new([KeyValue::new(ERROR_TYPE, kind.name()), policy.clone(), route.clone()]);
@@ -127,7 +127,7 @@ impl Observer for Series {
     fn on_event(&self, event: &Event<'_>) {
         match &event.kind {
             EventKind::Finished { outcome, decision, .. } => self.finished(*outcome, decision),
-            what => self.happened(what),
+            kind => self.count(kind),
         }
     }
 }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_names_go_together() {
+    fn numbers_match_names() {
         assert!(SOURCES.iter().enumerate().all(|(number, source)| source_number(*source) == number));
         assert!(RejectionCode::ALL.iter().enumerate().all(|(number, code)| *code as usize == number));
         assert!(Kind::ALL.iter().enumerate().all(|(number, kind)| *kind as usize == number));

@@ -1,7 +1,8 @@
-//! Counts of finished calls, apart per thread: a line that another core has just written costs ten times one's own.
+//! Counters of finished calls, striped by thread: writing a cache line that another core has just written costs ten times as
+//! much as writing one's own.
 //!
-//! Counters only ever grow, so a reader that adds the stripes up while others count sees no more than has happened and
-//! no less than it saw before.
+//! Counters only grow, so a reader that adds up the stripes while others count sees no more than has happened and no less
+//! than it saw before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
@@ -9,20 +10,20 @@ use std::thread::available_parallelism;
 use phalanx_core::thread_number::thread_number;
 
 /// More stripes than this do not pay for their memory.
-const MOST: usize = 8;
+const MAX_STRIPES: usize = 8;
 
-/// `N` counters.
+/// `N` striped counters.
 #[derive(Debug)]
 pub(super) struct Tally<const N: usize>(Box<[Stripe<N>]>);
 
-/// Two lines apart, because processors fetch them in pairs.
+/// Aligned to two cache lines, because processors fetch them in pairs.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Stripe<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Tally<N> {
     pub(super) fn new() -> Self {
-        let threads = available_parallelism().map_or(1, usize::from).next_power_of_two().min(MOST);
+        let threads = available_parallelism().map_or(1, usize::from).next_power_of_two().min(MAX_STRIPES);
         Self((0..threads).map(|_| Stripe([const { AtomicU64::new(0) }; N])).collect())
     }
 
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_count_at_once_lose_nothing() {
+    fn concurrent_increments_are_all_counted() {
         let tally = Tally::<3>::new();
         std::thread::scope(|threads| {
             for _ in 0..4 {

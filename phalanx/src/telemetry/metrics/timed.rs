@@ -1,7 +1,7 @@
-//! The durations of one way to end on one policy and route: the one instrument that every call pays for.
+//! The duration histogram of one outcome on one policy and route, which every finished call records into.
 //!
-//! An SDK looks the attributes up with every `record`, which is most of what being metered costs. With the feature
-//! `otel-bound` they are looked up once, by an instrument that OpenTelemetry still calls experimental.
+//! An SDK looks the attributes up with every `record`, which is most of the cost of metrics. With the feature `otel-bound`
+//! they are looked up once, through bound instruments, which are experimental in OpenTelemetry.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl Timed {
 
     #[inline]
     pub(super) fn record(&self, histogram: &Histogram<f64>, took: Duration) {
-        #[cfg(feature = "otel-bound")] // bound when it is first used: an SDK would show one that never was
+        #[cfg(feature = "otel-bound")] // bound on first use: an SDK exports a bound instrument that recorded nothing
         self.bound.get_or_init(|| histogram.bind(&self.attributes)).record(took.as_secs_f64());
         #[cfg(not(feature = "otel-bound"))]
         histogram.record(took.as_secs_f64(), &self.attributes);

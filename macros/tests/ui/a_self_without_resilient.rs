@@ -1,3 +1,5 @@
+//! A `self` that does not implement `Resilient`.
+
 #![allow(unused)]
 
 use phalanx::{Error, Kind, resilient};

@@ -1,3 +1,5 @@
+//! An error type without `From<Rejection>`.
+
 #![allow(unused)]
 
 use phalanx::{ResilienceModule, resilient};
