@@ -1,9 +1,11 @@
-//! `docs/*.md` and the README: every block of TOML is a file that can be read, and the sums of the tuning guide are right.
+//! `docs/*.md` and the README: every block of TOML is a valid configuration file, every key that the guides name exists, and
+//! the sums of the tuning guide are right.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use phalanx::Policy;
 use phalanx::config::Config;
+use phalanx::{Policy, RejectionCode};
 
 use crate::check::complaints;
 use crate::{docs, read, toml_as_json};
@@ -36,7 +38,8 @@ fn every_block_of_toml_in_the_documents_can_be_read() {
     let documents = std::fs::read_dir(docs()).unwrap().map(|entry| entry.unwrap().path());
     let markdown = documents.filter(|path| path.extension().is_some_and(|it| it == "md"));
     for path in markdown.chain([docs().join("../README.md")]) {
-        for block in blocks(&read(&path)) {
+        // Dependencies are Cargo's; `front_page.rs` compiles them.
+        for block in blocks(&read(&path)).into_iter().filter(|block| !block.starts_with("[dependencies]")) {
             let document = toml_as_json(&block);
             assert_eq!(complaints(&phalanx::config::schema(), &document), [""; 0], "{}\n{block}", path.display());
             Config::from_toml(&block).unwrap_or_else(|error| panic!("{}: {error}\n{block}", path.display()));
@@ -120,4 +123,55 @@ fn the_metrics_the_guide_looks_at_are_there() {
     assert!(named.len() >= 8, "{named:?}");
     let missing: Vec<_> = named.into_iter().filter(|name| !telemetry.contains(&format!("`{name}`"))).collect();
     assert_eq!(missing, [""; 0]);
+}
+
+/// Options of the program (`ModuleBuilder`, `Runtime`), fields and commands that the guides name beside configuration keys.
+const NOT_KEYS: [&str; 16] = [
+    "appendfsync",
+    "best_effort",
+    "data_age",
+    "digest_scope",
+    "drain_timeout",
+    "environment",
+    "fleet",
+    "forced_open",
+    "in_flight",
+    "job",
+    "lever_pulled",
+    "prefix",
+    "rate_limit_scope",
+    "store_budget",
+    "sync_interval",
+    "warning",
+];
+
+/// Every `key = value` and every `key_with_underscores` in the running text of the runbook and the tuning guide.
+#[test]
+fn every_key_that_runbook_and_tuning_guide_name_exists() {
+    let schema = phalanx::config::schema();
+    let keys: BTreeSet<String> =
+        crate::walk::keys(&schema).into_keys().map(|path| path.rsplit('.').next().unwrap().to_owned()).collect();
+    let telemetry = read(docs().join("telemetry.md"));
+    let elsewhere = |name: &str| {
+        NOT_KEYS.contains(&name)
+            || RejectionCode::ALL.iter().any(|code| code.name() == name)
+            || telemetry.contains(&format!("`{name}`"))
+    };
+    let mut checked = 0;
+    for page in ["runbook.md", "tuning.md"] {
+        let text = read(docs().join(page));
+        let outside_blocks: String = text.split("```").step_by(2).collect();
+        for span in outside_blocks.split('`').skip(1).step_by(2) {
+            let (name, assigned) = span.split_once(" = ").map_or((span, false), |(name, _)| (name, true));
+            let name = name.rsplit('.').next().unwrap();
+            let is_name = name.contains(|it: char| it.is_ascii_lowercase())
+                && name.chars().all(|it| it.is_ascii_lowercase() || it == '_');
+            if !is_name || !(assigned || name.contains('_')) || name.starts_with("phalanx_") {
+                continue;
+            }
+            assert!(keys.contains(name) || (!assigned && elsewhere(name)), "{page}: `{span}` is no key of a file");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 60, "{checked}");
 }
