@@ -115,6 +115,19 @@ fn every_page_is_in_the_index_and_every_link_leads_to_a_file() {
     }
 }
 
+/// Rust blocks are compiled, not ignored: `integration-tests/src/pages.rs` includes every page that has one.
+#[test]
+fn every_page_with_rust_is_a_doc_test() {
+    let included = read("integration-tests/src/pages.rs");
+    let pages = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    for page in pages.filter(|path| path.extension().is_some_and(|it| it == "md")) {
+        let (name, text) = (page.file_name().unwrap().to_str().unwrap(), std::fs::read_to_string(&page).unwrap());
+        assert!(!text.contains("```rust,ignore"), "{name}");
+        let is_included = included.contains(&format!("include_str!(\"../../docs/{name}\")"));
+        assert!(is_included || !text.contains("```rust"), "docs/{name} is not in pages.rs");
+    }
+}
+
 /// The anchor that GitHub and mdBook give to a heading.
 fn anchor_of(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();

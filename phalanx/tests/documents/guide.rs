@@ -76,14 +76,14 @@ fn the_budget_of_the_guide_adds_up() {
 #[test]
 fn the_sums_of_the_guide_are_right() {
     let guide = guide();
-    let says = |words: &str| assert!(guide.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
+    let states = |words: &str| assert!(guide.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
 
     let budget = policy("vendor").retry.unwrap().budget.unwrap();
-    let repeated = budget.ratio * 1_000.0 + 10.0 * f64::from(budget.min_per_second);
-    says(&format!("{repeated:.0} for 1,000 calls"));
-    says(&format!("sees {:.2} times the load", 1.0 + repeated / 1_000.0));
-    says(&format!("3 × 3 × 3 = {}", 3_u32.pow(3)));
-    says(&format!("1.1 × 1.1 × 1.1 = {:.3}", 1.1_f64.powi(3)));
+    let retries = budget.ratio * 1_000.0 + 10.0 * f64::from(budget.min_per_second);
+    states(&format!("{retries:.0} for 1,000 calls"));
+    states(&format!("sees {:.2} times the load", 1.0 + retries / 1_000.0));
+    states(&format!("3 × 3 × 3 = {}", 3_u32.pow(3)));
+    states(&format!("1.1 × 1.1 × 1.1 = {:.3}", 1.1_f64.powi(3)));
 
     // At least half of n fail though one in 20 does: the tail of a binomial.
     let choose = |n: u32, k: u32| (0..k).map(|i| f64::from(n - i) / f64::from(i + 1)).product::<f64>();
@@ -93,26 +93,26 @@ fn the_sums_of_the_guide_are_right() {
     };
     assert_eq!(by_chance(20).log10().round(), -8.0);
     assert_eq!(by_chance(5).log10().round(), -3.0);
-    says("once in 10⁸ windows; with 5 calls, once in a thousand");
+    states("once in 10⁸ windows; with 5 calls, once in a thousand");
     let breaker = policy("ledger").breaker.unwrap();
     assert_eq!(4.0 * breaker.sampling_window.as_secs_f64(), 40.0);
     assert!(breaker.min_throughput <= 40 / 2);
 
     let bulkhead = policy("catalog-search").bulkhead.unwrap();
     assert_eq!(bulkhead.max_concurrency, (60.0_f64 * 0.25 * 1.5).ceil() as u32);
-    says(&format!("with 20 replicas {} at a time", 20 * bulkhead.max_concurrency));
+    states(&format!("with 20 replicas {} at a time", 20 * bulkhead.max_concurrency));
     let wait = f64::from(bulkhead.max_queue) / f64::from(bulkhead.max_concurrency) * 0.25;
-    says(&format!("{} ÷ {} × 0.25 s = {wait} s", bulkhead.max_queue, bulkhead.max_concurrency));
+    states(&format!("{} ÷ {} × 0.25 s = {wait} s", bulkhead.max_queue, bulkhead.max_concurrency));
     assert_eq!(bulkhead.queue_timeout, Some(Duration::from_secs_f64(wait)));
 
     let hedge = policy("lookup").hedge.unwrap();
-    let copies = hedge.budget.ratio * 200.0 + f64::from(hedge.budget.min_per_second);
-    says(&format!("at most {copies:.0} a second, {:.1} % more load", copies / 2.0));
+    let hedges = hedge.budget.ratio * 200.0 + f64::from(hedge.budget.min_per_second);
+    states(&format!("at most {hedges:.0} a second, {:.1} % more load", hedges / 2.0));
 
     let limit = policy("geocoding").rate_limit.unwrap();
     assert_eq!((limit.permits, limit.max_wait.unwrap().as_secs_f64() * limit.permits as f64), (50 - 50 / 10, 9.0));
 
-    says(&format!("{} a second, and one heartbeat", "4,800"));
+    states(&format!("{} a second, and one heartbeat", "4,800"));
     assert_eq!(20.0 * (50.0 + 10.0) / 0.25, 4_800.0);
 }
 
