@@ -135,6 +135,23 @@ fn anchor_of(heading: &str) -> String {
     kept.map(|it| if it == ' ' { '-' } else { it }).collect()
 }
 
+/// Title and number as in the file name, then the same five parts in the same order.
+#[test]
+fn every_decision_has_the_same_form() {
+    let pages = std::fs::read_dir(root().join("docs/decisions")).unwrap().map(|entry| entry.unwrap().path());
+    let mut checked = 0;
+    for page in pages.filter(|path| !path.ends_with("README.md")) {
+        let (name, text) = (page.file_name().unwrap().to_str().unwrap(), std::fs::read_to_string(&page).unwrap());
+        assert!(text.starts_with(&format!("# {} ", &name[..4])), "{name}: the title");
+        let status = text.lines().nth(2).unwrap_or_default();
+        assert!(status.starts_with("Status: ") && status.contains(" · Date: 20"), "{name}: {status}");
+        let parts: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(parts, ["Context", "Decision", "Alternatives", "Consequences"], "{name}");
+        checked += 1;
+    }
+    assert!(checked >= 14, "{checked}");
+}
+
 #[test]
 fn every_guarantee_has_its_section_once() {
     let page = read("docs/guarantees.md");
