@@ -1,4 +1,4 @@
-//! The simulations: each keeps the promises it prints, and what docs/stages.md shows of it is what it prints.
+//! The simulations: each keeps the promises it prints, and what the README shows of it is what it says.
 
 use crate::{cargo, run};
 
@@ -7,9 +7,9 @@ fn check(example: &str) -> String {
     program.arg("--check");
     let text = run(program);
     let after = format!("$ cargo run --example {example}\n");
-    let page = include_str!("../../../docs/stages.md").split(&after).nth(1).expect("a block of docs/stages.md");
-    for line in page.lines().take_while(|line| line.starts_with("  ")) {
-        assert!(text.lines().any(|seen| seen == line), "docs/stages.md has {line:?}, the example prints:\n{text}");
+    let readme = include_str!("../../README.md").split(&after).nth(1).expect("a block of the README");
+    for line in readme.lines().take_while(|line| line.starts_with("  ")) {
+        assert!(text.lines().any(|seen| seen == line), "the README has {line:?}, the example says:\n{text}");
     }
     text
 }
