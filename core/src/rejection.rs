@@ -1,7 +1,7 @@
 //! Why a policy said no: a code out of one table, when to come back, and who decided.
 //!
-//! [`RejectionCode`] is that table: name, kind and HTTP status of every rejection stand side by side here, the README prints the
-//! same rows, and a test compares the two.
+//! [`RejectionCode`] is that table: name, kind and HTTP status of every rejection stand side by side here, docs/errors.md
+//! prints the same rows, and a test compares the two.
 
 use std::fmt;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub enum RejectionCode {
 }
 
 impl RejectionCode {
-    /// All codes, in the order of the README's table.
+    /// All codes, in the order of the table in docs/errors.md.
     pub const ALL: [Self; 17] = [
         Self::RateLimited,
         Self::AdaptiveThrottle,

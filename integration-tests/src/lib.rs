@@ -20,5 +20,7 @@ pub mod conformance;
 pub mod differential;
 pub mod life;
 pub mod lua_server;
+#[cfg(doctest)]
+mod pages;
 pub mod replica;
 pub mod server;

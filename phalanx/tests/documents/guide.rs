@@ -1,9 +1,11 @@
-//! `docs/*.md` and the README: every block of TOML is a file that can be read, and the sums of the tuning guide are right.
+//! `docs/*.md` and the README: every block of TOML is a valid configuration file, every key that the guides name exists, and
+//! the sums of the tuning guide are right.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use phalanx::Policy;
 use phalanx::config::Config;
+use phalanx::{Policy, RejectionCode};
 
 use crate::check::complaints;
 use crate::{docs, read, toml_as_json};
@@ -36,7 +38,8 @@ fn every_block_of_toml_in_the_documents_can_be_read() {
     let documents = std::fs::read_dir(docs()).unwrap().map(|entry| entry.unwrap().path());
     let markdown = documents.filter(|path| path.extension().is_some_and(|it| it == "md"));
     for path in markdown.chain([docs().join("../README.md")]) {
-        for block in blocks(&read(&path)) {
+        // Dependencies are Cargo's; `front_page.rs` compiles them.
+        for block in blocks(&read(&path)).into_iter().filter(|block| !block.starts_with("[dependencies]")) {
             let document = toml_as_json(&block);
             assert_eq!(complaints(&phalanx::config::schema(), &document), [""; 0], "{}\n{block}", path.display());
             Config::from_toml(&block).unwrap_or_else(|error| panic!("{}: {error}\n{block}", path.display()));
@@ -73,14 +76,14 @@ fn the_budget_of_the_guide_adds_up() {
 #[test]
 fn the_sums_of_the_guide_are_right() {
     let guide = guide();
-    let says = |words: &str| assert!(guide.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
+    let states = |words: &str| assert!(guide.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
 
     let budget = policy("vendor").retry.unwrap().budget.unwrap();
-    let repeated = budget.ratio * 1_000.0 + 10.0 * f64::from(budget.min_per_second);
-    says(&format!("{repeated:.0} for 1,000 calls"));
-    says(&format!("sees {:.2} times the load", 1.0 + repeated / 1_000.0));
-    says(&format!("3 × 3 × 3 = {}", 3_u32.pow(3)));
-    says(&format!("1.1 × 1.1 × 1.1 = {:.3}", 1.1_f64.powi(3)));
+    let retries = budget.ratio * 1_000.0 + 10.0 * f64::from(budget.min_per_second);
+    states(&format!("{retries:.0} for 1,000 calls"));
+    states(&format!("sees {:.2} times the load", 1.0 + retries / 1_000.0));
+    states(&format!("3 × 3 × 3 = {}", 3_u32.pow(3)));
+    states(&format!("1.1 × 1.1 × 1.1 = {:.3}", 1.1_f64.powi(3)));
 
     // At least half of n fail though one in 20 does: the tail of a binomial.
     let choose = |n: u32, k: u32| (0..k).map(|i| f64::from(n - i) / f64::from(i + 1)).product::<f64>();
@@ -90,26 +93,26 @@ fn the_sums_of_the_guide_are_right() {
     };
     assert_eq!(by_chance(20).log10().round(), -8.0);
     assert_eq!(by_chance(5).log10().round(), -3.0);
-    says("once in 10⁸ windows; with 5 calls, once in a thousand");
+    states("once in 10⁸ windows; with 5 calls, once in a thousand");
     let breaker = policy("ledger").breaker.unwrap();
     assert_eq!(4.0 * breaker.sampling_window.as_secs_f64(), 40.0);
     assert!(breaker.min_throughput <= 40 / 2);
 
     let bulkhead = policy("catalog-search").bulkhead.unwrap();
     assert_eq!(bulkhead.max_concurrency, (60.0_f64 * 0.25 * 1.5).ceil() as u32);
-    says(&format!("with 20 replicas {} at a time", 20 * bulkhead.max_concurrency));
+    states(&format!("with 20 replicas {} at a time", 20 * bulkhead.max_concurrency));
     let wait = f64::from(bulkhead.max_queue) / f64::from(bulkhead.max_concurrency) * 0.25;
-    says(&format!("{} ÷ {} × 0.25 s = {wait} s", bulkhead.max_queue, bulkhead.max_concurrency));
+    states(&format!("{} ÷ {} × 0.25 s = {wait} s", bulkhead.max_queue, bulkhead.max_concurrency));
     assert_eq!(bulkhead.queue_timeout, Some(Duration::from_secs_f64(wait)));
 
     let hedge = policy("lookup").hedge.unwrap();
-    let copies = hedge.budget.ratio * 200.0 + f64::from(hedge.budget.min_per_second);
-    says(&format!("at most {copies:.0} a second, {:.1} % more load", copies / 2.0));
+    let hedges = hedge.budget.ratio * 200.0 + f64::from(hedge.budget.min_per_second);
+    states(&format!("at most {hedges:.0} a second, {:.1} % more load", hedges / 2.0));
 
     let limit = policy("geocoding").rate_limit.unwrap();
     assert_eq!((limit.permits, limit.max_wait.unwrap().as_secs_f64() * limit.permits as f64), (50 - 50 / 10, 9.0));
 
-    says(&format!("{} a second, and one heartbeat", "4,800"));
+    states(&format!("{} a second, and one heartbeat", "4,800"));
     assert_eq!(20.0 * (50.0 + 10.0) / 0.25, 4_800.0);
 }
 
@@ -120,4 +123,55 @@ fn the_metrics_the_guide_looks_at_are_there() {
     assert!(named.len() >= 8, "{named:?}");
     let missing: Vec<_> = named.into_iter().filter(|name| !telemetry.contains(&format!("`{name}`"))).collect();
     assert_eq!(missing, [""; 0]);
+}
+
+/// Options of the program (`ModuleBuilder`, `Runtime`), fields and commands that the guides name beside configuration keys.
+const NOT_KEYS: [&str; 16] = [
+    "appendfsync",
+    "best_effort",
+    "data_age",
+    "digest_scope",
+    "drain_timeout",
+    "environment",
+    "fleet",
+    "forced_open",
+    "in_flight",
+    "job",
+    "lever_pulled",
+    "prefix",
+    "rate_limit_scope",
+    "store_budget",
+    "sync_interval",
+    "warning",
+];
+
+/// Every `key = value` and every `key_with_underscores` in the running text of the runbook and the tuning guide.
+#[test]
+fn every_key_that_runbook_and_tuning_guide_name_exists() {
+    let schema = phalanx::config::schema();
+    let keys: BTreeSet<String> =
+        crate::walk::keys(&schema).into_keys().map(|path| path.rsplit('.').next().unwrap().to_owned()).collect();
+    let telemetry = read(docs().join("telemetry.md"));
+    let elsewhere = |name: &str| {
+        NOT_KEYS.contains(&name)
+            || RejectionCode::ALL.iter().any(|code| code.name() == name)
+            || telemetry.contains(&format!("`{name}`"))
+    };
+    let mut checked = 0;
+    for page in ["runbook.md", "tuning.md"] {
+        let text = read(docs().join(page));
+        let outside_blocks: String = text.split("```").step_by(2).collect();
+        for span in outside_blocks.split('`').skip(1).step_by(2) {
+            let (name, assigned) = span.split_once(" = ").map_or((span, false), |(name, _)| (name, true));
+            let name = name.rsplit('.').next().unwrap();
+            let is_name = name.contains(|it: char| it.is_ascii_lowercase())
+                && name.chars().all(|it| it.is_ascii_lowercase() || it == '_');
+            if !is_name || !(assigned || name.contains('_')) || name.starts_with("phalanx_") {
+                continue;
+            }
+            assert!(keys.contains(name) || (!assigned && elsewhere(name)), "{page}: `{span}` is no key of a file");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 60, "{checked}");
 }
