@@ -31,7 +31,7 @@ use std::time::Duration;
 pub use self::aimd::LimitChange;
 pub use self::limit::Completion;
 use self::limit::Limiter;
-pub use self::queue::{Arrival, Place};
+pub use self::queue::{Arrival, WaiterId};
 use self::queue::{Next, Queue, Wake};
 pub use self::spec::{AdaptiveSpec, BulkheadSpec, GradientSpec};
 use crate::clock::{Clock, Time};
@@ -50,7 +50,7 @@ pub enum Entry {
     /// The slot is there.
     Entered,
     /// A place in the queue; it is rejected at that moment, and its holder has to see to it with a timer.
-    Waiting(Place, Time),
+    Waiting(WaiterId, Time),
 }
 
 /// What can be seen of a bulkhead from outside.
@@ -157,7 +157,7 @@ impl Bulkhead {
     }
 
     /// Whether a waiter has his slot, or was rejected. His place is gone with the answer.
-    pub fn poll(&self, place: Place, waker: &Waker) -> Poll<Result<(), RejectionCode>> {
+    pub fn poll(&self, place: WaiterId, waker: &Waker) -> Poll<Result<(), RejectionCode>> {
         // Here and below, a waker is dropped outside the lock: with the last one goes a task, which may come back here.
         let (verdict, _waker) = self.queue.lock().poll(place, waker);
         verdict.map_or(Poll::Pending, Poll::Ready)
@@ -167,7 +167,7 @@ impl Bulkhead {
     ///
     /// # Errors
     /// Why he is rejected.
-    pub fn give_up(&self, place: Place) -> Result<(), RejectionCode> {
+    pub fn give_up(&self, place: WaiterId) -> Result<(), RejectionCode> {
         let (verdict, _waker) = {
             let mut queue = self.queue.lock();
             let left = queue.leave(place);
@@ -178,7 +178,7 @@ impl Bulkhead {
     }
 
     /// A waiter is not there any more. A slot that was his already goes to the next.
-    pub fn abandon(&self, place: Place, clock: &Clock) {
+    pub fn abandon(&self, place: WaiterId, clock: &Clock) {
         if self.give_up(place).is_ok() {
             self.leave(clock);
         }

@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout_at};
 use self::stripe::{AWAKE, Stripe};
 use crate::context::{self, Context};
 use crate::rejection::{Rejection, RejectionCode};
-use crate::thread_number::thread_number;
+use crate::striped::{CacheLine, thread_number};
 
 /// When callers are told to come back, unless the gate is told otherwise: by then a balancer has looked elsewhere.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -46,18 +46,13 @@ const MOST: usize = 16;
 pub struct Gate(Arc<Shared>);
 
 struct Shared {
-    stripes: Box<[Line]>,
+    stripes: Box<[CacheLine<Stripe>]>,
     /// What marks a task as being inside.
     id: u32,
     retry_after: Duration,
     /// Somebody was the last to leave a stripe while the gate drained.
     emptied: Notify,
 }
-
-/// A stripe on cache lines of its own, so that writing it does not slow down its neighbours.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Line(Stripe);
 
 /// How a drain went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,7 +80,7 @@ impl Gate {
         let threads = available_parallelism().map_or(1, usize::from);
         let lines = (2 * threads).next_power_of_two().clamp(FEWEST, MOST);
         Self(Arc::new(Shared {
-            stripes: (0..lines).map(|_| Line(Stripe::new())).collect(),
+            stripes: (0..lines).map(|_| CacheLine(Stripe::new())).collect(),
             id: NEXT.fetch_add(1, Ordering::Relaxed).max(1),
             retry_after,
             emptied: Notify::new(),

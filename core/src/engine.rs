@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::event::{EventKind, Observer, Observers};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
-use crate::pipeline::{Kept, Pipeline, Slot};
+use crate::pipeline::{Kept, Pipeline, Said, Slot};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::rejection::{Rejection, RejectionCode};
@@ -236,22 +236,24 @@ impl<S: Store> Engine<S> {
         // Held until the slot stands in the table: see `change`.
         let policies = shared.policies.read();
         let said = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
-        let make = |key: StateKey| {
+        let make = |key: StateKey, said: Said| {
             let (store, observers) = (shared.store.clone(), &shared.observers);
             let kept = Kept::new(shared.rng.fork(), shared.door.clone(), shared.traced);
-            Slot::new(key, said.clone(), store, observers, kept)
+            Slot::new(key, said, store, observers, kept)
         };
         let own = key.to_owned();
-        let slot = match shared.slots.find_or_make(&own, || make(own.clone())) {
+        let slot = match shared.slots.find_or_make(&own, || make(own.clone(), said.clone())) {
             Some(slot) => slot,
             None => {
-                // Every place is in use. Rather than a fresh bucket for each new name, which would be no limit at all,
-                // newcomers of a policy share one slot until a place is free.
+                // No entry can be removed. A full bucket for each new name would be no limit at all, so new routes of a
+                // policy share one state until an entry can be removed.
+                let name = policies.overflow_name(key.policy);
+                let said = policies.find(name).unwrap_or(said);
                 let shared_by_all = shared
                     .overflow
                     .lock()
-                    .entry(said.policy.name.clone())
-                    .or_insert_with(|| Arc::new(make(StateKey::overflow(&said.policy.name))))
+                    .entry(name.to_owned())
+                    .or_insert_with(|| Arc::new(make(StateKey::overflow(name), said)))
                     .clone();
                 drop(policies); // an observer may want to change something itself
                 shared.observers.emit(&own, EventKind::RoutesExhausted);

@@ -20,8 +20,6 @@
 pub mod breaker;
 pub mod budget;
 pub mod bulkhead;
-#[doc(hidden)] // shared with the stores
-pub mod cache_line;
 pub mod call;
 pub mod classify;
 pub mod clock;
@@ -48,10 +46,10 @@ pub mod rng;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod store;
+#[doc(hidden)] // shared with the stores and the metrics
+pub mod striped;
 #[doc(hidden)] // shared with the stores
 pub mod sync;
 pub mod table;
-#[doc(hidden)] // shared with the stores
-pub mod thread_number;
 pub mod throttle;
 pub mod timeout;

@@ -102,6 +102,10 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// # Behaviour
     /// - what is known of a bucket is what the last call left
     fn cached_level(&self, bucket: &Self::Bucket, now: Time) -> Option<Level>;
+
+    /// Returns whether this process may forget the bucket. A bucket that would come back full must be kept until it is
+    /// full; one that is kept elsewhere may go.
+    fn bucket_retention(&self, bucket: &Self::Bucket) -> Retention;
 }
 
 /// A circuit's answer.
@@ -169,8 +173,9 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - a quantile over its threshold for long enough trips
     fn observe_quantile(&self, breaker: &Self::Breaker, now: Time, value: Option<Duration>) -> Option<Transition>;
 
-    /// What would be lost if this process forgot the circuit. Nothing, for a store that keeps it elsewhere.
-    fn retention(&self, breaker: &Self::Breaker) -> Retention;
+    /// Returns whether this process may forget the breaker. A circuit that would come back closed must be kept while it is
+    /// open; one that is kept elsewhere may go.
+    fn breaker_retention(&self, breaker: &Self::Breaker) -> Retention;
 
     /// Puts an operator's word above the phase, or takes it away.
     ///

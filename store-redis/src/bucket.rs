@@ -78,11 +78,12 @@ struct Refund {
 }
 
 impl Entry for Bucket {
-    /// Redis keeps it; only what is on its way would be lost.
+    /// Redis keeps the bucket. Lost would be what is on its way, and what a twin has granted meanwhile.
     fn retention(&self) -> Retention {
         let state = self.0.state.lock();
         let idle = state.batches.is_empty() && state.refunds.is_empty() && state.told.is_none();
-        if idle && state.twin.is_none() { Retention::Disposable } else { Retention::Relearnable }
+        let own = if idle { Retention::Disposable } else { Retention::Relearnable };
+        state.twin.as_ref().map_or(own, |(_, twin)| twin.retention().max(own))
     }
 }
 

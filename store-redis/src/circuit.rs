@@ -156,7 +156,7 @@ impl Circuit {
             }
             // Another spec may change the state itself (a window of another length forgets): Redis must hear of it.
             inner.owed.poll = true;
-            self.0.front.tune(spec);
+            self.0.front.retune(spec);
         }
         self.0.call_out();
     }
@@ -187,13 +187,13 @@ impl Circuit {
     #[inline]
     pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
         match self.0.front.record(now, ticket, sample) {
-            Recorded::Here => None,
-            Recorded::HandedOver(successes) => {
+            Recorded::Done => None,
+            Recorded::Flushed(successes) => {
                 let mut inner = self.0.inner.lock();
                 self.0.note_successes(&mut inner, successes);
                 None
             }
-            Recorded::NotHere => self.0.record_elsewhere(now, ticket, sample),
+            Recorded::Forward => self.0.record_elsewhere(now, ticket, sample),
         }
     }
 

@@ -293,6 +293,11 @@ impl RateLimitStore for RedisStore {
     fn cached_level(&self, bucket: &Bucket, now: Time) -> Option<Level> {
         bucket.glance(now)
     }
+
+    /// Redis keeps buckets; what this process would lose is a twin's.
+    fn bucket_retention(&self, bucket: &Bucket) -> Retention {
+        phalanx_core::table::Entry::retention(bucket)
+    }
 }
 
 impl BreakerStore for RedisStore {
@@ -324,7 +329,7 @@ impl BreakerStore for RedisStore {
     }
 
     /// Redis keeps circuits; what this process would lose is a twin's.
-    fn retention(&self, circuit: &Circuit) -> Retention {
+    fn breaker_retention(&self, circuit: &Circuit) -> Retention {
         phalanx_core::table::Entry::retention(circuit)
     }
 

@@ -47,7 +47,7 @@ const PLACES_KEPT: usize = 1_024;
 
 /// A waiter's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(usize);
+pub struct WaiterId(usize);
 
 /// What became of a waiter: a slot, or a rejection.
 pub(super) type Verdict = Result<(), RejectionCode>;
@@ -144,7 +144,7 @@ impl Queue {
     }
 
     /// Puts somebody in the queue: his place and when he will be rejected; and whoever he displaced.
-    pub(super) fn push(&mut self, who: Arrival) -> Option<(Place, Time, Option<Wake>)> {
+    pub(super) fn push(&mut self, who: Arrival) -> Option<(WaiterId, Time, Option<Wake>)> {
         let tier = if self.rules.prioritized { who.criticality as usize } else { Criticality::Normal as usize };
         let displaced = if self.waiting < self.rules.max_queue as usize {
             None
@@ -168,7 +168,7 @@ impl Queue {
         }
         self.tiers[tier].newest = place;
         self.waiting += 1;
-        Some((Place(place), due, displaced))
+        Some((WaiterId(place), due, displaced))
     }
 
     /// Takes the next waiter out: the most critical first, of those the oldest, or the newest while congested.
@@ -185,7 +185,7 @@ impl Queue {
 
     /// What became of a waiter; he is woken when that changes. A verdict is given once: his place is gone with it. With
     /// it comes a waker that is not needed any more.
-    pub(super) fn poll(&mut self, Place(place): Place, waker: &Waker) -> (Option<Verdict>, Option<Waker>) {
+    pub(super) fn poll(&mut self, WaiterId(place): WaiterId, waker: &Waker) -> (Option<Verdict>, Option<Waker>) {
         let Some(waiter) = self.waiters.get_mut(place) else { return (None, None) };
         if waiter.verdict.is_none() {
             let known = waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker));
@@ -196,7 +196,7 @@ impl Queue {
     }
 
     /// A waiter goes: with his verdict, if there is one already, else with the reason that is due; and with his waker.
-    pub(super) fn leave(&mut self, Place(place): Place) -> (Verdict, Option<Waker>) {
+    pub(super) fn leave(&mut self, WaiterId(place): WaiterId) -> (Verdict, Option<Waker>) {
         if !self.waiters.contains(place) {
             return (Err(RejectionCode::BulkheadQueueShed), None);
         }

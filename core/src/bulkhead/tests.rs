@@ -38,11 +38,11 @@ impl Bench {
     }
 
     /// An ordinary caller, who has to wait.
-    fn wait(&self) -> Place {
+    fn wait(&self) -> WaiterId {
         self.wait_as(Criticality::Normal)
     }
 
-    fn wait_as(&self, criticality: Criticality) -> Place {
+    fn wait_as(&self, criticality: Criticality) -> WaiterId {
         match self.arrive_as(criticality) {
             Ok(Entry::Waiting(place, _)) => place,
             other => panic!("{other:?}"),
@@ -61,7 +61,7 @@ impl Bench {
         self.bulkhead.leave(&self.clock);
     }
 
-    fn poll(&self, place: Place) -> Poll<Result<(), RejectionCode>> {
+    fn poll(&self, place: WaiterId) -> Poll<Result<(), RejectionCode>> {
         self.bulkhead.poll(place, Waker::noop())
     }
 

@@ -37,13 +37,15 @@ impl<S: Store> Slot<S> {
     }
 }
 
-/// What a slot knows beyond its circuit (throttle, budget) is learned again within seconds.
+/// Kept for as long as its bucket or its breaker must be; the rest (throttle, budgets) is relearned within seconds.
 impl<S: Store> Entry for Slot<S> {
     fn retention(&self) -> Retention {
         let stages = self.latest.load();
-        match &stages.circuit {
-            Circuit::Breaker { breaker, .. } => stages.store.retention(breaker).max(Retention::Relearnable),
-            Circuit::Throttle(_) | Circuit::None => Retention::Relearnable,
-        }
+        let bucket = stages.rate_limit.as_ref().map(|limit| stages.store.bucket_retention(&limit.bucket));
+        let breaker = match &stages.circuit {
+            Circuit::Breaker { breaker, .. } => Some(stages.store.breaker_retention(breaker)),
+            Circuit::Throttle(_) | Circuit::None => None,
+        };
+        bucket.max(breaker).unwrap_or(Retention::Relearnable).max(Retention::Relearnable)
     }
 }

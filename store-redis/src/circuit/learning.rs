@@ -52,7 +52,7 @@ impl Shared {
     pub(super) fn show(&self, inner: &mut Inner, now: Time) {
         inner.held_open = inner.held_open.filter(|until| now < *until);
         let Some(known) = &inner.known else {
-            return self.front.show(0, inner.held_open.map_or(FastAnswer::Ask, FastAnswer::Open));
+            return self.front.publish(0, inner.held_open.map_or(FastAnswer::Ask, FastAnswer::Open));
         };
         let shown = match (known.view.overridden, known.view.phase) {
             _ if self.is_away() => FastAnswer::Ask,
@@ -61,7 +61,7 @@ impl Shared {
             (None, Phase::Open) => FastAnswer::Open(known.until),
             _ => FastAnswer::Ask,
         };
-        self.front.show(known.view.epoch, shown);
+        self.front.publish(known.view.epoch, shown);
     }
 
     pub(super) fn emit(&self, change: Transition) {

@@ -144,7 +144,7 @@ impl Shared {
     /// Nobody listens for changes any more: whoever calls next has to ask.
     pub(crate) fn trust_nothing(&self) {
         let inner = self.inner.lock();
-        self.front.show(inner.known.map_or(0, |known| known.view.epoch), phalanx_core::breaker::FastAnswer::Ask);
+        self.front.publish(inner.known.map_or(0, |known| known.view.epoch), phalanx_core::breaker::FastAnswer::Ask);
     }
 
     /// The outage is over. If the twin is open, this replica goes on rejecting until that break is over.

@@ -55,7 +55,7 @@ async fn follow(fleet: &Fleet, mut subscription: Subscription) {
 /// What this replica did itself it hears of in the reply.
 fn hear(fleet: &Fleet, message: &str) {
     if let Some(lock) = message.strip_prefix("lock ") {
-        return fleet.bells.ring(lock);
+        return fleet.bells.notify(lock);
     }
     if let Some(message) = pushed(message)
         && message.by != fleet.owner

@@ -56,7 +56,7 @@ struct Model {
 
 #[derive(Clone, Copy)]
 struct Man {
-    place: Place,
+    place: WaiterId,
     tier: usize,
     due: Time,
 }
@@ -72,7 +72,7 @@ impl Model {
     }
 
     /// Serves while it can; everybody it takes out, and whether he was served.
-    fn serve(&mut self, spec: &BulkheadSpec, now: u64) -> Vec<(Place, bool)> {
+    fn serve(&mut self, spec: &BulkheadSpec, now: u64) -> Vec<(WaiterId, bool)> {
         let mut out = Vec::new();
         while self.in_use < self.limit
             && let Some(tier) = self.line.iter().map(|man| man.tier).max()

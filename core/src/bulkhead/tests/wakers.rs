@@ -34,7 +34,7 @@ fn holder(bench: &Arc<Bench>) -> Waker {
 }
 
 /// Waits with a waker that panics.
-fn fragile(bench: &Bench, criticality: Criticality) -> Place {
+fn fragile(bench: &Bench, criticality: Criticality) -> WaiterId {
     let place = bench.wait_as(criticality);
     assert!(bench.bulkhead.poll(place, &Waker::from(Arc::new(Panics))).is_pending());
     place

@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{Ride, Step};
-use crate::bulkhead::{Arrival, Entry, Place};
+use crate::bulkhead::{Arrival, Entry, WaiterId};
 use crate::clock::Time;
 use crate::pipeline::stages::Slots;
 use crate::policy::Stage;
@@ -17,7 +17,7 @@ use crate::timeout::Elapsed;
 pub(super) enum Seat {
     None,
     /// A place in its queue.
-    Waiting(Place),
+    Waiting(WaiterId),
     /// A slot.
     Taken,
 }
