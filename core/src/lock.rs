@@ -19,8 +19,8 @@ pub use self::fences::{Fences, Stale};
 pub use self::machine::Lock;
 pub use self::release_notifier::{ReleaseNotifier, Watch};
 
-/// The longest a lock or a mark is kept without being renewed.
-pub const LONGEST: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// The longest that a lock or a mark is kept without renewal.
+pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 /// The result of [`LockStore::acquire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Acquired, LONGEST};
+use super::{Acquired, MAX_TTL};
 use crate::clock::Time;
 
 /// If the clock steps back by more than this, the holder's ttl is counted from the new time.
@@ -35,7 +35,7 @@ impl Holder {
 impl Lock {
     /// Acquires the lock if it is free, or extends it if this owner holds it.
     pub fn acquire(&mut self, now: Time, owner: &str, ttl: Duration) -> Acquired {
-        let ttl = ttl.min(LONGEST);
+        let ttl = ttl.min(MAX_TTL);
         if let Some(holder) = self.holder.as_mut().filter(|holder| now < holder.until()) {
             if holder.owner == owner {
                 (holder.at, holder.ttl) = (now, ttl);
@@ -56,7 +56,7 @@ impl Lock {
     /// Extends the lock by another `ttl`; returns whether it was held.
     pub fn renew(&mut self, now: Time, owner: &str, fence: u64, ttl: Duration) -> bool {
         let Some(holder) = self.held_by(owner, fence).filter(|holder| now < holder.until()) else { return false };
-        (holder.at, holder.ttl) = (now, ttl.min(LONGEST));
+        (holder.at, holder.ttl) = (now, ttl.min(MAX_TTL));
         true
     }
 
@@ -74,7 +74,7 @@ impl Lock {
         let held = self.release(now, owner, fence);
         if held {
             self.marks.retain(|_, (_, until)| now < *until);
-            self.marks.insert(version.to_owned(), (fence, now.after(keep.min(LONGEST))));
+            self.marks.insert(version.to_owned(), (fence, now.after(keep.min(MAX_TTL))));
         }
         held
     }
