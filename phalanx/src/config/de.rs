@@ -52,7 +52,7 @@ impl Mistakes {
     }
 
     pub(crate) fn note_at(&mut self, at: Origin, way: Vec<Step>, reason: &str) {
-        let mistake = Mistake::new(path_of(&way), reason).said_by(&at);
+        let mistake = Mistake::new(path_of(&way), reason).located_at(&at);
         self.found.push((at, mistake));
         self.ways.push(way);
     }

@@ -170,5 +170,5 @@ impl fmt::Display for FastAnswer<'_> {
 
 /// Something wrong with a file as a whole, or with a line of it.
 pub(crate) fn unreadable(at: &Origin, reason: impl Into<String>) -> Mistake {
-    Mistake::new("", reason).said_by(at)
+    Mistake::new("", reason).located_at(at)
 }

@@ -9,7 +9,7 @@ use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rejection::{Rejection, RejectionCode};
 use phalanx_core::rng::Rng;
-use phalanx_core::throttle::{Appetite, Throttle, ThrottleSpec};
+use phalanx_core::throttle::{Acceptance, Throttle, ThrottleSpec};
 
 use super::check;
 
@@ -84,20 +84,20 @@ pub struct ThrottlePermit<'a> {
 impl ThrottlePermit<'_> {
     /// The dependency answered, be it with a "no".
     pub fn accepted(self) {
-        self.emit(Appetite::Accepted);
+        self.emit(Acceptance::Accepted);
     }
 
     /// It failed, or rejected for load.
     pub fn declined(self) {
-        self.emit(Appetite::Declined);
+        self.emit(Acceptance::NotAccepted);
     }
 
-    fn emit(mut self, appetite: Appetite) {
+    fn emit(mut self, appetite: Acceptance) {
         self.told = true;
         self.record(appetite);
     }
 
-    fn record(&self, appetite: Appetite) {
+    fn record(&self, appetite: Acceptance) {
         self.shared.throttle.lock().record(self.shared.clock.now(), appetite);
     }
 }
@@ -105,7 +105,7 @@ impl ThrottlePermit<'_> {
 impl Drop for ThrottlePermit<'_> {
     fn drop(&mut self) {
         if !self.told {
-            self.record(Appetite::Unknown);
+            self.record(Acceptance::Unknown);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::kind::{Kind, Outcome};
 use crate::pipeline::stages::{Circuit, Place};
 use crate::policy::Stage;
 use crate::store::Store;
-use crate::throttle::Appetite;
+use crate::throttle::Acceptance;
 
 impl<'a, S: Store> Ride<'a, S> {
     pub(super) fn info(&self, place: Place) -> CallInfo<'a> {
@@ -165,10 +165,10 @@ impl<'a, S: Store> Ride<'a, S> {
 }
 
 /// A rejection for load is no accept, whatever the breaker thinks of it.
-const fn appetite(outcome: Outcome, kind: Option<Kind>) -> Appetite {
+const fn appetite(outcome: Outcome, kind: Option<Kind>) -> Acceptance {
     match (outcome, kind) {
-        (Outcome::Success, _) => Appetite::Accepted,
-        (Outcome::Failure, _) | (Outcome::Neutral, Some(Kind::Throttled)) => Appetite::Declined,
-        (Outcome::Neutral | Outcome::Cancelled, _) => Appetite::Unknown,
+        (Outcome::Success, _) => Acceptance::Accepted,
+        (Outcome::Failure, _) | (Outcome::Neutral, Some(Kind::Throttled)) => Acceptance::NotAccepted,
+        (Outcome::Neutral | Outcome::Cancelled, _) => Acceptance::Unknown,
     }
 }
