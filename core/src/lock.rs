@@ -77,7 +77,7 @@ pub trait LockStore: Clone + Send + Sync + 'static {
     /// # Behaviour
     /// - a renewed lock is held for another ttl
     /// - a lock that ran out cannot be renewed
-    /// - a lock that somebody else took cannot be renewed
+    /// - a lock that another owner took cannot be renewed
     fn renew(
         &self,
         name: &str,
@@ -90,7 +90,7 @@ pub trait LockStore: Clone + Send + Sync + 'static {
     ///
     /// # Behaviour
     /// - a released lock is free at once
-    /// - a release by anybody else changes nothing
+    /// - a release by another owner changes nothing
     fn release(&self, name: &str, owner: &str, fence: u64) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 
     /// Marks the work under a lock as completed, for `keep`, and releases the lock, atomically. Returns false and marks

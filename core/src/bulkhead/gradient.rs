@@ -228,7 +228,8 @@ impl Gradient {
             self.baseline.clear();
             self.baseline.observe(short);
         }
-        let settled = self.trusted && self.queue_only_dips == 0 && !only_queue && (short / long - 1.0).abs() <= FAR_SHARE;
+        let settled =
+            self.trusted && self.queue_only_dips == 0 && !only_queue && (short / long - 1.0).abs() <= FAR_SHARE;
         self.trusted = true;
         self.dip = None;
         self.rounds_to_dip = if settled { DIP_ROUNDS } else { UNSETTLED_DIP_ROUNDS };

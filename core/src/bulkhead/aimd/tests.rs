@@ -170,7 +170,11 @@ fn a_quantile_over_the_threshold_lowers_the_limit_and_starts_an_epoch() {
     assert_eq!(rig.aimd.measured_since(), epoch, "only a decrease starts an epoch");
     rig.wait(SECOND / 2);
     assert!(rig.judge(Duration::MAX).is_some());
-    assert_eq!(rig.aimd.measured_since(), rig.now.after(SECOND), "for a dependency that hangs, the epoch starts after a cooldown");
+    assert_eq!(
+        rig.aimd.measured_since(),
+        rig.now.after(SECOND),
+        "for a dependency that hangs, the epoch starts after a cooldown"
+    );
 }
 
 #[test]
