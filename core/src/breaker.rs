@@ -1,4 +1,4 @@
-//! The circuit breaker: stop calling what does not answer, try it out carefully, come back.
+//! The circuit breaker: rejects calls to a dependency that fails, probes it after a break, and closes when it recovers.
 //!
 //! ```text
 //!                     a trip condition holds
@@ -7,20 +7,21 @@
 //!   │    └────────┘                              └──────┘                │
 //!   │  (ramp, if any)                                │ the break is over │
 //!   │                                                ▼                   │
-//!   │   success_threshold probes succeed  ┌───────────┐             │
+//!   │      success_threshold probes succeed    ┌───────────┐             │
 //!   └───────────────────────────────────────── │ HALF-OPEN │ ────────────┘
 //!                                              └───────────┘
 //! ```
 //!
-//! A pure machine: it is given the time, it keeps no clock, no lock and no randomness; stores wrap it, and the Lua
-//! scripts are its port. What it promises:
+//! [`Breaker`] is a state machine without a clock, a lock or random numbers of its own: they are arguments. Stores wrap it,
+//! and the Lua scripts are its port. It guarantees:
 //!
-//! * every change of phase starts a new **epoch**; a ticket of an earlier epoch changes nothing, so a late answer
-//!   neither closes, reopens nor prolongs anything;
-//! * in half-open at most `half_open_max_calls` calls hold a **lease**; a lease that was given back, or ran out,
-//!   frees its place, so a lost probe cannot wedge the circuit;
-//! * only bad news trips: successes are counted, they never open a circuit. (So stores may count them in batches.)
-//! * a clock that steps back (a server's can) prolongs a break by at most one more; see `anchor`.
+//! * Every change of phase starts a new **epoch**. A ticket of an earlier epoch changes nothing, so a late outcome
+//!   neither closes, reopens nor prolongs anything.
+//! * While half-open, at most `half_open_max_calls` calls hold a **lease**. A lease that was given back or has expired
+//!   makes room for another probe, so a lost probe cannot block the breaker.
+//! * Only failures and slow calls trip. Successes are counted and never open a breaker, so stores may record them in
+//!   batches.
+//! * A clock that steps back (a server's can) prolongs a break by at most its own length; see `anchor.rs`.
 
 mod anchor;
 mod fast_path;
@@ -39,7 +40,7 @@ use crate::estimate::ring::Ring;
 use crate::kind::Outcome;
 use crate::rejection::RejectionCode;
 
-/// Trips in close succession that are told apart. A break has long reached its longest by then.
+/// The most trips in close succession that lengthen a break. By then it has long reached its maximum.
 const MAX_ESCALATION: u32 = 1_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -48,10 +49,10 @@ struct Lease {
     expires: Time,
 }
 
-/// The machine of one circuit.
+/// The state machine of one breaker.
 #[derive(Clone, Debug)]
 pub struct Breaker {
-    /// The latest moment at which something changed.
+    /// The latest time at which something changed.
     at: Time,
     phase: Phase,
     overridden: Option<Override>,
@@ -60,21 +61,21 @@ pub struct Breaker {
     since: Time,
     /// When the break ends; meaningful while open.
     until: Time,
-    /// How often the next break is lengthened.
+    /// The number of times that the next break is lengthened.
     escalation: u32,
     window: Ring<Seen>,
     streak: u32,
-    /// Since when the latency's quantile has been over its threshold.
+    /// Since when the quantile of the latency has been over its threshold.
     slow_since: Option<Time>,
     leases: Vec<Lease>,
     next_lease: u64,
-    proven: u32,
-    /// Calls that asked during the present step of the ramp.
+    /// Probes of this epoch that succeeded.
+    succeeded_probes: u32,
     ramp: ramp::Ramp,
 }
 
 impl Breaker {
-    /// A closed circuit that has seen nothing.
+    /// Creates a closed breaker without history.
     pub fn new(now: Time, spec: &BreakerSpec) -> Self {
         Self {
             at: now,
@@ -89,12 +90,12 @@ impl Breaker {
             slow_since: None,
             leases: Vec::new(),
             next_lease: 1,
-            proven: 0,
+            succeeded_probes: 0,
             ramp: ramp::Ramp::default(),
         }
     }
 
-    /// Asks for a call to pass. A change of phase (the break is over) is told beside the answer.
+    /// Admits or rejects a call. Returns a change of phase too, if the break is over.
     pub fn admit(&mut self, now: Time, spec: &BreakerSpec) -> (Admission, Option<Transition>) {
         let now = self.anchor(now, spec);
         let ticket = Ticket { epoch: self.epoch, lease: None };
@@ -112,34 +113,34 @@ impl Breaker {
             Phase::Open => Admission::Rejected { code: RejectionCode::CircuitOpen, until: self.until },
         };
         let admission = match admission {
-            // Outcomes without a lease count in a closed circuit only, so this one reports and decides nothing.
+            // Without a lease its outcome counts only in a closed breaker, so this call cannot settle a probe.
             Admission::Rejected { .. } if self.overridden == Some(Override::MetricsOnly) => Admission::Admitted(ticket),
             decided => decided,
         };
         (admission, transition)
     }
 
-    /// Records what became of an admitted call. `luck` in 0.0..1.0 places a jittered break.
+    /// Records the outcome of an admitted call. `random`, in 0.0..1.0, decides the jitter of a break.
     pub fn record(
         &mut self,
         now: Time,
         spec: &BreakerSpec,
         ticket: Ticket,
         sample: Sample,
-        luck: f64,
+        random: f64,
     ) -> Option<Transition> {
         let now = self.anchor(now, spec);
         if self.overridden == Some(Override::Disabled) || ticket.epoch != self.epoch {
             return None;
         }
         match self.phase {
-            Phase::Closed => self.count(now, spec, sample, luck),
-            Phase::HalfOpen => self.settle(now, spec, ticket.lease?, sample, luck),
+            Phase::Closed => self.count(now, spec, sample, random),
+            Phase::HalfOpen => self.settle(now, spec, ticket.lease?, sample, random),
             Phase::Open => None,
         }
     }
 
-    /// Records successes of the present epoch that were counted elsewhere, in the slice they fell into.
+    /// Records successes of the current epoch that were counted elsewhere, by slice of the window.
     pub fn record_successes(&mut self, now: Time, spec: &BreakerSpec, epoch: u64, slice: u64, count: u64) {
         let now = self.anchor(now, spec);
         let counted = self.phase == Phase::Closed && self.overridden != Some(Override::Disabled);
@@ -153,20 +154,20 @@ impl Breaker {
         }
     }
 
-    /// Tells the latency's quantile. Over the threshold for long enough, it trips a closed circuit.
+    /// Reports a quantile of the latency. Over the threshold for long enough, it trips a closed breaker.
     pub fn observe_quantile(
         &mut self,
         now: Time,
         spec: &BreakerSpec,
         value: Option<Duration>,
-        luck: f64,
+        random: f64,
     ) -> Option<Transition> {
         let trip = spec.latency_trip()?;
         let now = self.anchor(now, spec);
-        // For one window after it closed, the digest still holds what it saw before the trip.
+        // For one window after the breaker closed, the digest still holds latencies from before the trip.
         let stale = self.epoch > 1 && now.since(self.since) < spec.sampling_window;
-        let overruled = stale || matches!(self.overridden, Some(Override::Closed | Override::Disabled));
-        if overruled || self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
+        let ignored = stale || matches!(self.overridden, Some(Override::Closed | Override::Disabled));
+        if ignored || self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
             if self.slow_since.take().is_some() {
                 self.at = now;
             }
@@ -176,15 +177,15 @@ impl Breaker {
             self.at = now;
             now
         });
-        (now.since(since) >= trip.lasting).then(|| self.open(now, spec, luck)).flatten()
+        (now.since(since) >= trip.lasting).then(|| self.open(now, spec, random)).flatten()
     }
 
-    /// Puts an operator's word above the phase, or takes it away.
+    /// Sets or releases an override.
     pub fn force(&mut self, overridden: Option<Override>) {
         self.overridden = overridden;
     }
 
-    /// Back to a closed circuit that has seen nothing. Tickets that are out no longer count; an operator's word stays.
+    /// Closes the breaker and forgets its history. Outstanding tickets no longer count; an override stays.
     pub fn reset(&mut self, now: Time, spec: &BreakerSpec) -> Option<Transition> {
         let now = self.anchor(now, spec);
         let was = self.phase;
@@ -194,8 +195,8 @@ impl Breaker {
         (was != Phase::Closed).then_some(transition)
     }
 
-    /// Takes over another spec. The phase stays; counts over a window of another length mean nothing and go, and neither
-    /// a break nor a lease lasts longer than one by the new spec can.
+    /// Takes over another spec. The phase stays. Counts of a window of another length are dropped, and neither a break nor
+    /// a lease lasts longer than the new spec allows.
     pub fn retune(&mut self, old: &BreakerSpec, new: &BreakerSpec) {
         self.until = self.until.min(self.since.after(longest_break(new)));
         for lease in &mut self.leases {
@@ -206,7 +207,7 @@ impl Breaker {
         }
     }
 
-    /// What can be seen from outside. Changes nothing but which slices are current.
+    /// Returns the breaker's state. Changes nothing except which slices are current.
     pub fn inspect(&mut self, now: Time) -> BreakerView {
         let (seen, left, now) = self.seen_from(now);
         BreakerView {
@@ -223,43 +224,43 @@ impl Breaker {
         }
     }
 
-    /// How often the next break is lengthened.
+    /// Returns the number of times that the next break is lengthened.
     pub const fn escalation(&self) -> u32 {
         self.escalation
     }
 
-    /// Where it stands.
+    /// Returns the phase.
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// The present epoch.
+    /// Returns the current epoch.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// When the break ends, while open.
+    /// Returns when the break ends; meaningful while open.
     pub const fn until(&self) -> Time {
         self.until
     }
 
-    /// Whether every call passes without asking: closed, no ramp under way, no operator's word.
+    /// Returns whether every call is admitted: closed, no ramp in progress, no override.
     pub fn admits_all(&self) -> bool {
         self.phase == Phase::Closed && self.overridden.is_none() && self.ramp.is_over()
     }
 
-    /// The operator's word, if any.
+    /// Returns the override, if one is set.
     pub const fn overridden(&self) -> Option<Override> {
         self.overridden
     }
 
-    /// Whether it is as good as one that was never used: closed, nothing in its window, nothing learned.
-    pub fn is_fresh(&mut self, now: Time) -> bool {
-        let seen = self.window.sum(now);
+    /// Returns whether it is as good as new: closed, with an empty window, no streak and no escalation.
+    pub fn is_fresh(&self, now: Time) -> bool {
+        let seen = self.window.peek(now);
         self.admits_all() && seen.calls == 0 && self.streak == 0 && self.escalation == 0
     }
 
-    fn count(&mut self, now: Time, spec: &BreakerSpec, sample: Sample, luck: f64) -> Option<Transition> {
+    fn count(&mut self, now: Time, spec: &BreakerSpec, sample: Sample, random: f64) -> Option<Transition> {
         if matches!(sample.outcome, Outcome::Neutral | Outcome::Cancelled) {
             return None;
         }
@@ -273,7 +274,7 @@ impl Breaker {
         self.streak = if failed { self.streak.saturating_add(1) } else { 0 };
         let trips = (failed || slow) && self.must_trip(now, spec);
         if trips && self.overridden != Some(Override::Closed) {
-            return self.open(now, spec, luck);
+            return self.open(now, spec, random);
         }
         None
     }
@@ -290,19 +291,19 @@ impl Breaker {
             && (reached(seen.failures, spec.failure_ratio) || reached(seen.slow, spec.slow_call_ratio))
     }
 
-    fn settle(&mut self, now: Time, spec: &BreakerSpec, lease: u64, sample: Sample, luck: f64) -> Option<Transition> {
-        // A lease that ran out and was given to somebody else is no longer ours to settle.
-        let place = self.leases.iter().position(|held| held.id == lease)?;
-        self.leases.swap_remove(place);
+    fn settle(&mut self, now: Time, spec: &BreakerSpec, lease: u64, sample: Sample, random: f64) -> Option<Transition> {
+        // A lease that expired and was replaced by another is gone: its outcome no longer counts.
+        let index = self.leases.iter().position(|held| held.id == lease)?;
+        self.leases.swap_remove(index);
         self.at = now;
         let too_slow = spec.slow_call_ratio.is_some() && spec.is_slow(sample.latency);
         match sample.outcome {
             Outcome::Neutral | Outcome::Cancelled => None,
             Outcome::Success if !too_slow => {
-                self.proven += 1;
-                (self.proven >= spec.success_threshold).then(|| self.enter(now, spec, Phase::Closed, None))
+                self.succeeded_probes += 1;
+                (self.succeeded_probes >= spec.success_threshold).then(|| self.enter(now, spec, Phase::Closed, None))
             }
-            Outcome::Success | Outcome::Failure => self.open(now, spec, luck),
+            Outcome::Success | Outcome::Failure => self.open(now, spec, random),
         }
     }
 
@@ -311,7 +312,7 @@ impl Breaker {
         if self.leases.iter().filter(|lease| live(lease)).count() >= spec.half_open_max_calls as usize {
             return rejected(RejectionCode::ProbeQuota);
         }
-        // Forgotten only when somebody takes their place: until then a late answer still counts.
+        // Expired leases are removed only when a new probe replaces them: until then a late outcome still counts.
         self.leases.retain(live);
         self.at = now;
         let id = self.next_lease;
@@ -325,7 +326,7 @@ impl Breaker {
             return Admission::Admitted(ticket);
         }
         self.at = now;
-        let passes = self.ramp.admits(now, self.since, spec);
+        let passes = self.ramp.admit(now, self.since, spec);
         if passes { Admission::Admitted(ticket) } else { rejected(RejectionCode::ProbeQuota) }
     }
 
@@ -333,11 +334,11 @@ impl Breaker {
         (self.phase == Phase::Open && now >= self.until).then(|| self.begin(now, Phase::HalfOpen))
     }
 
-    fn open(&mut self, now: Time, spec: &BreakerSpec, luck: f64) -> Option<Transition> {
-        // A circuit that held for a whole window since it closed has earned a fresh start.
+    fn open(&mut self, now: Time, spec: &BreakerSpec, random: f64) -> Option<Transition> {
+        // After a whole window in closed state, escalation starts over.
         let held = self.phase == Phase::Closed && now.since(self.since) >= spec.sampling_window;
         let escalation = if held { 0 } else { self.escalation };
-        let break_for = break_duration(spec, escalation, luck);
+        let break_for = break_duration(spec, escalation, random);
         let transition = self.enter(now, spec, Phase::Open, Some(break_for));
         self.escalation = (escalation + 1).min(MAX_ESCALATION);
         self.until = now.after(break_for);
@@ -360,7 +361,7 @@ impl Breaker {
         self.since = now;
         self.streak = 0;
         self.slow_since = None;
-        self.proven = 0;
+        self.succeeded_probes = 0;
         self.leases.clear();
         Transition { from, to: phase, epoch: self.epoch, break_for: None, seen: Seen::default() }
     }
@@ -370,9 +371,9 @@ const fn rejected(code: RejectionCode) -> Admission {
     Admission::Rejected { code, until: Time::NEVER }
 }
 
-/// The break after `escalation` trips in close succession. Multiplied step by step, as the Lua port does, so that both
-/// round alike.
-fn break_duration(spec: &BreakerSpec, escalation: u32, luck: f64) -> Duration {
+/// Returns the length of the break after `escalation` trips in close succession. Multiplied step by step, as the Lua port
+/// does, so that both round alike.
+fn break_duration(spec: &BreakerSpec, escalation: u32, random: f64) -> Duration {
     let longest = spec.max_break_duration.max(spec.break_duration).as_micros() as f64;
     let mut length = spec.break_duration.as_micros() as f64;
     let growing = spec.break_multiplier > 1.0;
@@ -382,10 +383,10 @@ fn break_duration(spec: &BreakerSpec, escalation: u32, luck: f64) -> Duration {
             break;
         }
     }
-    Duration::from_micros((length * (1.0 + spec.break_jitter * luck)) as u64)
+    Duration::from_micros((length * (1.0 + spec.break_jitter * random)) as u64)
 }
 
-/// The longest break that a spec can make.
+/// Returns the longest break that a spec allows.
 fn longest_break(spec: &BreakerSpec) -> Duration {
     let longest = spec.max_break_duration.max(spec.break_duration).as_micros() as f64;
     Duration::from_micros((longest * (1.0 + spec.break_jitter)) as u64)

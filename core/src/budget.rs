@@ -1,7 +1,7 @@
-//! A cap on extra load: of all calls in the last ten seconds, only so many may be repeated.
+//! The budget of retries and hedges: a cap on the load that a policy adds.
 //!
-//! In any window of ten seconds, extras never exceed `ratio` × calls + `min_per_second` × 10 (the idea is finagle's
-//! retry budget). A pipeline has one for its retries and one for its hedges.
+//! In any window of ten seconds, extra attempts never exceed `ratio` × calls + `min_per_second` × 10, as in finagle's retry
+//! budget. A pipeline has one budget for retries and one for hedges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,17 +13,36 @@ use crate::estimate::ring::{Counts, Ring, SLICES};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How much extra load a policy may cause.
+/// Configures how many extra attempts (retries or hedges) a policy may make.
+///
+/// # Examples
+/// ```
+/// use phalanx::policy::BudgetSpec;
+/// use phalanx::{Policy, ResilienceModule, RetrySpec};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let retry = RetrySpec::attempts(2).budget(BudgetSpec::ratio(0.1).min_per_second(0));
+/// let module = ResilienceModule::in_memory().policy(Policy::named("vendor").retry(retry)).build()?;
+/// let mut attempts = 0;
+/// for _ in 0..100 {
+///     let call = || { attempts += 1; async { Err::<(), _>(std::io::Error::other("down")) } };
+///     let _ = module.run("vendor", (), call).await;
+/// }
+/// assert!(attempts <= 110, "100 calls and at most a tenth more: {attempts}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct BudgetSpec {
-    /// Extras per call, 0.0 to 1.0. Default 0.2.
+    /// Extra attempts per call, 0.0 to 1.0. Default 0.2.
     #[cfg_attr(feature = "serde", serde(default = "default_ratio"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::ShareOrZero"))]
     pub ratio: f64,
-    /// Extras a second that are always allowed, so that a quiet service can repeat at all. Default 1.
+    /// Extra attempts a second that are always allowed, so that a quiet service can retry at all. Default 1.
     #[cfg_attr(feature = "serde", serde(default = "default_min_per_second"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::CountOrZero"))]
     pub min_per_second: u32,
@@ -44,12 +63,12 @@ impl Default for BudgetSpec {
 }
 
 impl BudgetSpec {
-    /// Extras may be at most this share of the calls.
+    /// Allows extra attempts up to this share of the calls.
     pub fn ratio(ratio: f64) -> Self {
         Self { ratio, ..Self::default() }
     }
 
-    /// Extras a second that are always allowed.
+    /// Sets the extra attempts a second that are always allowed.
     #[must_use]
     pub const fn min_per_second(mut self, extras: u32) -> Self {
         self.min_per_second = extras;
@@ -69,11 +88,11 @@ impl Counts for Spent {
     }
 }
 
-/// The running account. Counting a call is one atomic addition; the window is only summed when somebody wants an extra.
+/// The counts of a budget. Counting a call is one atomic addition; the window is summed only for an extra attempt.
 #[derive(Debug)]
 pub struct Budget {
-    /// Calls that the ring has not been told of: the second they were made in, and how many, in 32 bits each.
-    fresh: AtomicU64,
+    /// Calls that are not in the ring yet: their slice and their number, in 32 bits each.
+    pending: AtomicU64,
     ring: Mutex<Ring<Spent>>,
 }
 
@@ -82,7 +101,7 @@ const SLICE_MICROS: u64 = WINDOW.as_micros() as u64 / SLICES as u64;
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { fresh: AtomicU64::new(0), ring: Mutex::new(Ring::new(WINDOW)) }
+        Self { pending: AtomicU64::new(0), ring: Mutex::new(Ring::new(WINDOW)) }
     }
 }
 
@@ -90,17 +109,17 @@ impl Budget {
     /// Counts a call.
     #[inline]
     pub fn call(&self, now: Time) {
-        if slice_of(now) > self.fresh.load(Ordering::Relaxed) >> COUNT_BITS {
-            self.turn_to(now);
+        if slice_of(now) > self.pending.load(Ordering::Relaxed) >> COUNT_BITS {
+            self.start_slice(now);
         }
-        // A thread that is late counts into a newer slice than its own, by a moment.
-        self.fresh.fetch_add(1, Ordering::Relaxed);
+        // A thread with an old reading of the clock counts into the newer slice.
+        self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes one extra if the budget has it.
+    /// Takes one extra attempt, if the budget allows it.
     pub fn withdraw(&self, now: Time, spec: &BudgetSpec) -> bool {
         let mut ring = self.ring.lock();
-        self.tell(&mut ring, now);
+        self.flush(&mut ring, now);
         let spent = ring.sum(now);
         let floor = f64::from(spec.min_per_second) * WINDOW.as_secs_f64();
         let allowed = spec.ratio * spent.calls as f64 + floor;
@@ -112,21 +131,21 @@ impl Budget {
     }
 
     #[cold]
-    fn turn_to(&self, now: Time) {
-        self.tell(&mut self.ring.lock(), now);
+    fn start_slice(&self, now: Time) {
+        self.flush(&mut self.ring.lock(), now);
     }
 
-    /// Tells the ring what it does not know, and starts counting in the slice of `now`.
-    fn tell(&self, ring: &mut Ring<Spent>, now: Time) {
-        let slice = slice_of(now).max(self.fresh.load(Ordering::Relaxed) >> COUNT_BITS);
-        let word = self.fresh.swap(slice << COUNT_BITS, Ordering::Relaxed);
+    /// Moves pending calls into the ring and starts counting in the slice of `now`.
+    fn flush(&self, ring: &mut Ring<Spent>, now: Time) {
+        let slice = slice_of(now).max(self.pending.load(Ordering::Relaxed) >> COUNT_BITS);
+        let word = self.pending.swap(slice << COUNT_BITS, Ordering::Relaxed);
         if let Some(spent) = ring.slice(word >> COUNT_BITS) {
             spent.calls += word & u64::from(u32::MAX);
         }
     }
 }
 
-/// The slice of the ring that a moment belongs to; it fits 32 bits for 136 years.
+/// Returns the slice of the ring; it fits into 32 bits for 136 years.
 const fn slice_of(now: Time) -> u64 {
     (now.as_micros() / SLICE_MICROS) & u32::MAX as u64
 }
@@ -140,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn extras_never_exceed_their_share_of_the_calls() {
+    fn extra_attempts_never_exceed_their_share_of_the_calls() {
         let (budget, spec) = (Budget::default(), BudgetSpec::ratio(0.1).min_per_second(0));
         for _ in 0..200 {
             budget.call(Time::ZERO);
@@ -155,13 +174,13 @@ mod tests {
         for second in 0..30 {
             (0..5).for_each(|i| budget.call(at(second * 1_000 + i)));
         }
-        budget.call(at(28_999)); // a thread that is late
-        assert_eq!(granted(&budget, &spec, at(29_999)), 51, "five a second for ten seconds, and the late one");
-        assert_eq!(granted(&budget, &spec, at(40_000)), 0, "all is forgotten");
+        budget.call(at(28_999)); // a thread with an old reading
+        assert_eq!(granted(&budget, &spec, at(29_999)), 51, "five a second for ten seconds, and the late call");
+        assert_eq!(granted(&budget, &spec, at(40_000)), 0, "the window has moved on");
     }
 
     #[test]
-    fn threads_that_count_lose_nothing() {
+    fn threads_that_count_at_once_lose_nothing() {
         let (budget, spec) = (Budget::default(), BudgetSpec::ratio(1.0).min_per_second(0));
         std::thread::scope(|threads| {
             for _ in 0..4 {
@@ -173,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_service_still_has_its_minimum() {
+    fn a_quiet_service_has_its_minimum() {
         let (budget, spec) = (Budget::default(), BudgetSpec::ratio(0.0).min_per_second(2));
         assert_eq!(granted(&budget, &spec, Time::ZERO), 20);
         let later = Time::ZERO.after(WINDOW);

@@ -1,17 +1,17 @@
-//! Bulkheads: how many calls are under way at a time, and who waits for a slot.
+//! The bulkhead: limits the calls in flight, and queues callers that wait for a slot.
 //!
-//! One admission machine for all kinds of limits. Its state is one word:
+//! All kinds of limits share one implementation, whose state is one word:
 //!
 //! ```text
 //!   63      62 ……………… 32   31 ……………… 0
 //!   queued  limit          slots in use
 //! ```
 //!
-//! Taking a slot is one compare-and-swap, giving it back one subtraction, as long as nobody waits. Whoever finds no
-//! slot takes the lock of the queue, raises `queued`, looks once more and only then waits; from then on whoever gives a
-//! slot back sees the flag and hands it over under the lock, in the queue's order, so no newcomer overtakes and no
-//! wake-up is lost. The limit lies in the same word, so that no newcomer is admitted on a limit that has just changed; a
-//! lower one evicts nobody (nor the waiter who is being served meanwhile), a higher one serves waiters at once.
+//! While the queue is empty, taking a slot is one compare-and-swap and giving it back one subtraction. A caller that finds
+//! no slot takes the lock of the queue, sets `queued`, checks once more and only then waits. From then on a call that gives
+//! its slot back sees the flag and hands the slot to the next waiter under the lock, so that no new caller overtakes and
+//! no wake-up is lost. The limit is part of the same word, so that no call is admitted by a limit that has just changed. A
+//! lower limit evicts no call; a higher one serves waiters at once.
 
 pub mod aimd;
 pub mod gradient;
@@ -31,7 +31,7 @@ use std::time::Duration;
 pub use self::aimd::LimitChange;
 pub use self::limit::Completion;
 use self::limit::Limiter;
-pub use self::queue::{Arrival, Place};
+pub use self::queue::{Arrival, WaiterId};
 use self::queue::{Next, Queue, Wake};
 pub use self::spec::{AdaptiveSpec, BulkheadSpec, GradientSpec};
 use crate::clock::{Clock, Time};
@@ -41,41 +41,42 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 const QUEUED: u64 = 1 << 63;
 const LIMIT_SHIFT: u32 = 32;
 const SLOTS: u64 = (1 << LIMIT_SHIFT) - 1;
-/// The largest limit the word can hold.
-pub(crate) const MOST: u32 = u32::MAX >> 1;
+/// The largest limit that the word can hold.
+pub(crate) const MAX_LIMIT: u32 = u32::MAX >> 1;
 
-/// What asking for a slot came to.
+/// The result of entering a bulkhead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// The slot is there.
+    /// The call has a slot.
     Entered,
-    /// A place in the queue; it is rejected at that moment, and its holder has to see to it with a timer.
-    Waiting(Place, Time),
+    /// The call waits in the queue. It is rejected at this time: the caller sets a timer and then calls
+    /// [`Bulkhead::give_up`].
+    Waiting(WaiterId, Time),
 }
 
-/// What can be seen of a bulkhead from outside.
+/// The state of a bulkhead at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BulkheadView {
-    /// Calls at a time, as of now.
+    /// The current limit of calls in flight.
     pub limit: u32,
-    /// Calls under way. More than the limit for a while after that was lowered.
+    /// Calls in flight. May exceed the limit for a while after it was lowered.
     pub in_use: u32,
     /// Callers that wait for a slot.
     pub waiting: u32,
 }
 
 impl BulkheadView {
-    /// Slots that could be taken now.
+    /// Returns the free slots.
     pub const fn available_slots(&self) -> u32 {
         self.limit.saturating_sub(self.in_use)
     }
 }
 
-/// The machine. Shared by reference; every method takes `&self`.
+/// A bulkhead. Threads share it by reference.
 ///
-/// Slots are numbers here, not guards: whoever entered must [`leave`](Self::leave), whoever waits must
-/// [`poll`](Self::poll), [`give_up`](Self::give_up) or [`abandon`](Self::abandon) his place.
+/// Slots are counted and have no guards here: a call that entered must [`leave`](Self::leave), and one that waits must
+/// [`poll`](Self::poll) until it has a verdict, [`give_up`](Self::give_up) or [`abandon`](Self::abandon).
 #[derive(Debug)]
 pub struct Bulkhead {
     word: AtomicU64,
@@ -92,7 +93,7 @@ const fn limit(word: u64) -> u64 {
 }
 
 impl Bulkhead {
-    /// An empty bulkhead.
+    /// Creates an empty bulkhead.
     pub fn new(spec: &BulkheadSpec) -> Self {
         let limiter = Limiter::new(spec);
         Self {
@@ -102,7 +103,7 @@ impl Bulkhead {
         }
     }
 
-    /// Follows another spec: slots in use and waiters stay, a limit that was learned stays if its kind does.
+    /// Takes over another spec. Calls and waiters stay, and so does an adapted limit if its kind stays the same.
     pub fn retune(&self, spec: &BulkheadSpec, clock: &Clock) {
         self.queue.lock().retune(spec);
         let mut limiter = self.limiter.lock();
@@ -114,7 +115,7 @@ impl Bulkhead {
         }
     }
 
-    /// Takes a slot, if one is free and nobody waits for it.
+    /// Takes a slot, if one is free and the queue is empty.
     #[inline]
     pub fn try_enter(&self) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
@@ -129,26 +130,26 @@ impl Bulkhead {
         }
     }
 
-    /// Takes a slot, or a place in the queue for one.
+    /// Takes a slot, or joins the queue.
     ///
     /// # Errors
-    /// `bulkhead_full`: the queue has no place either, for somebody like this.
+    /// `bulkhead_full`: the queue is full too, and holds no less critical waiter to displace.
     #[cold]
-    pub fn enter(&self, who: Arrival) -> Result<Entry, RejectionCode> {
+    pub fn enter(&self, arrival: Arrival) -> Result<Entry, RejectionCode> {
         let (entry, displaced) = {
             let mut queue = self.queue.lock();
-            // Raised first: a slot given back from here on is given to the queue.
+            // Set first: a slot that is given back from here on goes to the queue.
             let word = self.word.fetch_or(QUEUED, Ordering::AcqRel);
             if queue.is_empty() && in_use(word) < limit(word) {
                 self.word.fetch_add(1, Ordering::Relaxed);
                 self.word.fetch_and(!QUEUED, Ordering::Release);
                 return Ok(Entry::Entered);
             }
-            let Some((place, due, displaced)) = queue.push(who) else {
-                self.lower_flag_if_empty(&queue);
+            let Some((waiter, due, displaced)) = queue.push(arrival) else {
+                self.clear_flag_if_empty(&queue);
                 return Err(RejectionCode::BulkheadFull);
             };
-            (Entry::Waiting(place, due), displaced)
+            (Entry::Waiting(waiter, due), displaced)
         };
         if let Some(displaced) = displaced {
             displaced.wake();
@@ -156,35 +157,35 @@ impl Bulkhead {
         Ok(entry)
     }
 
-    /// Whether a waiter has his slot, or was rejected. His place is gone with the answer.
-    pub fn poll(&self, place: Place, waker: &Waker) -> Poll<Result<(), RejectionCode>> {
-        // Here and below, a waker is dropped outside the lock: with the last one goes a task, which may come back here.
-        let (verdict, _waker) = self.queue.lock().poll(place, waker);
+    /// Returns whether a waiter has its slot or was rejected. After a verdict the id is no longer valid.
+    pub fn poll(&self, waiter: WaiterId, waker: &Waker) -> Poll<Result<(), RejectionCode>> {
+        // Wakers are dropped outside the lock: dropping the last one drops a task, which may use this bulkhead.
+        let (verdict, _waker) = self.queue.lock().poll(waiter, waker);
         verdict.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// A waiter's own timer rang: he has his slot after all, or goes for the reason that was due.
+    /// Ends the wait when the waiter's timer fires. Returns `Ok` if it got its slot meanwhile.
     ///
     /// # Errors
-    /// Why he is rejected.
-    pub fn give_up(&self, place: Place) -> Result<(), RejectionCode> {
+    /// The code of the rejection that was due.
+    pub fn give_up(&self, waiter: WaiterId) -> Result<(), RejectionCode> {
         let (verdict, _waker) = {
             let mut queue = self.queue.lock();
-            let left = queue.leave(place);
-            self.lower_flag_if_empty(&queue);
+            let left = queue.leave(waiter);
+            self.clear_flag_if_empty(&queue);
             left
         };
         verdict
     }
 
-    /// A waiter is not there any more. A slot that was his already goes to the next.
-    pub fn abandon(&self, place: Place, clock: &Clock) {
-        if self.give_up(place).is_ok() {
+    /// Ends the wait of a caller that was dropped. A slot that it got meanwhile goes to the next waiter.
+    pub fn abandon(&self, waiter: WaiterId, clock: &Clock) {
+        if self.give_up(waiter).is_ok() {
             self.leave(clock);
         }
     }
 
-    /// Gives a slot back: to the next waiter, if there is one.
+    /// Gives a slot back, to the next waiter if there is one.
     #[inline]
     pub fn leave(&self, clock: &Clock) {
         let before = self.word.fetch_sub(1, Ordering::AcqRel);
@@ -193,55 +194,55 @@ impl Bulkhead {
         }
     }
 
-    /// Lets one completion move the limit.
+    /// Adapts the limit to one completion.
     pub fn observe(&self, done: &Completion, clock: &Clock) -> Option<LimitChange> {
-        self.learn(clock, |limiter| limiter.observe(done))
+        self.adapt(clock, |limiter| limiter.observe(done))
     }
 
-    /// Lets the latency's quantile move the limit; for a limit that is judged by one.
+    /// Adapts the limit to a quantile of the latency, if it is configured with one.
     pub fn judge(&self, now: Time, quantile: Option<Duration>, clock: &Clock) -> Option<LimitChange> {
-        self.learn(clock, |limiter| limiter.judge(now, quantile))
+        self.adapt(clock, |limiter| limiter.judge(now, quantile))
     }
 
-    /// Since when latencies count for the next judgement.
+    /// Returns since when latencies count for the next quantile.
     pub fn measured_since(&self) -> Time {
         self.limiter.lock().measured_since()
     }
 
-    /// Slots in use now.
+    /// Returns the slots in use.
     #[inline]
     pub fn in_use(&self) -> u32 {
         in_use(self.word.load(Ordering::Relaxed)) as u32
     }
 
-    /// What can be seen from outside.
+    /// Returns the state.
     pub fn view(&self) -> BulkheadView {
         let waiting = self.queue.lock().len() as u32;
         let word = self.word.load(Ordering::Acquire);
         BulkheadView { limit: limit(word) as u32, in_use: in_use(word) as u32, waiting }
     }
 
-    fn learn(&self, clock: &Clock, lesson: impl FnOnce(&mut Limiter) -> Option<LimitChange>) -> Option<LimitChange> {
-        let (told, grown) = {
+    fn adapt(&self, clock: &Clock, adapt: impl FnOnce(&mut Limiter) -> Option<LimitChange>) -> Option<LimitChange> {
+        let (lowered, grown) = {
             let mut limiter = self.limiter.lock();
-            let told = lesson(&mut limiter);
-            (told, self.set_limit(limiter.limit()))
+            let lowered = adapt(&mut limiter);
+            (lowered, self.set_limit(limiter.limit()))
         };
         if grown {
             self.hand_out(clock);
         }
-        told
+        lowered
     }
 
-    /// Under the limiter's lock. True if waiters may have slots now that they had not.
+    /// Under the limiter's lock. Returns whether there may be slots for waiters now.
     fn set_limit(&self, new: u32) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         let old = limit(word);
-        let new = u64::from(new.min(MOST));
+        let new = u64::from(new.min(MAX_LIMIT));
         if new == old {
             return false;
         }
-        // Only holders of the lock change these bits, so adding the difference sets them.
+        // These bits change only under the lock, so adding the difference sets them.
         let before = if new > old {
             self.word.fetch_add((new - old) << LIMIT_SHIFT, Ordering::AcqRel)
         } else {
@@ -250,7 +251,7 @@ impl Bulkhead {
         new > old && before & QUEUED != 0
     }
 
-    /// Serves waiters while there are slots.
+    /// Hands free slots to waiters.
     #[cold]
     fn hand_out(&self, clock: &Clock) {
         let now = clock.now();
@@ -262,12 +263,12 @@ impl Bulkhead {
     fn serve_one(&self, now: Time) -> Option<Wake> {
         let mut queue = self.queue.lock();
         let word = self.word.load(Ordering::Acquire);
-        if self.lower_flag_if_empty(&queue) || in_use(word) >= limit(word) {
+        if self.clear_flag_if_empty(&queue) || in_use(word) >= limit(word) {
             return None;
         }
         match queue.pop(now)? {
             Next::Served(wake) => {
-                // While the flag is up nobody else takes slots.
+                // While the flag is set, no other thread takes slots.
                 self.word.fetch_add(1, Ordering::Relaxed);
                 Some(wake)
             }
@@ -275,8 +276,8 @@ impl Bulkhead {
         }
     }
 
-    /// Under the queue's lock, which is the only place where the flag changes.
-    fn lower_flag_if_empty(&self, queue: &Queue) -> bool {
+    /// Under the queue's lock, without which the flag never changes.
+    fn clear_flag_if_empty(&self, queue: &Queue) -> bool {
         let empty = queue.is_empty();
         if empty {
             self.word.fetch_and(!QUEUED, Ordering::Release);

@@ -1,8 +1,8 @@
-//! From a caller's error to a [`Kind`]: the one thing a policy has to know about foreign types.
+//! Classification: from an error to a [`Kind`], which is all that a policy looks at.
 //!
-//! Implement [`Classify`] for your error, or give a closure over the whole result with `Call::classify` (that is also
-//! how an `Ok` that is a failure, such as a 503 response, is told). Ready for `std::io::Error` and tokio's elapsed;
-//! for `http`, `reqwest` and `tonic` behind the features of the same names.
+//! Implement [`Classify`] for your error, or pass a closure over the whole result to `Call::classify`, which can also
+//! classify an `Ok` such as a 503 response as a failure. Implemented for `std::io::Error` and tokio's `Elapsed`, and for
+//! `http`, `reqwest` and `tonic` behind the features of these names.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,20 +19,31 @@ mod reqwest;
 #[cfg(feature = "tonic")]
 mod tonic;
 
-/// What a result means: nothing wrong, or a kind of failure, with the dependency's own `Retry-After` if it gave one.
+/// The classification of a result: a success, or a kind of failure with the dependency's `Retry-After`, if it sent one.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::{Class, Kind};
+///
+/// let class = Class::from(Kind::Throttled).retry_after(Duration::from_secs(2));
+/// assert_eq!((class.kind, class.retry_after), (Some(Kind::Throttled), Some(Duration::from_secs(2))));
+/// assert_eq!(Class::SUCCESS.kind, None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
     /// The kind of failure; none for a success.
     pub kind: Option<Kind>,
-    /// How long the dependency asked to be left alone.
+    /// The time after which the dependency asked to be called again.
     pub retry_after: Option<Duration>,
 }
 
 impl Class {
-    /// Nothing is wrong.
+    /// A success.
     pub const SUCCESS: Self = Self { kind: None, retry_after: None };
 
-    /// A failure that says when to come back.
+    /// Sets the time after which to call again.
     #[must_use]
     pub const fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
@@ -46,13 +57,41 @@ impl From<Kind> for Class {
     }
 }
 
-/// Tells what a value means for a policy.
+/// Classifies an error or a response.
+///
+/// # Examples
+/// ```
+/// use phalanx::{BreakerSpec, Class, Classify, Kind, Policy, ResilienceModule};
+///
+/// #[derive(Debug)]
+/// enum Failure { Unavailable, NoSuchCustomer }
+///
+/// impl Classify for Failure {
+///     fn classify(&self) -> Class {
+///         match self {
+///             Self::Unavailable => Kind::Infrastructure.into(),
+///             Self::NoSuchCustomer => Kind::NotFound.into(),
+///         }
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let policy = Policy::named("crm").breaker(BreakerSpec::consecutive_failures(1));
+/// let module = ResilienceModule::in_memory().policy(policy).build()?;
+/// let call = |failure: fn() -> Failure| module.run("crm", (), move || async move { Err::<(), _>(failure()) });
+/// assert!(call(|| Failure::NoSuchCustomer).await.unwrap_err().inner().is_some());
+/// assert!(call(|| Failure::Unavailable).await.unwrap_err().inner().is_some(), "not found did not trip the breaker");
+/// assert!(call(|| Failure::Unavailable).await.unwrap_err().rejection().is_some(), "unavailable did");
+/// # Ok(())
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
-    message = "a policy cannot tell what kind of failure `{Self}` is",
-    note = "implement `Classify` for it, or read results with a closure: `module.call(policy, route).classify(|result| …).run(…)`"
+    message = "`{Self}` cannot be classified as a kind of failure",
+    note = "implement `Classify` for it, or classify results with a closure: `module.call(policy, route).classify(|result| …).run(…)`"
 )]
 pub trait Classify {
-    /// The kind of failure this is, or [`Class::SUCCESS`].
+    /// Returns the kind of failure, or [`Class::SUCCESS`].
     fn classify(&self) -> Class;
 }
 
@@ -95,14 +134,14 @@ impl Classify for io::Error {
             Io::AlreadyExists => Kind::Conflict,
             Io::InvalidInput => Kind::Validation,
             Io::Unsupported => Kind::Configuration,
-            // Connection refused, reset, timed out, broken pipe, disk full …: the way to the dependency is broken.
+            // Connection refused, reset, timed out, broken pipe, disk full …: the dependency cannot be reached.
             _ => Kind::Infrastructure,
         }
         .into()
     }
 }
 
-/// The default: an `Ok` is a success, an `Err` is what it says it is.
+/// The default classification: an `Ok` is a success, an `Err` classifies itself.
 pub(crate) fn by_error<T, E: Classify>(result: &Result<T, E>) -> Class {
     match result {
         Ok(_) => Class::SUCCESS,
@@ -110,8 +149,8 @@ pub(crate) fn by_error<T, E: Classify>(result: &Result<T, E>) -> Class {
     }
 }
 
-/// A `Retry-After` in whole seconds, as HTTP and gRPC send it. Dates and nonsense are ignored: a peer's clock is not
-/// ours, and a wrong guess here would stall a caller.
+/// Parses a `Retry-After` in whole seconds. Dates are ignored, because the peer's clock may differ from ours and a wrong
+/// delay would stall the caller.
 #[cfg(any(feature = "http", feature = "tonic"))]
 fn retry_after_seconds(value: Option<&str>) -> Option<Duration> {
     let digits = value?.trim();
@@ -125,9 +164,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rejected_connection_is_infrastructure_a_missing_file_is_not() {
-        let rejected = io::Error::from(io::ErrorKind::ConnectionRefused);
-        assert_eq!(rejected.classify(), Kind::Infrastructure.into());
+    fn a_refused_connection_is_infrastructure_and_a_missing_file_is_not() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        assert_eq!(refused.classify(), Kind::Infrastructure.into());
         let garbled = io::Error::from(io::ErrorKind::InvalidData); // as a TLS handshake that fails reports itself
         assert_eq!(garbled.classify(), Kind::Infrastructure.into());
         let missing = io::Error::from(io::ErrorKind::NotFound);

@@ -1,13 +1,13 @@
-//! Time as a value: every stage and store asks a [`Clock`], so that a test can move it.
+//! The clock of every stage and store. A test can replace it.
 //!
-//! Three sources, one unit (microseconds since the clock's own origin):
-//! * **system**: the CPU's counter through `quanta`, about half the price of the operating system's clock;
+//! There are three sources, with one unit (microseconds since the clock's origin):
+//! * **system**: the processor's counter through `quanta`, which costs about half of the operating system's clock;
 //! * **tokio**: follows `tokio::time::pause` and `advance`;
-//! * **manual**: stands still until somebody moves it, also backwards, which no other clock here ever does.
+//! * **manual**: moves only when a test moves it, also backwards, which the other clocks never do.
 //!
-//! [`Clock::detect`], the default, follows tokio when it is asked inside a runtime whose time is paused and reads the
-//! system otherwise. Timers (timeouts, back-off, waiting for a permit) are always tokio's: a manual clock moves what
-//! is computed, never what is slept.
+//! [`Clock::detect`], the default, follows tokio inside a runtime whose time is paused, and the system otherwise. Timers
+//! (timeouts, backoff, waiting for a permit) are always tokio's: a manual clock moves computed times but wakes no sleeping
+//! call.
 
 #![allow(clippy::disallowed_methods)] // the one file that may read the real clocks
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A moment: microseconds since its clock's origin. Moments of two different clocks cannot be compared.
+/// A point in time: microseconds since the origin of its clock. Times of different clocks cannot be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
@@ -24,25 +24,25 @@ impl Time {
     /// The clock's origin.
     pub const ZERO: Self = Self(0);
 
-    /// Later than anything: stands for a moment that will not come or cannot be known.
+    /// Later than every other time: stands for a time that is unknown or will not come.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The moment `micros` microseconds after the origin.
+    /// Creates a time from microseconds since the origin.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the origin.
+    /// Returns the microseconds since the origin.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// Time since `earlier`; zero if `earlier` is later.
+    /// Returns the duration since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
-    /// Time from now until this moment; none for [`Time::NEVER`].
+    /// Returns the duration from `now` until this time; none for [`Time::NEVER`].
     pub const fn until_from(self, now: Self) -> Option<Duration> {
         match self {
             Self::NEVER => None,
@@ -50,7 +50,7 @@ impl Time {
         }
     }
 
-    /// Microseconds from `now` until this moment; `u64::MAX` for [`Time::NEVER`].
+    /// Returns the microseconds from `now` until this time; `u64::MAX` for [`Time::NEVER`].
     #[inline]
     pub(crate) const fn micros_from(self, now: Self) -> u64 {
         match self {
@@ -59,19 +59,33 @@ impl Time {
         }
     }
 
-    /// This moment moved forward, without overflow.
+    /// Adds a duration; saturates at [`Time::NEVER`].
     #[must_use]
     pub fn after(self, by: Duration) -> Self {
         Self(self.0.saturating_add(micros(by)))
     }
 }
 
-/// A duration in whole microseconds, saturating: longer than 584,000 years is as good as for ever.
+/// Converts a duration to whole microseconds, saturating at 584,000 years.
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where moments come from. Cheap to clone; clones share the origin (and, if manual, the hand).
+/// A source of time. Clones share the origin and, if manual, the current time.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::Clock;
+///
+/// let clock = Clock::manual();
+/// let start = clock.now();
+/// clock.clone().advance(Duration::from_secs(5));
+/// assert_eq!(clock.now().since(start), Duration::from_secs(5));
+/// clock.step_back(Duration::from_secs(1));
+/// assert_eq!(clock.now().since(start), Duration::from_secs(4));
+/// ```
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -86,7 +100,7 @@ enum Source {
 struct SystemClock {
     counter: quanta::Clock,
     origin: u64,
-    /// Microseconds in 2^40 ticks of the counter: one multiplication instead of a scaling and a division.
+    /// Microseconds in 2^40 ticks of the counter, so that a reading needs one multiplication and no division.
     rate: u64,
 }
 
@@ -94,29 +108,29 @@ struct SystemClock {
 const RATE_BITS: u32 = 40;
 
 impl Clock {
-    /// The machine's monotonic clock.
+    /// Returns the monotonic clock of the machine.
     pub fn system() -> Self {
         let counter = quanta::Clock::new();
         let (origin, rate) = (counter.raw(), counter.delta_as_nanos(0, 1 << RATE_BITS) / 1_000);
         Self(Source::System(SystemClock { counter, origin, rate }))
     }
 
-    /// Tokio's clock: the system's, unless the runtime's time is paused.
+    /// Returns tokio's clock, which is the system's unless the runtime's time is paused.
     pub fn tokio() -> Self {
         Self(Source::Tokio(tokio::time::Instant::now()))
     }
 
-    /// A clock that only moves by [`Clock::advance`], [`Clock::step_back`] and [`Clock::set`].
+    /// Returns a clock that moves only by [`Clock::advance`], [`Clock::step_back`] and [`Clock::set`].
     pub fn manual() -> Self {
         Self(Source::Manual(Arc::new(AtomicU64::new(0))))
     }
 
-    /// Tokio's clock inside a runtime whose time is paused, the system's otherwise.
+    /// Returns tokio's clock inside a runtime whose time is paused, and the system's otherwise.
     pub fn detect() -> Self {
-        if tokio_time_stands_still() { Self::tokio() } else { Self::system() }
+        if tokio_time_is_paused() { Self::tokio() } else { Self::system() }
     }
 
-    /// The present moment.
+    /// Returns the current time.
     #[inline]
     pub fn now(&self) -> Time {
         match &self.0 {
@@ -125,36 +139,36 @@ impl Clock {
                 Time(((u128::from(ticks) * u128::from(system.rate)) >> RATE_BITS) as u64)
             }
             Source::Tokio(origin) => Time(micros(origin.elapsed())),
-            Source::Manual(hand) => Time(hand.load(Ordering::Acquire)),
+            Source::Manual(micros_now) => Time(micros_now.load(Ordering::Acquire)),
         }
     }
 
-    /// Moves a manual clock forward; other clocks move by themselves.
+    /// Moves a manual clock forward. Does nothing to other clocks.
     pub fn advance(&self, by: Duration) {
-        self.turn(|now| now.saturating_add(micros(by)));
+        self.update(|now| now.saturating_add(micros(by)));
     }
 
-    /// Moves a manual clock back: what a server's clock can do and a monotonic one cannot.
+    /// Moves a manual clock back, as a server's clock may and a monotonic one does not.
     pub fn step_back(&self, by: Duration) {
-        self.turn(|now| now.saturating_sub(micros(by)));
+        self.update(|now| now.saturating_sub(micros(by)));
     }
 
     /// Sets a manual clock.
     pub fn set(&self, to: Time) {
-        self.turn(|_| to.0);
+        self.update(|_| to.0);
     }
 
-    fn turn(&self, to: impl Fn(u64) -> u64) {
-        if let Source::Manual(hand) = &self.0 {
-            // Cannot fail: the closure always names a new value.
-            let _ = hand.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| Some(to(now)));
+    fn update(&self, to: impl Fn(u64) -> u64) {
+        if let Source::Manual(micros_now) = &self.0 {
+            // Cannot fail: the closure always returns a value.
+            let _ = micros_now.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| Some(to(now)));
         }
     }
 }
 
-/// Whether tokio's clock is frozen while the machine's moves on. There is no question tokio would answer directly
-/// without its `test-util` feature, which a library may not switch on for its users.
-fn tokio_time_stands_still() -> bool {
+/// Returns whether tokio's clock stands still while the machine's moves. Tokio has no API for this without its `test-util`
+/// feature, which a library must not enable for its users.
+fn tokio_time_is_paused() -> bool {
     let started = std::time::Instant::now();
     let frozen_at = tokio::time::Instant::now();
     while started.elapsed() < Duration::from_micros(1) {
@@ -193,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_keeps_pace_with_the_operating_systems() {
+    fn the_system_clock_agrees_with_the_operating_system() {
         let (clock, real) = (Clock::system(), std::time::Instant::now());
         let start = clock.now();
         while real.elapsed() < Duration::from_millis(20) {}
-        let told = clock.now().since(start).as_secs_f64();
+        let measured = clock.now().since(start).as_secs_f64();
         let passed = real.elapsed().as_secs_f64();
-        assert!((told - passed).abs() < 0.001, "{told} for {passed}");
+        assert!((measured - passed).abs() < 0.001, "{measured} for {passed}");
     }
 
     #[tokio::test(start_paused = true)]

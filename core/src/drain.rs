@@ -47,10 +47,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use self::stripe::{NO_WAKER, Stripe};
-use crate::cache_line::CacheLine;
+
 use crate::context::{self, Context};
 use crate::rejection::{Rejection, RejectionCode};
-use crate::thread_number::thread_number;
+use crate::striped::{CacheLine, thread_number};
 
 /// The default retry-after: by then a load balancer sends the caller to another replica.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);

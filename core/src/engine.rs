@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::event::{EventKind, Observer, Observers};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
-use crate::pipeline::{Pipeline, RouteEntry, RouteState};
+use crate::pipeline::{EffectivePolicy, Pipeline, RouteEntry, RouteState};
 use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::rejection::{Rejection, RejectionCode};
@@ -237,23 +237,24 @@ impl<S: Store> Engine<S> {
         // Held until the entry is in the table: see `change`.
         let policies = shared.policies.read();
         let policy = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
-        let make = |key: StateKey| {
+        let make = |key: StateKey, policy: &EffectivePolicy| {
             let (store, observers) = (shared.store.clone(), &shared.observers);
             let state = RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced);
-            RouteEntry::new(key, &policy, store, observers, state)
+            RouteEntry::new(key, policy, store, observers, state)
         };
         let own = key.to_owned();
-        let entry = match shared.routes.find_or_make(&own, || make(own.clone())) {
+        let entry = match shared.routes.find_or_make(&own, || make(own.clone(), &policy)) {
             Some(entry) => entry,
             None => {
-                // The table is full of routes in use. A fresh bucket per new route would be no limit at all, so new routes
-                // of a policy share one entry until there is room.
-                let name = &policy.policy.name;
+                // No route can be removed. A full bucket for each new route would be no limit at all, so new routes of a
+                // policy share one entry until there is room.
+                let name = policies.overflow_name(key.policy);
+                let policy = policies.find(name).unwrap_or(policy);
                 let entry = shared
                     .overflow
                     .lock()
-                    .entry(name.clone())
-                    .or_insert_with(|| Arc::new(make(StateKey::overflow(name))))
+                    .entry(name.to_owned())
+                    .or_insert_with(|| Arc::new(make(StateKey::overflow(name), &policy)))
                     .clone();
                 drop(policies); // an observer may make a change itself
                 shared.observers.emit(&own, EventKind::RoutesExhausted);

@@ -1,4 +1,4 @@
-//! What a caller gets instead of an answer: the policy's rejection, or the operation's own error untouched.
+//! The error of a guarded call: the rejection of the policy, or the error of the operation.
 
 use std::fmt;
 
@@ -7,16 +7,28 @@ use crate::kind::Kind;
 use crate::rejection::Rejection;
 
 /// The error of a guarded call.
+///
+/// # Examples
+/// ```
+/// use phalanx::{Error, Kind, Rejection, RejectionCode};
+///
+/// let rejected: Error<std::io::Error> = Rejection::new(RejectionCode::CircuitOpen).into();
+/// assert_eq!(rejected.kind(), Some(Kind::Infrastructure));
+/// assert!(rejected.inner().is_none());
+/// let inner = Error::Inner(std::io::Error::from(std::io::ErrorKind::NotFound));
+/// assert_eq!(inner.kind(), Some(Kind::NotFound));
+/// assert!(inner.rejection().is_none());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error<E> {
-    /// The policy said no, or took the answer away (timeout, deadline).
+    /// The policy rejected the call or cut it off (timeout, deadline).
     Rejected(Rejection),
-    /// The operation's own error; after retries, the last attempt's.
+    /// The operation returned an error; after retries, that of the last attempt.
     Inner(E),
 }
 
 impl<E> Error<E> {
-    /// The rejection, if it is one.
+    /// Returns the rejection, if it is one.
     pub const fn rejection(&self) -> Option<&Rejection> {
         match self {
             Self::Rejected(rejection) => Some(rejection),
@@ -24,7 +36,7 @@ impl<E> Error<E> {
         }
     }
 
-    /// The operation's own error, if it is one.
+    /// Returns the error of the operation, if it is one.
     pub const fn inner(&self) -> Option<&E> {
         match self {
             Self::Rejected(_) => None,
@@ -32,7 +44,7 @@ impl<E> Error<E> {
         }
     }
 
-    /// The kind of failure it is; none if the operation's error does not take itself for one.
+    /// Returns the kind of failure; none if the operation's error classifies itself as a success.
     pub fn kind(&self) -> Option<Kind>
     where
         E: Classify,
@@ -40,7 +52,7 @@ impl<E> Error<E> {
         self.classify().kind
     }
 
-    /// The operation's own error, if it is one.
+    /// Returns the error of the operation, if it is one.
     pub fn into_inner(self) -> Option<E> {
         match self {
             Self::Rejected(_) => None,
@@ -55,7 +67,7 @@ impl<E> From<Rejection> for Error<E> {
     }
 }
 
-/// So that a policy around a guarded call understands it: a rejection inside keeps its kind and its retry-after.
+/// For a policy around a guarded call: a rejection keeps its kind and its retry-after.
 impl<E: Classify> Classify for Error<E> {
     fn classify(&self) -> Class {
         match self {
@@ -78,7 +90,7 @@ impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Rejected(_) => None,
-            // Shown as itself, so what is behind it is what is behind the operation's error.
+            // It is displayed as the operation's error, so its source is that error's source.
             Self::Inner(error) => error.source(),
         }
     }

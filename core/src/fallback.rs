@@ -1,9 +1,9 @@
-//! What to answer when there is no answer: a value, a function of the error, or the last good value.
+//! Fallbacks: an answer in place of a failure. A value, a function of the error, or the last good value.
 //!
-//! A fallback answers last, whoever rejected. It steps in for failures of the dependency and rejections of the policy; a
-//! domain answer ("no such customer") is an answer, and is left alone unless the filter names its kind.
-//! An `Ok` that was read as a failure (a 503, say) is replaced too, by what needs no error to look at: a value, or the
-//! last good one. An answer that came from here says so: [`Served`].
+//! A fallback is the last step of a call, whichever stage rejected it. It replaces failures of the dependency and
+//! rejections of the policy. A domain error ("no such customer") is an answer of the dependency and is returned as it is,
+//! unless the filter includes its kind. An `Ok` that was classified as a failure, such as a 503, is replaced too, by
+//! fallbacks that need no error: a value, or the last good one. [`Served`] marks an answer that a fallback gave.
 
 mod stale;
 
@@ -14,62 +14,99 @@ pub use self::stale::{Stale, StaleCache};
 use crate::error::Error;
 use crate::kind::{Kind, Kinds};
 
-/// How an answer from a fallback differs from the real one.
+/// How an answer from a fallback differs from one of the dependency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Degraded {
-    /// How old the data is, if it was good once.
+    /// The age of the data, if it is an earlier answer of the dependency.
     pub data_age: Option<Duration>,
-    /// Whether it is an estimate rather than data.
+    /// Whether the answer is an estimate.
     pub approximate: bool,
 }
 
-/// An answer that says where it comes from.
+/// An answer, and whether a fallback gave it.
+///
+/// # Examples
+/// ```
+/// use phalanx::{Policy, ResilienceModule};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let module = ResilienceModule::in_memory().policy(Policy::named("rates")).build()?;
+/// let failing = || async { Err::<u32, _>(std::io::Error::other("down")) };
+/// let served = module.call("rates", ()).fallback_value(7).run_served(failing).await.unwrap();
+/// assert_eq!(served.value, 7);
+/// assert!(served.degraded.is_some_and(|degraded| degraded.approximate));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served<T> {
     /// The answer.
     pub value: T,
-    /// Set when a fallback gave it.
+    /// Set if a fallback gave the answer.
     pub degraded: Option<Degraded>,
 }
 
 impl<T> Served<T> {
-    /// The real answer.
+    /// Creates an answer of the dependency.
     pub const fn fresh(value: T) -> Self {
         Self { value, degraded: None }
     }
 
-    /// An estimate.
+    /// Creates an estimate.
     pub const fn approximate(value: T) -> Self {
         Self { value, degraded: Some(Degraded { data_age: None, approximate: true }) }
     }
 
-    /// Data that was good so long ago.
+    /// Creates an answer from data of this age.
     pub const fn stale(value: T, age: Duration) -> Self {
         Self { value, degraded: Some(Degraded { data_age: Some(age), approximate: false }) }
     }
 }
 
-/// The kinds a fallback steps in for unless told otherwise: what is not an answer.
+/// Returns the kinds that a fallback replaces by default: those that are not an answer of the dependency.
 pub(crate) fn default_kinds() -> Kinds {
     Kinds::from([Kind::Concurrency, Kind::Infrastructure, Kind::Throttled, Kind::Timeout, Kind::Internal])
 }
 
-/// Gives an answer in the dependency's place.
+/// Gives an answer in place of a failure. Implement it for a fallback with state of its own.
+///
+/// # Examples
+/// ```
+/// use phalanx::{Error, Fallback, Policy, ResilienceModule, Served};
+///
+/// struct Zero;
+///
+/// impl<E> Fallback<u32, E> for Zero {
+///     async fn answer(&self, _: Option<&Error<E>>) -> Option<Served<u32>> {
+///         Some(Served::approximate(0))
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let module = ResilienceModule::in_memory().policy(Policy::named("rates")).build()?;
+/// let failing = || async { Err::<u32, _>(std::io::Error::other("down")) };
+/// assert_eq!(module.call("rates", ()).fallback(Zero).run(failing).await.unwrap(), 0);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Fallback<T, E> {
-    /// Whether it can ever answer. Without, the error's way is not even looked at.
+    /// Whether it ever answers. If not, failures are returned without asking it.
     const PRESENT: bool = true;
 
-    /// The answer in its place, if there is one. There is no error where an `Ok` was read as a failure.
+    /// Returns the answer in place of the failure, if there is one. There is no error if an `Ok` was classified as a
+    /// failure.
     fn answer(&self, error: Option<&Error<E>>) -> impl Future<Output = Option<Served<T>>>;
 
-    /// Told every good answer.
+    /// Receives every successful answer.
     fn remember(&self, value: &T) {
         let _ = value;
     }
 }
 
-/// None: errors reach the caller.
+/// No fallback: errors are returned to the caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFallback;
 
@@ -81,7 +118,7 @@ impl<T, E> Fallback<T, E> for NoFallback {
     }
 }
 
-/// Always this value.
+/// Always answers with this value.
 #[derive(Clone, Copy, Debug)]
 pub struct Value<T>(pub T);
 
@@ -91,7 +128,7 @@ impl<T: Clone, E> Fallback<T, E> for Value<T> {
     }
 }
 
-/// A function of the error.
+/// Answers with a function of the error.
 #[derive(Clone, Copy, Debug)]
 pub struct With<F>(pub F);
 
@@ -101,7 +138,7 @@ impl<T, E, F: Fn(&Error<E>) -> T> Fallback<T, E> for With<F> {
     }
 }
 
-/// An async function of the error.
+/// Answers with an async function of the error.
 #[derive(Clone, Copy, Debug)]
 pub struct WithAsync<F>(pub F);
 

@@ -1,43 +1,65 @@
-//! Hedging: when an attempt takes longer than most, a copy of it races it, and the first good answer wins.
+//! Hedging: if an attempt takes longer than most, a second one starts in parallel, and the first success wins.
 //!
-//! It cuts the tail of a dependency whose slow answers are accidents (a pause, a lost packet, one bad node), at the price
-//! of a few calls more (Dean and Barroso, "The Tail at Scale", 2013). It makes matters worse where everything is slow,
-//! so copies draw from a budget, and a copy is sent only while a slot of the bulkhead is free and the circuit lets it
-//! pass. Only operations that may run twice can be hedged.
+//! Hedges cut the latency tail of a dependency whose slow answers are exceptions (a pause, a lost packet, one bad node), at
+//! the price of a few more calls (Dean and Barroso, "The Tail at Scale", 2013). They add load to a dependency that is slow
+//! as a whole, so they draw from a budget, and a hedge starts only if the bulkhead has a free slot and the breaker admits
+//! it. Only operations that may run twice can be hedged.
 
 use std::time::Duration;
 
 use crate::budget::BudgetSpec;
 
-/// When to send a copy, and how many.
+/// Configures hedging: when a hedge starts, and how many.
+///
+/// # Examples
+/// ```
+/// use phalanx::{HedgeSpec, Policy, ResilienceModule};
+/// # use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let hedge = HedgeSpec::after(Duration::from_millis(50));
+/// let module = ResilienceModule::in_memory().policy(Policy::named("vendor").hedge(hedge).idempotent()).build()?;
+/// let mut attempts = 0;
+/// let first_hangs = || {
+///     attempts += 1;
+///     let delay = Duration::from_secs(if attempts == 1 { 60 } else { 0 });
+///     async move { tokio::time::sleep(delay).await; Ok::<_, std::io::Error>("answer") }
+/// };
+/// let start = tokio::time::Instant::now();
+/// assert_eq!(module.run("vendor", (), first_hangs).await.unwrap(), "answer");
+/// assert!(start.elapsed() < Duration::from_secs(1), "the hedge answered");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct HedgeSpec {
-    /// How long an attempt may take before a copy is sent, and each copy before the next. With
-    /// `adaptive_delay_quantile`, until there are samples enough to know better.
+    /// How long an attempt may take before a hedge starts, and each hedge before the next. With
+    /// `adaptive_delay_quantile`, until there are enough samples.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub delay: Duration,
-    /// How many may run at a time, the first included; at least 2. Default 2.
+    /// Attempts at a time, the first included; at least 2. Default 2.
     #[cfg_attr(feature = "serde", serde(default = "two"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::AtLeastTwo"))]
     pub max_attempts: u32,
-    /// Send a copy after this quantile of recent latencies, the fleet's where it is shared. Between 0.0 and 1.0. Default
-    /// none.
+    /// Starts a hedge after this quantile of recent latencies (of the fleet, if digests are shared), between 0.0 and 1.0.
+    /// Default none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Between"))]
     pub adaptive_delay_quantile: Option<f64>,
-    /// An adaptive delay is never shorter, so that quick dependencies are not asked twice for nothing. Default none.
+    /// The shortest adaptive delay, so that fast dependencies are not called twice for nothing. Default none.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub delay_min: Option<Duration>,
-    /// An adaptive delay is never longer, so that a slow dependency does not put it off for ever. Default none.
+    /// The longest adaptive delay, so that a slow dependency does not put hedges off for ever. Default none.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub delay_max: Option<Duration>,
-    /// How many copies may be sent. Default: a fifth of the calls, and one a second.
+    /// The budget of hedges. Default: a fifth of the calls, and one a second.
     #[cfg_attr(feature = "serde", serde(default))]
     pub budget: BudgetSpec,
 }
@@ -48,7 +70,7 @@ const fn two() -> u32 {
 }
 
 impl HedgeSpec {
-    /// A copy after this long.
+    /// Starts a hedge after this delay.
     pub fn after(delay: Duration) -> Self {
         Self {
             delay,
@@ -60,42 +82,42 @@ impl HedgeSpec {
         }
     }
 
-    /// How many may run at a time, the first included.
+    /// Sets the attempts at a time, the first included.
     #[must_use]
     pub const fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// Sends a copy after this quantile of recent latencies.
+    /// Starts a hedge after this quantile of recent latencies.
     #[must_use]
     pub const fn at_quantile(mut self, quantile: f64) -> Self {
         self.adaptive_delay_quantile = Some(quantile);
         self
     }
 
-    /// An adaptive delay stays between these two.
+    /// Sets the shortest and the longest adaptive delay.
     #[must_use]
     pub const fn between(mut self, least: Duration, most: Duration) -> Self {
         (self.delay_min, self.delay_max) = (Some(least), Some(most));
         self
     }
 
-    /// How many copies may be sent.
+    /// Sets the budget of hedges.
     #[must_use]
     pub const fn budget(mut self, budget: BudgetSpec) -> Self {
         self.budget = budget;
         self
     }
 
-    /// The delay for a quantile that was observed; none of it, if there is none.
+    /// Returns the delay for an observed quantile, or the configured one if there is none.
     pub(crate) fn delay_at(&self, observed: Option<Duration>) -> Duration {
         let Some(observed) = observed else { return self.delay };
-        // Not `clamp`, which panics where a file has them the wrong way round.
+        // Not `clamp`, which panics if a file has the bounds in the wrong order.
         observed.min(self.delay_max.unwrap_or(Duration::MAX)).max(self.delay_min.unwrap_or(Duration::ZERO))
     }
 
-    /// The longest a copy can be sent after the attempt it belongs to, all delays together.
+    /// Returns the latest start of a hedge, counted from the first attempt.
     pub(crate) fn longest_delay(&self) -> Duration {
         let adaptive = self.adaptive_delay_quantile.and(self.delay_max).unwrap_or_default();
         self.delay.max(adaptive).saturating_mul(self.max_attempts.saturating_sub(1))
@@ -109,9 +131,9 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_delay_follows_what_is_observed_within_its_bounds() {
+    fn the_delay_follows_the_observed_quantile_within_its_bounds() {
         let spec = HedgeSpec::after(50 * MS).at_quantile(0.95).between(10 * MS, 200 * MS);
-        assert_eq!(spec.delay_at(None), 50 * MS, "until it is warm");
+        assert_eq!(spec.delay_at(None), 50 * MS, "until there are samples");
         assert_eq!(spec.delay_at(Some(80 * MS)), 80 * MS);
         assert_eq!(spec.delay_at(Some(MS)), 10 * MS);
         assert_eq!(spec.delay_at(Some(900 * MS)), 200 * MS);

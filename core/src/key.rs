@@ -1,7 +1,7 @@
-//! Which state a call uses: the pair (policy, route).
+//! The key of all state: the pair (policy, route).
 //!
-//! The two parts are kept apart and compared apart, so no choice of names can make two keys one: `("a:b", "c")` is
-//! not `("a", "b:c")`, and a missing route is a value of its own, never a magic string.
+//! The two parts are stored and compared separately, so different names never give the same key: `("a:b", "c")` is not
+//! `("a", "b:c")`, and no route is different from every route, including an empty one.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,13 +11,22 @@ use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
-/// Routes may be at most this long, in bytes. They come from callers, and every distinct one is remembered.
+/// The longest route, in bytes. Routes come from callers, and every distinct one takes memory.
 pub const MAX_ROUTE_BYTES: usize = 1024;
 
-/// Policies' names may be at most this long, in bytes.
+/// The longest name of a policy, in bytes.
 pub const MAX_NAME_BYTES: usize = 128;
 
-/// What a policy is applied to: usually one dependency, shard or tenant. `()` or `None` is the policy as a whole.
+/// What a policy is applied to: usually one dependency, shard or region. `()` or `None` is the policy as a whole.
+///
+/// # Examples
+/// ```
+/// use phalanx::Route;
+///
+/// assert_eq!(Route::from("eu").name(), Some("eu"));
+/// assert_eq!(Route::from(()), Route::NONE);
+/// assert_ne!(Route::from(""), Route::NONE, "an empty name is a route of its own");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Route<'a>(Option<&'a str>);
 
@@ -25,7 +34,7 @@ impl<'a> Route<'a> {
     /// The policy as a whole.
     pub const NONE: Self = Self(None);
 
-    /// The route's name, if it has one.
+    /// Returns the name of the route, if it has one.
     pub const fn name(self) -> Option<&'a str> {
         self.0
     }
@@ -55,58 +64,68 @@ impl From<()> for Route<'_> {
     }
 }
 
-/// The identity of shared state: one policy on one route.
+/// The key of the state of one policy on one route.
+///
+/// # Examples
+/// ```
+/// use phalanx::store::StateKey;
+///
+/// let key = StateKey::new("vendor", "eu");
+/// assert_eq!((key.policy(), key.route()), ("vendor", Some("eu")));
+/// assert_eq!(key.to_string(), "vendor/eu");
+/// assert_ne!(StateKey::new("a:b", "c"), StateKey::new("a", "b:c"));
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StateKey {
     policy: Arc<str>,
     route: Option<Arc<str>>,
-    /// Shared by all routes that found no place of their own in a full table.
+    /// Shared by all routes for which the table has no room.
     overflow: bool,
 }
 
 impl StateKey {
-    /// The key of a policy on a route.
+    /// Creates the key of a policy on a route.
     pub fn new<'a>(policy: &str, route: impl Into<Route<'a>>) -> Self {
         Self { policy: policy.into(), route: route.into().name().map(Arc::from), overflow: false }
     }
 
-    /// The key shared by all routes of a policy that found no place of their own in a full table. No name can reach it.
+    /// Creates the key shared by all routes of a policy for which the table has no room. No route can name it.
     pub(crate) fn overflow(policy: &str) -> Self {
         Self { overflow: true, ..Self::new(policy, ()) }
     }
 
-    /// The policy's name.
+    /// Returns the name of the policy.
     pub fn policy(&self) -> &str {
         &self.policy
     }
 
-    /// The route's name, if it has one.
+    /// Returns the name of the route, if it has one.
     pub fn route(&self) -> Option<&str> {
         self.route.as_deref()
     }
 
-    /// Whether it is the place shared by all routes of the policy that found none of their own.
+    /// Returns whether it is the key shared by all routes of a policy for which the table has no room.
     pub const fn is_overflow(&self) -> bool {
         self.overflow
     }
 
-    /// The same key without owning it: what a lookup by two names compares with.
+    /// Borrows the key, for a lookup by two names.
     pub(crate) fn borrowed(&self) -> BorrowedKey<'_> {
         BorrowedKey { policy: &self.policy, route: self.route.as_deref(), overflow: self.overflow }
     }
 }
 
-/// A policy's name that lives as long as the process, so that a rejection can carry it without counting references. Names
-/// may come from callers (a default policy serves any), so only so many, and none too long, are kept.
+/// Interns the name of a policy for the life of the process, so that a rejection can hold it without a reference count.
+/// Names may come from callers (a default policy serves any), so their number and length are bounded.
 pub(crate) fn intern(name: &str) -> Option<&'static str> {
-    const MOST: usize = 4_096;
+    const MAX_NAMES: usize = 4_096;
     static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut names = NAMES.lock();
     if let Some(known) = names.get(name) {
         return Some(known);
     }
-    if names.len() >= MOST || name.len() > MAX_NAME_BYTES {
+    if names.len() >= MAX_NAMES || name.len() > MAX_NAME_BYTES {
         return None;
     }
     let kept: &'static str = Box::leak(name.into());
@@ -114,7 +133,7 @@ pub(crate) fn intern(name: &str) -> Option<&'static str> {
     Some(kept)
 }
 
-/// A key made of borrowed names, so that looking one up allocates nothing.
+/// A key of borrowed names, so that a lookup does not allocate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BorrowedKey<'a> {
     pub(crate) policy: &'a str,
@@ -144,7 +163,7 @@ impl fmt::Debug for StateKey {
     }
 }
 
-/// For people: control characters are escaped, long names cut.
+/// Control characters are escaped, and long names are cut.
 impl fmt::Display for StateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_escaped(f, &self.policy)?;
@@ -159,7 +178,7 @@ impl fmt::Display for StateKey {
     }
 }
 
-/// A name as logs and spans may show it: whatever would move a cursor or start a line is escaped, the rest is left alone.
+/// Returns a name that is safe in logs and spans: characters that move the cursor or start a line are escaped.
 pub fn printable(name: &str) -> Cow<'_, str> {
     let harmful = |c: char| {
         c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -178,11 +197,11 @@ pub fn printable(name: &str) -> Cow<'_, str> {
 }
 
 fn write_escaped(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-    const SHOWN: usize = 64;
-    for c in name.chars().take(SHOWN).flat_map(char::escape_debug) {
+    const MAX_CHARS: usize = 64;
+    for c in name.chars().take(MAX_CHARS).flat_map(char::escape_debug) {
         fmt::Write::write_char(f, c)?;
     }
-    if name.chars().nth(SHOWN).is_some() {
+    if name.chars().nth(MAX_CHARS).is_some() {
         f.write_str("…")?;
     }
     Ok(())
@@ -194,19 +213,19 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_that_only_differ_in_where_they_are_cut_are_different_keys() {
+    fn keys_whose_joined_names_are_equal_are_different() {
         assert_ne!(StateKey::new("a:b", "c"), StateKey::new("a", "b:c"));
         assert_ne!(StateKey::new("ab", "c"), StateKey::new("a", "bc"));
     }
 
     #[test]
-    fn no_route_is_not_a_route_called_nothing() {
+    fn no_route_differs_from_an_empty_route() {
         assert_ne!(StateKey::new("a", ()), StateKey::new("a", ""));
         assert_ne!(StateKey::new("a", ()), StateKey::new("a", "None"));
     }
 
     #[test]
-    fn a_hostile_name_is_shown_escaped_and_cut() {
+    fn a_hostile_name_is_displayed_escaped_and_cut() {
         let key = StateKey::new("p", format!("x\r\n\u{1b}[2J{}", "y".repeat(500)).as_str());
         let shown = key.to_string();
         assert!(!shown.contains(['\r', '\n', '\u{1b}']), "{shown}");
@@ -214,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_printable_name_stays_as_it_is_and_a_hostile_one_starts_no_line() {
+    fn a_printable_name_is_unchanged_and_a_hostile_one_starts_no_line() {
         assert!(matches!(printable("größe \"x\" \\ 9"), Cow::Borrowed("größe \"x\" \\ 9")));
         assert_eq!(printable("a\r\n\u{1b}[2J\u{2028}\u{202e}b"), "a\\r\\n\\u{1b}[2J\\u{2028}\\u{202e}b");
     }

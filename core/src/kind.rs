@@ -1,42 +1,51 @@
-//! What a failure means, in thirteen words: the only thing about an error that a policy looks at.
+//! The thirteen kinds of failure: all that a policy looks at in an error.
 //!
-//! A kind answers two questions: may the call be repeated (`retryable`), and was it the dependency's fault
-//! (`outcome`, which breaker and throttle read). Domain answers are successes of the dependency: it did its job.
+//! A kind answers two questions: may the call be retried (`retryable`), and did the dependency fail (`outcome`, which
+//! breaker and throttle count). A domain error is a success of the dependency: it answered.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// The kind of a failure.
+///
+/// # Examples
+/// ```
+/// use phalanx::Kind;
+///
+/// assert!(Kind::Infrastructure.retryable());
+/// assert!(!Kind::Validation.retryable());
+/// assert_eq!("not_found".parse(), Ok(Kind::NotFound));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[repr(u8)]
 pub enum Kind {
-    /// An optimistic lock was lost; the same work may succeed at once.
+    /// An optimistic lock was lost: the same work may succeed at once.
     Concurrency,
-    /// The dependency, or the way to it, is broken: connection refused, 5xx, attempt timeout.
+    /// The dependency failed or cannot be reached: connection refused, 5xx, attempt timeout.
     Infrastructure,
-    /// Somebody rejected for load: 429, a rate limit, a draining peer.
+    /// The call was rejected for load: 429, a rate limit, a draining peer.
     Throttled,
-    /// The caller's time is up.
+    /// The deadline of the caller has passed.
     Timeout,
     /// The input is wrong.
     Validation,
-    /// A business rule said no.
+    /// A business rule does not allow it.
     Domain,
     /// A precondition of the request does not hold.
     Precondition,
-    /// There is no such thing.
+    /// The resource does not exist.
     NotFound,
-    /// The request contradicts the present state.
+    /// The request conflicts with the current state.
     Conflict,
-    /// Who are you?
+    /// The caller is not authenticated.
     Authentication,
-    /// You may not.
+    /// The caller is not allowed to do this.
     Authorization,
-    /// This process is set up wrongly.
+    /// This process is misconfigured.
     Configuration,
-    /// A defect on either side.
+    /// A bug on either side.
     Internal,
 }
 
@@ -58,7 +67,7 @@ impl Kind {
         Self::Internal,
     ];
 
-    /// The name in files, logs and metrics.
+    /// Returns the name used in files, logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Concurrency => "concurrency",
@@ -77,12 +86,12 @@ impl Kind {
         }
     }
 
-    /// Whether repeating the call may help. Nothing else can be retried, by design.
+    /// Returns whether another attempt may succeed. A policy cannot be configured to retry other kinds.
     pub const fn retryable(self) -> bool {
         matches!(self, Self::Concurrency | Self::Infrastructure | Self::Throttled)
     }
 
-    /// What it says about the dependency.
+    /// Returns the outcome that breaker and throttle count.
     pub const fn outcome(self) -> Outcome {
         match self {
             Self::Infrastructure | Self::Timeout => Outcome::Failure,
@@ -109,21 +118,21 @@ impl FromStr for Kind {
     }
 }
 
-/// What one finished call or attempt says about the dependency's health.
+/// The outcome of a call or attempt, as evidence about the dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It answered, be it with a "no".
+    /// The dependency answered, possibly with a domain error.
     Success,
-    /// It did not do its job.
+    /// The dependency failed.
     Failure,
-    /// It says nothing either way: rejected for load, lost a race.
+    /// No evidence: rejected for load, or an optimistic lock was lost.
     Neutral,
-    /// The caller went away before there was an answer.
+    /// The caller cancelled before there was an answer.
     Cancelled,
 }
 
 impl Outcome {
-    /// The name in logs, spans and metrics.
+    /// Returns the name used in logs, spans and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -135,32 +144,42 @@ impl Outcome {
 }
 
 /// A set of kinds.
+///
+/// # Examples
+/// ```
+/// use phalanx::policy::Kinds;
+/// use phalanx::Kind;
+///
+/// let kinds = Kinds::from([Kind::Infrastructure]).with(Kind::Throttled);
+/// assert!(kinds.contains(Kind::Throttled) && !kinds.contains(Kind::Domain));
+/// assert_eq!(kinds.iter().count(), 2);
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "Vec<Kind>", from = "Vec<Kind>"))]
 pub struct Kinds(u16);
 
 impl Kinds {
-    /// No kind at all.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// This set and one more kind.
+    /// Adds a kind.
     #[must_use]
     pub const fn with(self, kind: Kind) -> Self {
         Self(self.0 | 1 << kind as u8)
     }
 
-    /// Whether the kind is in the set.
+    /// Returns whether the kind is in the set.
     pub const fn contains(self, kind: Kind) -> bool {
         self.0 & (1 << kind as u8) != 0
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The kinds in the set.
+    /// Returns the kinds in the set.
     pub fn iter(self) -> impl Iterator<Item = Kind> {
         Kind::ALL.into_iter().filter(move |kind| self.contains(*kind))
     }
@@ -210,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back() {
+    fn every_name_parses_to_its_kind() {
         for kind in Kind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
@@ -218,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_holds_just_what_was_put_in() {
+    fn a_set_holds_exactly_the_kinds_added() {
         let set = Kinds::from([Kind::Internal, Kind::Concurrency]);
         assert_eq!(set.iter().collect::<Vec<_>>(), [Kind::Concurrency, Kind::Internal]);
         assert!(!set.contains(Kind::Timeout) && Kinds::NONE.is_empty());

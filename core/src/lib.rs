@@ -1,4 +1,4 @@
-//! Phalanx without a backend: policies, the pipeline, the algorithms of every stage and the traits of the stores.
+//! The core of Phalanx: policies, the pipeline, the algorithms of every stage and the traits of the stores.
 //!
 //! ```text
 //!   engine.run("vendor", "eu", || http.get(url))
@@ -10,18 +10,19 @@
 //!     │              4 settle    classify, then give everything back ────────────────┘
 //!     │              5 answer    event · fallback · Result
 //!     ▼
-//!   Ok(T) | Err(Rejected(why)) | Err(Inner(e))
+//!   Ok(T) | Err(Rejected(rejection)) | Err(Inner(e))
 //! ```
 //!
-//! Most people want the `phalanx` crate, which adds stores and the front door. This one is for writing a store, or for
-//! using an algorithm by itself: [`rate_limit::Bucket`], [`bulkhead::Bulkhead`], [`breaker::Breaker`],
-//! [`throttle::Throttle`], [`retry::Backoff`] and the estimators are plain values that are given the time.
+//! Most users want the `phalanx` crate, which adds the stores and `ResilienceModule`. Use this one to write a store, or to
+//! use an algorithm by itself: [`rate_limit::Bucket`], [`bulkhead::Bulkhead`], [`breaker::Breaker`],
+//! [`throttle::Throttle`], [`retry::Backoff`] and the estimators take the time as an argument.
+//!
+//! Each stage is a module with the same files: `spec.rs` holds the configuration, the module itself the state machine,
+//! and `tests.rs` its guarantees. A small stage is one file.
 
 pub mod breaker;
 pub mod budget;
 pub mod bulkhead;
-#[doc(hidden)] // shared with the stores
-pub mod cache_line;
 pub mod call;
 pub mod classify;
 pub mod clock;
@@ -48,10 +49,10 @@ pub mod rng;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod store;
+#[doc(hidden)] // shared with the stores and the metrics
+pub mod striped;
 #[doc(hidden)] // shared with the stores
 pub mod sync;
 pub mod table;
-#[doc(hidden)] // shared with the stores
-pub mod thread_number;
 pub mod throttle;
 pub mod timeout;

@@ -1,48 +1,48 @@
-//! Locks that a fleet shares: one owner at a time, for as long as it renews, with a fence that tells late writers apart.
+//! Locks that a fleet shares: one owner at a time, for as long as it renews, with a fence against late writers.
 //!
-//! The exception among the stores: exclusivity fails closed, so every operation can fail, and a lock that cannot be
-//! asked about is a lock that is not held. A lock is lost when its time runs out, whoever notices; so whatever is
-//! written under it carries its *fence*, a number that is higher for every new holder, and whoever keeps what is written
-//! rejects a lower one than it has seen ([`Fences`]). (Kleppmann, "How to do distributed locking", 2016.)
+//! Unlike the other stores, locks fail closed: every operation can return an error, and a lock whose store cannot be
+//! reached counts as not held. A holder may lose its lock without noticing, when the ttl runs out. Every write under the
+//! lock therefore carries its *fence*, a number that is higher for every new holder, and the place that is written to
+//! rejects a lower fence than it has seen ([`Fences`]). (Kleppmann, "How to do distributed locking", 2016.)
 //!
-//! Beside the lock lies a *mark*, by version: that the work under it was done, and under which fence.
+//! A *mark*, by version, records that the work under a lock was completed, and under which fence.
 
-mod bells;
 mod fences;
 mod machine;
+mod release_notifier;
 
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-pub use self::bells::{Bells, Watch};
 pub use self::fences::{Fences, Stale};
 pub use self::machine::Lock;
+pub use self::release_notifier::{ReleaseNotifier, Watch};
 
-/// The longest a lock or a mark is kept without being renewed.
-pub const LONGEST: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// The longest that a lock or a mark is kept without renewal.
+pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// What came of asking for a lock.
+/// The result of [`LockStore::acquire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// It is the asker's.
+    /// The caller holds the lock.
     Held {
-        /// Higher than that of every holder before.
+        /// Higher than the fence of every earlier holder.
         fence: u64,
     },
-    /// It is somebody else's.
+    /// Another owner holds the lock.
     Taken {
         /// The holder's fence.
         fence: u64,
-        /// How long it is held for, unless it is renewed or released.
+        /// The time until the lock is free, unless it is renewed or released before.
         left: Duration,
     },
 }
 
-/// The store cannot say: the lock counts as not held.
+/// The store could not be reached: the lock counts as not held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
-    /// What was seen: `timeout`, `connection`, or a server's own word.
+    /// `timeout`, `connection`, or the server's error.
     pub reason: String,
 }
 
@@ -54,9 +54,9 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// Where locks are kept. An owner is a name that nobody else uses, anew for each time a lock is wanted.
+/// A store of locks. An owner is a name that is unique to one attempt to hold a lock.
 pub trait LockStore: Clone + Send + Sync + 'static {
-    /// Takes a lock, or keeps it.
+    /// Acquires a lock, or extends it if this owner holds it already.
     ///
     /// # Behaviour
     /// - a free lock is taken for its ttl
@@ -72,12 +72,12 @@ pub trait LockStore: Clone + Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<Acquired, Unavailable>> + Send;
 
-    /// Keeps a lock that is held for another `ttl`; false if it is not held any more.
+    /// Extends a lock by another `ttl`; returns false if this owner no longer holds it.
     ///
     /// # Behaviour
     /// - a renewed lock is held for another ttl
     /// - a lock that ran out cannot be renewed
-    /// - a lock that somebody else took cannot be renewed
+    /// - a lock that another owner took cannot be renewed
     fn renew(
         &self,
         name: &str,
@@ -86,15 +86,15 @@ pub trait LockStore: Clone + Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 
-    /// Frees a lock, if it is this owner's under this fence, and tells who watches; false if it was not held any more.
+    /// Releases a lock that this owner holds under this fence and notifies waiters; returns false if it was not held.
     ///
     /// # Behaviour
     /// - a released lock is free at once
-    /// - a release by anybody else changes nothing
+    /// - a release by another owner changes nothing
     fn release(&self, name: &str, owner: &str, fence: u64) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 
-    /// Marks the work under a lock that is held as done, for `keep`, and frees the lock, in one; false if it was not held
-    /// any more, and then nothing is marked.
+    /// Marks the work under a lock as completed, for `keep`, and releases the lock, atomically. Returns false and marks
+    /// nothing if the lock was not held.
     ///
     /// # Behaviour
     /// - completed work is marked with its fence and its lock is free
@@ -108,17 +108,17 @@ pub trait LockStore: Clone + Send + Sync + 'static {
         keep: Duration,
     ) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 
-    /// The fence under which the work of this version was last done; none if it was not.
+    /// Returns the fence under which the work of this version was last completed, if it was.
     ///
     /// # Behaviour
     /// - a mark is of one name and one version
     /// - a mark is forgotten after its time
     fn completed(&self, name: &str, version: &str) -> impl Future<Output = Result<Option<u64>, Unavailable>> + Send;
 
-    /// Tells when the lock may have become free. It may miss that: whoever waits also looks now and then.
+    /// Subscribes to releases of a lock. A release can be missed, so a waiter also polls.
     fn watch(&self, name: &str) -> Watch;
 
-    /// The fleet that shares these locks, by its environment; none if only this process does.
+    /// Returns the environment of the fleet that shares these locks; none if they are of this process only.
     fn environment(&self) -> Option<&str> {
         None
     }

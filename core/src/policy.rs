@@ -1,7 +1,7 @@
-//! A policy: what to do about a dependency, as plain data.
+//! A policy: the protection of calls to a dependency, as plain data.
 //!
-//! The author may write the stages in any order; they always run in one ([`Stage`]). Whether a policy makes sense is
-//! decided when a module is built, all mistakes at once ([`validate`]).
+//! Stages may be configured in any order; they always run in the order of [`Stage`]. A policy is validated when a module is
+//! built, and all mistakes are reported at once ([`validate`]).
 
 pub mod validate;
 mod values;
@@ -17,30 +17,30 @@ use crate::rate_limit::RateLimitSpec;
 use crate::retry::{Backoff, RetrySpec};
 use crate::throttle::ThrottleSpec;
 
-/// The places of a pipeline, outermost first. The number is what a custom guard's order is compared with.
+/// The stages of a pipeline, outermost first. A custom guard's order is compared with the number of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[repr(u16)]
 pub enum Stage {
-    /// The caller's time: a call that is late already must not take anything from anybody.
+    /// The deadline of the call. A call that is late already must not take a permit or a slot.
     Deadline = 100,
-    /// Before everything that can be held, so that excess is turned away at the price of a counter.
+    /// The rate limit, before everything that a call can hold, so that excess calls are rejected cheaply.
     RateLimit = 200,
-    /// Waiting for a slot comes after the permit to start, and before the circuit is asked: what it says must be fresh.
+    /// The bulkhead. A call waits for a slot before the breaker is asked, so that the breaker's answer is current.
     Bulkhead = 300,
     /// Breaker or throttle: one outcome per call, retries included, unless the policy counts attempts.
     Circuit = 400,
-    /// Around every attempt.
+    /// The retries, around all attempts.
     Retry = 500,
-    /// Around the copies of one attempt.
+    /// The hedges of one attempt.
     Hedge = 600,
-    /// Around the operation itself, so that every attempt has its own time.
+    /// The timeout of one attempt.
     Timeout = 700,
 }
 
 impl Stage {
-    /// The name in logs, metrics and descriptions.
+    /// Returns the name used in logs, metrics and descriptions.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
@@ -53,42 +53,59 @@ impl Stage {
         }
     }
 
-    /// Its place; a guard with a smaller order stands outside it.
+    /// Returns the order. A guard with a smaller order runs outside this stage.
     pub const fn order(self) -> u16 {
         self as u16
     }
 }
 
-/// What to do when the shared store is away.
+/// How to decide while the shared store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum OnDegraded {
-    /// Decide on this process' own state.
+    /// Decides on the state of this process.
     #[default]
     Local,
-    /// Let every call through (fail open).
+    /// Admits every call (fail open).
     Open,
-    /// Reject every call with `store_unavailable` (fail closed).
+    /// Rejects every call with `store_unavailable` (fail closed).
     Closed,
 }
 
-/// The total time of a call, and what to make of a call that was cut off by it.
+/// Configures the total time of a call, and how a call that exceeds it is counted.
+///
+/// # Examples
+/// ```
+/// use phalanx::policy::DeadlineSpec;
+/// use phalanx::{Policy, RejectionCode, ResilienceModule};
+/// # use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let deadline = DeadlineSpec::total(Duration::from_millis(200)).safety_margin(Duration::from_millis(20));
+/// let module = ResilienceModule::in_memory().policy(Policy::named("vendor").deadline(deadline)).build()?;
+/// let hangs = || std::future::pending::<Result<(), std::io::Error>>();
+/// let error = module.run("vendor", (), hangs).await.unwrap_err();
+/// assert_eq!(error.rejection().map(|rejection| rejection.code()), Some(RejectionCode::DeadlineExceeded));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(from = "deadline_form::Form"))]
 #[cfg_attr(feature = "schema", schemars(with = "deadline_form::Form"))]
 pub struct DeadlineSpec {
-    /// The longest a call may take with everything, waiting and retries included. Default none: only the
-    /// caller's own deadline counts.
+    /// The longest that a call may take, waiting and retries included. Default none: only the deadline of the
+    /// caller counts.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     pub total: Option<Duration>,
-    /// Time kept back for the way home: an attempt gets what remains minus this. Default zero.
+    /// The time reserved for returning the answer: an attempt gets the remaining time minus this. Default zero.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub safety_margin: Duration,
-    /// An attempt cut off by the deadline is the dependency's failure only if it had run this long. Default 50 ms.
+    /// An attempt cut off by the deadline counts as a failure only if it had run this long. Default 50 ms.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub failure_floor: Duration,
 }
@@ -100,19 +117,19 @@ impl Default for DeadlineSpec {
 }
 
 impl DeadlineSpec {
-    /// The longest a call may take with everything.
+    /// Limits the whole call, waiting and retries included.
     pub fn total(total: Duration) -> Self {
         Self { total: Some(total), ..Self::default() }
     }
 
-    /// Time kept back for the way home.
+    /// Sets the time that is reserved for returning the answer.
     #[must_use]
     pub const fn safety_margin(mut self, margin: Duration) -> Self {
         self.safety_margin = margin;
         self
     }
 
-    /// An attempt cut off by the deadline is the dependency's failure only if it had run this long.
+    /// Sets how long an attempt must have run for its cut by the deadline to count as a failure.
     #[must_use]
     pub const fn failure_floor(mut self, floor: Duration) -> Self {
         self.failure_floor = floor;
@@ -138,7 +155,7 @@ mod deadline_form {
         Table(Table),
     }
 
-    /// By hand: what is `untagged` is read twice, and of a mistake in the table nothing is left but that there is one.
+    /// Not derived as `untagged`, which would lose the path and the reason of a mistake in the table.
     impl<'de> Deserialize<'de> for Form {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             deserializer.deserialize_any(FormVisitor)
@@ -163,23 +180,23 @@ mod deadline_form {
         }
     }
 
-    // The fields once more, because the type itself is read through this form.
+    // Repeats the fields, because the type itself is deserialized through this form.
     /// A deadline with all its fields.
     #[derive(serde::Deserialize)]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     #[cfg_attr(feature = "schema", schemars(rename = "DeadlineTable"))]
     #[serde(deny_unknown_fields, default)]
     pub(super) struct Table {
-        /// The longest a call may take with everything, waiting and retries included. Default none: only the
-        /// caller's own deadline counts.
+        /// The longest that a call may take, waiting and retries included. Default none: only the deadline of the
+        /// caller counts.
         #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
         total: Option<Duration>,
-        /// Time kept back for the way home: an attempt gets what remains minus this. Default zero.
+        /// The time reserved for returning the answer: an attempt gets the remaining time minus this. Default zero.
         #[serde(with = "humantime_serde")]
         #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
         safety_margin: Duration,
-        /// An attempt cut off by the deadline is the dependency's failure only if it had run this long. Default 50 ms.
+        /// An attempt cut off by the deadline counts as a failure only if it had run this long. Default 50 ms.
         #[serde(with = "humantime_serde")]
         #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
         failure_floor: Duration,
@@ -210,149 +227,163 @@ impl From<Duration> for DeadlineSpec {
     }
 }
 
-/// What to do about a dependency.
+/// The protection of calls to a dependency.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::{BreakerSpec, Policy, RetrySpec};
+///
+/// let policy = Policy::named("vendor")
+///     .retry(RetrySpec::attempts(3))
+///     .breaker(BreakerSpec::failure_ratio(0.5))
+///     .timeout(Duration::from_millis(800));
+/// assert!(policy.mistakes().is_empty());
+/// let mistake = &policy.timeout(Duration::ZERO).mistakes()[0];
+/// assert_eq!(mistake.to_string(), "policies.vendor.timeout: must be at least a microsecond");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Policy {
-    /// The name calls refer to. In files it is the key of the table the policy stands in.
+    /// The name that calls refer to. In files it is the key of the policy's table.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "String::is_empty"))]
-    #[cfg_attr(feature = "schema", schemars(skip))] // of files, that is
+    #[cfg_attr(feature = "schema", schemars(skip))] // the key, in files
     pub name: String,
-    /// The caller's time.
+    /// The total time of a call.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub deadline: Option<DeadlineSpec>,
-    /// How many calls may start, and how fast.
+    /// How many calls may start in a period.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub rate_limit: Option<RateLimitSpec>,
-    /// How many calls may be under way at a time.
+    /// How many calls may be in flight.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub bulkhead: Option<BulkheadSpec>,
-    /// When to stop calling. Not together with `throttle`.
+    /// When to stop calling the dependency. Excludes `throttle`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub breaker: Option<BreakerSpec>,
-    /// How much to shed. Not together with `breaker`.
+    /// How many calls to shed. Excludes `breaker`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub throttle: Option<ThrottleSpec>,
-    /// How often to try again.
+    /// When and how often to retry.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub retry: Option<RetrySpec>,
-    /// When to send a copy of an attempt that takes long. Needs `idempotent`.
+    /// When to hedge an attempt that takes long. Needs `idempotent`.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub hedge: Option<HedgeSpec>,
-    /// The operation may run twice, also at the same time, and nobody will notice. Default false.
+    /// Whether the operation may run twice, also at the same time, with the effect of running once. Default false.
     pub idempotent: bool,
-    /// The longest one attempt may take.
+    /// The longest that one attempt may take.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub timeout: Option<Duration>,
-    /// What to do when the shared store is away. Default `local`.
+    /// How to decide while the shared store is away. Default `local`.
     pub on_degraded: OnDegraded,
-    /// Custom strategies, in the order of their own numbers.
+    /// Custom guards, by their order.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub guards: Guards,
 }
 
 impl Policy {
-    /// An empty policy: a pass-through until stages are added.
+    /// Creates a policy without stages.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Built in: try again when an optimistic lock was lost. 3 attempts on `concurrency`, 50 ms to 2 s apart.
+    /// The built-in policy for optimistic locks: 3 attempts on `concurrency`, 50 ms to 2 s apart.
     pub fn occ() -> Self {
         let backoff = Backoff::exponential(Duration::from_millis(50)).max(Duration::from_secs(2));
         let retry = RetrySpec::attempts(3).on([Kind::Concurrency]);
         Self::named("occ").retry(retry.backoff(backoff))
     }
 
-    /// Built in: ride out a hiccup. 3 attempts on `infrastructure`, 100 ms to 5 s apart, 30 s each.
+    /// The built-in policy for short failures: 3 attempts on `infrastructure`, 100 ms to 5 s apart, 30 s each.
     pub fn transient() -> Self {
         let backoff = Backoff::exponential(Duration::from_millis(100)).max(Duration::from_secs(5));
         let retry = RetrySpec::attempts(3).on([Kind::Infrastructure]);
         Self::named("transient").retry(retry.backoff(backoff)).timeout(Duration::from_secs(30))
     }
 
-    /// The caller's time.
+    /// Limits the total time of a call.
     #[must_use]
     pub fn deadline(mut self, deadline: impl Into<DeadlineSpec>) -> Self {
         self.deadline = Some(deadline.into());
         self
     }
 
-    /// How many calls may start, and how fast.
+    /// Limits how many calls may start in a period.
     #[must_use]
     pub fn rate_limit(mut self, spec: RateLimitSpec) -> Self {
         self.rate_limit = Some(spec);
         self
     }
 
-    /// How many calls may be under way at a time.
+    /// Limits how many calls may be in flight.
     #[must_use]
     pub fn bulkhead(mut self, spec: BulkheadSpec) -> Self {
         self.bulkhead = Some(spec);
         self
     }
 
-    /// When to stop calling.
+    /// Sets when to stop calling the dependency.
     #[must_use]
     pub fn breaker(mut self, spec: BreakerSpec) -> Self {
         self.breaker = Some(spec);
         self
     }
 
-    /// How much to shed.
+    /// Sheds calls that the dependency would not accept.
     #[must_use]
     pub fn throttle(mut self, spec: ThrottleSpec) -> Self {
         self.throttle = Some(spec);
         self
     }
 
-    /// How often to try again.
+    /// Sets when and how often to retry.
     #[must_use]
     pub fn retry(mut self, spec: RetrySpec) -> Self {
         self.retry = Some(spec);
         self
     }
 
-    /// When to send a copy of an attempt that takes long. Only for operations that may run twice: say
-    /// [`idempotent`](Self::idempotent) too.
+    /// Hedges attempts that take long. Needs [`idempotent`](Self::idempotent), because the operation may run twice.
     #[must_use]
     pub fn hedge(mut self, spec: HedgeSpec) -> Self {
         self.hedge = Some(spec);
         self
     }
 
-    /// The operation may run twice, also at the same time, and nobody will notice.
+    /// Declares that the operation may run twice, also at the same time, with the effect of running once.
     #[must_use]
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }
 
-    /// The longest one attempt may take.
+    /// Limits one attempt.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// What to do when the shared store is away.
+    /// Sets how to decide while the shared store is away.
     #[must_use]
-    pub fn on_degraded(mut self, what: OnDegraded) -> Self {
-        self.on_degraded = what;
+    pub fn on_degraded(mut self, on_degraded: OnDegraded) -> Self {
+        self.on_degraded = on_degraded;
         self
     }
 
-    /// Adds a custom strategy.
+    /// Adds a custom guard.
     #[must_use]
     pub fn guard(mut self, guard: impl Guard) -> Self {
         self.guards.add(guard);
         self
     }
 
-    /// The longest a call can take, if anything bounds it: what a probe's lease is made of.
+    /// Returns the longest that a call can take, if anything bounds it. The lease of a probe derives from it.
     fn longest_call(&self) -> Option<Duration> {
         if let Some(total) = self.deadline.and_then(|deadline| deadline.total) {
             return Some(total);
@@ -360,12 +391,12 @@ impl Policy {
         let attempts = self.retry.map_or(1, |retry| retry.max_attempts);
         let waits =
             self.retry.map_or(Duration::ZERO, |retry| retry.backoff.max.saturating_mul(attempts.saturating_sub(1)));
-        // A copy has a timeout of its own, from when it is sent.
+        // A hedge has a timeout of its own, which begins when it starts.
         let longest_attempt = self.timeout?.saturating_add(self.hedge.map_or(Duration::ZERO, |it| it.longest_delay()));
         Some(longest_attempt.saturating_mul(attempts).saturating_add(waits))
     }
 
-    /// The breaker's spec with what it inherits from the rest of the policy.
+    /// Returns the breaker's spec with the defaults that depend on the rest of the policy.
     pub(crate) fn complete_breaker(&self) -> Option<BreakerSpec> {
         let mut spec = self.breaker.clone()?;
         if spec.probe_lease.is_none() {

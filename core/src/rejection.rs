@@ -1,4 +1,4 @@
-//! Why a policy said no: a code out of one table, when to come back, and who decided.
+//! Rejections: the code, when to retry, and whose state decided.
 //!
 //! [`RejectionCode`] is that table: name, kind and HTTP status of every rejection stand side by side here, docs/errors.md
 //! prints the same rows, and a test compares the two.
@@ -20,7 +20,7 @@ use crate::kind::Kind;
 pub enum RejectionCode {
     /// The rate limit's bucket is empty.
     RateLimited,
-    /// The adaptive throttle sheds in proportion to what the dependency stopped accepting.
+    /// The adaptive throttle shed the call, because the dependency accepts too few.
     AdaptiveThrottle,
     /// Every slot of the bulkhead is taken and its queue, if any, is full.
     BulkheadFull,
@@ -30,27 +30,27 @@ pub enum RejectionCode {
     BulkheadQueueTimeout,
     /// The circuit is open.
     CircuitOpen,
-    /// The circuit is being tried out and every probe place is taken.
+    /// The circuit is half-open and has as many probes as it allows, or a ramp admits only a share of the calls.
     ProbeQuota,
     /// One attempt took too long.
     AttemptTimeout,
-    /// The caller's time is up.
+    /// The deadline of the call has passed.
     DeadlineExceeded,
     /// This process is shutting down.
     Draining,
     /// An operator forced the circuit open.
     ForcedOpen,
-    /// The shared store is away and the policy says `on_degraded = "closed"`.
+    /// The shared store is away and the policy has `on_degraded = "closed"`.
     StoreUnavailable,
-    /// A custom guard said no.
+    /// A custom guard rejected the call.
     GuardRejected,
     /// No policy has this name.
     UnknownPolicy,
     /// The route's name is longer than `MAX_ROUTE_BYTES`.
     RouteTooLong,
-    /// A whole port is bound to a policy that retries `infrastructure`, and the binding does not say that it may.
+    /// A whole port is bound to a policy that retries `infrastructure`, and the binding does not allow that.
     BlanketRetry,
-    /// The request's body broke off while it was read, so there was nothing to send.
+    /// The body of the request could not be read, so there was nothing to send.
     BodyUnreadable,
 }
 
@@ -103,22 +103,22 @@ impl RejectionCode {
         }
     }
 
-    /// The name in logs, metrics and response bodies.
+    /// Returns the name used in logs, metrics and response bodies.
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// The kind of failure it is for the caller (and for a policy around this one).
+    /// Returns the kind of failure, for the caller and for an outer policy.
     pub const fn kind(self) -> Kind {
         self.row().1
     }
 
-    /// The HTTP status it becomes at the edge, unless the service overrides it.
+    /// Returns the HTTP status, unless the service overrides it.
     pub const fn status(self) -> u16 {
         self.row().2
     }
 
-    /// One sentence for people.
+    /// Returns a short explanation.
     pub const fn meaning(self) -> &'static str {
         self.row().3
     }
@@ -130,28 +130,28 @@ impl fmt::Display for RejectionCode {
     }
 }
 
-/// Whose state a decision was made on.
+/// The state that a decision was based on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Source {
-    /// State shared by all replicas.
+    /// The state shared by all replicas.
     Fleet,
-    /// A block of permits drawn ahead from the fleet's state.
+    /// Permits that this replica has leased from the shared state.
     Leased,
-    /// State of this process.
+    /// The state of this process.
     #[default]
     Local,
     /// The local twin, because the shared store is away.
     Degraded,
-    /// An operator's word.
+    /// An override by an operator.
     Override,
-    /// Computed and reported, not enforced.
+    /// Decided and reported, but not enforced.
     Shadow,
 }
 
 impl Source {
-    /// The name in logs and metrics.
+    /// Returns the name used in logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fleet => "fleet",
@@ -170,39 +170,50 @@ impl fmt::Display for Source {
     }
 }
 
-/// Stands for "it cannot be known" in [`Rejection::wait`].
+/// The value of [`Rejection::wait`] for an unknown time.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
-/// A policy's "no". Small on purpose: it is part of every result.
+/// The rejection of a call by a policy. Small, because it is part of every result.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::{Rejection, RejectionCode};
+///
+/// let rejection = Rejection::new(RejectionCode::RateLimited).retry_in(Duration::from_millis(250));
+/// assert_eq!((rejection.status(), rejection.retry_after()), (429, Some(Duration::from_millis(250))));
+/// assert_eq!(rejection.to_string(), "the rate limit is used up (rate_limited), retry after 250ms");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Rejection {
     policy: Option<&'static str>,
-    /// Microseconds until it makes sense to come back.
+    /// Microseconds until a retry makes sense.
     wait: u64,
     code: RejectionCode,
     source: Source,
 }
 
 impl Rejection {
-    /// A rejection with this reason, decided by this process.
+    /// Creates a rejection, decided by this process.
     pub const fn new(code: RejectionCode) -> Self {
         Self { policy: None, wait: UNKNOWN, code, source: Source::Local }
     }
 
-    /// Says when to come back.
+    /// Sets when a retry makes sense.
     #[must_use]
     pub fn retry_in(mut self, wait: impl Into<Option<Duration>>) -> Self {
         self.wait = wait.into().map_or(UNKNOWN, micros);
         self
     }
 
-    /// All of it at once, by a pipeline.
+    /// Creates the rejection of a pipeline.
     #[inline]
     pub(crate) const fn by(policy: &'static str, code: RejectionCode, wait: u64, source: Source) -> Self {
         Self { policy: Some(policy), wait, code, source }
     }
 
-    /// There is no such policy.
+    /// Creates the rejection of a call that names an unknown policy.
     pub(crate) fn unknown(policy: &str) -> Self {
         Self { policy: intern(policy), ..Self::new(RejectionCode::UnknownPolicy) }
     }
@@ -211,19 +222,19 @@ impl Rejection {
         self.wait
     }
 
-    /// Says whose state decided.
+    /// Sets whose state decided.
     #[must_use]
     pub const fn decided_by(mut self, source: Source) -> Self {
         self.source = source;
         self
     }
 
-    /// The reason.
+    /// Returns the code.
     pub const fn code(&self) -> RejectionCode {
         self.code
     }
 
-    /// When it makes sense to come back, where that can be known.
+    /// Returns when a retry makes sense, if that is known.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.wait {
             UNKNOWN => None,
@@ -231,22 +242,22 @@ impl Rejection {
         }
     }
 
-    /// Whose state decided.
+    /// Returns whose state decided.
     pub const fn source(&self) -> Source {
         self.source
     }
 
-    /// The policy that rejected, or that there is none of.
+    /// Returns the policy that rejected the call, or the name that has no policy.
     pub const fn policy(&self) -> Option<&'static str> {
         self.policy
     }
 
-    /// The kind of failure it is for the caller.
+    /// Returns the kind of failure for the caller.
     pub const fn kind(&self) -> Kind {
         self.code.kind()
     }
 
-    /// The HTTP status it becomes at the edge.
+    /// Returns the HTTP status.
     pub const fn status(&self) -> u16 {
         self.code.status()
     }
@@ -263,8 +274,8 @@ impl fmt::Debug for Rejection {
     }
 }
 
-/// For a policy around the one that rejected. Only a rejection for load says when to try again: sitting out an open circuit
-/// in a retry would turn failing fast into a queue.
+/// For an outer policy. Only a rejection for load has a retry-after: waiting for an open circuit inside a retry would turn
+/// failing fast into a queue.
 impl Classify for Rejection {
     fn classify(&self) -> Class {
         let load = self.kind() == Kind::Throttled;
@@ -293,13 +304,13 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn every_code_has_a_name_of_its_own() {
+    fn every_code_has_a_unique_name() {
         let names: HashSet<_> = RejectionCode::ALL.iter().map(|code| code.name()).collect();
         assert_eq!(names.len(), RejectionCode::ALL.len());
     }
 
     #[test]
-    fn rejections_for_load_are_throttled_the_deadline_is_a_timeout() {
+    fn rejections_for_load_are_throttled_and_the_deadline_is_a_timeout() {
         for code in [RejectionCode::RateLimited, RejectionCode::AdaptiveThrottle, RejectionCode::Draining] {
             assert_eq!(code.kind(), Kind::Throttled, "{code}");
         }

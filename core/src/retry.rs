@@ -1,7 +1,7 @@
-//! Retry: run the whole operation again when repeating may help.
+//! Retry: runs the operation again after a failure that another attempt may avoid.
 //!
-//! Three things keep it from making matters worse: only retryable kinds can be named, a budget caps the share of calls
-//! that are repeated, and nested policies do not multiply (`nested.rs`).
+//! Three rules keep retries from adding to an overload: only retryable kinds can be configured, a budget caps the share of
+//! calls that are retried, and the attempts of nested policies do not multiply (`nested.rs`).
 
 pub mod backoff;
 pub(crate) mod nested;
@@ -10,7 +10,28 @@ pub use self::backoff::Backoff;
 use crate::budget::BudgetSpec;
 use crate::kind::{Kind, Kinds};
 
-/// How often, on what, and after which waits to try again.
+/// Configures retries: how often, after which failures and after which delays.
+///
+/// # Examples
+/// ```
+/// use phalanx::{Backoff, Policy, ResilienceModule, RetrySpec};
+/// # use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let retry = RetrySpec::attempts(3).backoff(Backoff::constant(Duration::from_millis(10)));
+/// let module = ResilienceModule::in_memory().policy(Policy::named("vendor").retry(retry)).build()?;
+/// let mut attempts = 0;
+/// let third_time = || {
+///     attempts += 1;
+///     let answer = if attempts == 3 { Ok("done") } else { Err(std::io::Error::other("down")) };
+///     async { answer }
+/// };
+/// assert_eq!(module.run("vendor", (), third_time).await.unwrap(), "done");
+/// assert_eq!(attempts, 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -19,17 +40,17 @@ pub struct RetrySpec {
     /// Attempts in all, the first included; at least 1.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub max_attempts: u32,
-    /// The kinds that are tried again; retryable ones only. Default `infrastructure`.
+    /// The kinds of failure that are retried; retryable ones only. Default `infrastructure`.
     #[cfg_attr(feature = "serde", serde(default = "infrastructure"))]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::retryable_kinds"))]
     pub retry_on: Kinds,
-    /// The waits between attempts.
+    /// The delays between attempts.
     #[cfg_attr(feature = "serde", serde(default))]
     pub backoff: Backoff,
-    /// A cap on the share of calls that are repeated. Default none.
+    /// A cap on the share of calls that are retried. Default none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub budget: Option<BudgetSpec>,
-    /// Try again even when a policy inside has just used up its own attempts. Default false: attempts would multiply.
+    /// Retries even if a nested policy has just used up its own attempts. Default false: attempts would multiply.
     #[cfg_attr(feature = "serde", serde(default))]
     pub retry_exhausted: bool,
 }
@@ -39,7 +60,7 @@ fn infrastructure() -> Kinds {
 }
 
 impl RetrySpec {
-    /// So many attempts in all, on `infrastructure`, with the default back-off.
+    /// Makes at most `max_attempts` attempts, retries `infrastructure` failures, and uses the default backoff.
     pub fn attempts(max_attempts: u32) -> Self {
         Self {
             max_attempts,
@@ -50,28 +71,28 @@ impl RetrySpec {
         }
     }
 
-    /// The kinds that are tried again.
+    /// Sets the kinds of failure that are retried.
     #[must_use]
     pub fn on(mut self, kinds: impl Into<Kinds>) -> Self {
         self.retry_on = kinds.into();
         self
     }
 
-    /// The waits between attempts.
+    /// Sets the delays between attempts.
     #[must_use]
     pub const fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// A cap on the share of calls that are repeated.
+    /// Caps the share of calls that are retried.
     #[must_use]
     pub const fn budget(mut self, budget: BudgetSpec) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// Try again even when a policy inside has just used up its own attempts.
+    /// Retries even if a nested policy has just used up its own attempts.
     #[must_use]
     pub const fn retry_exhausted(mut self) -> Self {
         self.retry_exhausted = true;

@@ -1,37 +1,47 @@
-//! Chance as a value: a seeded, lock-free random source shared by the threads of a pipeline.
+//! A seedable, lock-free random number generator that threads share.
 //!
-//! SplitMix64 (Steele, Lea and Flood, 2014): the state is a counter, so drawing is one atomic add and a mix, and the
-//! n-th draw of a seed is always the same. Good enough for jitter and shedding; not for secrets.
+//! SplitMix64 (Steele, Lea and Flood, 2014). Its state is a counter, so a number costs one atomic addition and a mix, and
+//! the n-th number of a seed is always the same. It suits jitter and shedding, and nothing that must be unpredictable.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// 2^64 divided by the golden ratio: the step that makes the counter visit all values evenly.
+/// 2^64 divided by the golden ratio, which spreads the counter evenly over all values.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A seedable random source.
+/// A seedable random number generator.
+///
+/// # Examples
+/// ```
+/// use phalanx::store::Rng;
+///
+/// let (one, other) = (Rng::seeded(7), Rng::seeded(7));
+/// assert_eq!(one.next(), other.next());
+/// assert!((0.0..1.0).contains(&one.unit()));
+/// assert_ne!(one.fork().next(), one.next(), "a fork is independent");
+/// ```
 #[derive(Debug)]
 pub struct Rng(AtomicU64);
 
 impl Rng {
-    /// The same seed gives the same draws.
+    /// Creates a generator. The same seed gives the same numbers.
     pub const fn seeded(seed: u64) -> Self {
         Self(AtomicU64::new(seed))
     }
 
-    /// Seeded by the process' hash keys, which the operating system drew.
+    /// Creates a generator with a random seed from the operating system.
     pub fn from_entropy() -> Self {
         Self::seeded(RandomState::new().hash_one(0_u8))
     }
 
-    /// A new source whose draws are independent of the ones still to come from this one.
+    /// Creates a generator whose numbers are independent of the next ones of this generator.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::seeded(self.next())
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next(&self) -> u64 {
         let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -39,13 +49,13 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0.0..1.0`.
+    /// Returns a number in `0.0..1.0`.
     pub fn unit(&self) -> f64 {
         // 53 bits are all that a double holds exactly.
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A duration between the two, `low` included.
+    /// Returns a duration between the two, `low` included.
     pub fn between(&self, low: Duration, high: Duration) -> Duration {
         low + high.saturating_sub(low).mul_f64(self.unit())
     }
@@ -56,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_draws() {
+    fn the_same_seed_gives_the_same_numbers() {
         let (a, b) = (Rng::seeded(7), Rng::seeded(7));
         let draws = |rng: &Rng| (0..100).map(|_| rng.next()).collect::<Vec<_>>();
         assert_eq!(draws(&a), draws(&b));

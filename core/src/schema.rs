@@ -1,8 +1,8 @@
-//! What the values of a file may be, for its JSON Schema: durations as text, counts, shares, factors.
+//! The value types of the JSON Schema of a configuration file: durations as text, counts, shares, factors.
 //!
-//! These types are never made. They stand in for a field's own type (`schemars(with = …)`), because the schema can say more
-//! than `f64`: the same ranges that [`Policy::mistakes`](crate::policy::Policy::mistakes) checks. What depends on two
-//! fields, and how long a duration may be, only that check knows.
+//! These types have no values. They replace the type of a field (`schemars(with = …)`), because the schema can be more
+//! precise than `f64`: the same ranges that [`Policy::mistakes`](crate::policy::Policy::mistakes) checks. Rules that depend
+//! on two fields, and the longest duration, are in that check only.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::kind::Kind;
 
-/// What a duration looks like: numbers with units, as in `250ms`, `1.5s` or `1m 30s`.
+/// The pattern of a duration: numbers with units, as in `250ms`, `1.5s` or `1m 30s`.
 pub const DURATION: &str = r"^\s*([0-9]+(\.[0-9]+)?\s*(ns|nsec|nanos|us|µs|usec|ms|msec|millis|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\s*)+$|^0$";
 
 /// A duration, by the name `Duration`.
@@ -23,7 +23,7 @@ impl JsonSchema for DurationText {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "A length of time as people write it, at most 24 hours: \"250ms\", \"2s\", \"1m 30s\".",
+            "description": "A duration of at most 24 hours: \"250ms\", \"2s\", \"1m 30s\".",
             "type": "string",
             "pattern": DURATION,
             "examples": ["250ms", "2s", "1m 30s"],
@@ -58,25 +58,25 @@ numbers! {
     LeverForce = { "type": "string", "enum": ["open", "closed"] };
     /// At least one.
     Count = { "type": "integer", "minimum": 1, "maximum": 1_000_000 };
-    /// Calls that others are only compared with.
+    /// A number of calls, at least one.
     Calls = { "type": "integer", "minimum": 1, "maximum": 1_000_000_000 };
-    /// None is fine too.
+    /// At least zero.
     CountOrZero = { "type": "integer", "minimum": 0, "maximum": 1_000_000 };
-    /// Where the first one counts, and another must follow.
+    /// At least two.
     AtLeastTwo = { "type": "integer", "minimum": 2, "maximum": 1_000_000 };
-    /// Some of it, or all.
+    /// Above 0 and at most 1.
     Share = { "type": "number", "exclusiveMinimum": 0, "maximum": 1 };
-    /// None of it, some, or all.
+    /// From 0 to 1.
     ShareOrZero = { "type": "number", "minimum": 0, "maximum": 1 };
-    /// Strictly between nothing and all.
+    /// Between 0 and 1, both excluded.
     Between = { "type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1 };
-    /// Something that must not shrink what it is multiplied with.
+    /// At least 1.
     Factor = { "type": "number", "minimum": 1, "maximum": 1_000_000 };
-    /// Anything above zero.
+    /// Above 0.
     Positive = { "type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000 };
 }
 
-/// The kinds that may be tried again, at least one of them.
+/// A list of at least one retryable kind.
 pub(crate) fn retryable_kinds(_: &mut SchemaGenerator) -> Schema {
     let kinds: Vec<_> = Kind::ALL.into_iter().filter(|kind| kind.retryable()).map(Kind::name).collect();
     json_schema!({ "type": "array", "items": { "enum": kinds }, "minItems": 1 })

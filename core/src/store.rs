@@ -1,18 +1,17 @@
-//! Where state that a fleet may share is kept: three traits, and the rules every store keeps.
+//! Stores: the three traits of state that a fleet may share, and the rules for their implementations.
 //!
-//! 1. **A store cannot fail a call.** No method returns an error; an answer says whose state it was made on
-//!    ([`Source`]), and the pipeline applies the policy's `on_degraded`.
-//! 2. **Operations say what is meant** (`acquire`, `admit`, `record`), never get or set.
-//! 3. **What can be decided here is answered now.** `acquire_now` and `admit_now` never wait; only when they cannot
-//!    answer does a call wait for `acquire` or `admit`.
-//! 4. **State is resolved once.** `bucket`, `breaker` and `digest` find or make the state of a key and hand out an
-//!    `Arc` of it, which the pipeline keeps: no table is searched on the way of a call. Asking again with another spec
-//!    retunes the living state.
-//! 5. **Moments are [`Store::clock`]'s.** `now` is the caller's reading of it, taken once and shared by all stages of a
-//!    call; the `until` of a rejection is on it too. A store whose truth lives elsewhere decides on the server's clock,
-//!    uses `now` for its local bookkeeping only and translates what it answers.
+//! 1. **A store cannot fail a call.** No method returns an error. A reply names the state it is based on ([`Source`]), and
+//!    the pipeline applies the policy's `on_degraded`.
+//! 2. **Operations are intents** (`acquire`, `admit`, `record`), not reads and writes of fields.
+//! 3. **Local decisions are synchronous.** `acquire_now` and `admit_now` never wait. A call waits for `acquire` or `admit`
+//!    only if they return none.
+//! 4. **State is looked up once.** `bucket`, `breaker` and `digest` return an `Arc` that the pipeline keeps, so that a call
+//!    searches no table. Another call with a different spec retunes the existing state.
+//! 5. **Times are those of [`Store::clock`].** `now` is read once per call and shared by all stages; the `until` of a
+//!    rejection is on the same clock. A store with state on a server decides on the server's clock, uses `now` only
+//!    locally, and converts the times that it returns.
 //!
-//! Each line of a `# Behaviour` list below is a case of the conformance suite, named after it.
+//! Each line of a `# Behaviour` list is a case of the conformance suite, with the line as its name.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,38 +25,38 @@ use crate::rate_limit::{RateLimitSpec, Take};
 use crate::rejection::Source;
 use crate::table::Retention;
 
-/// All three, and the clock they are asked with.
+/// All three stores, and their clock.
 pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + Clone {
-    /// The clock whose readings are handed to the other methods.
+    /// Returns the clock of every `now` argument.
     fn clock(&self) -> &Clock;
 }
 
-/// What a call wants from a rate limit.
+/// A request for permits.
 #[derive(Clone, Copy, Debug)]
 pub struct AcquireRequest {
-    /// How many permits.
+    /// The number of permits.
     pub cost: u32,
-    /// How long it would wait for them.
+    /// The longest acceptable wait.
     pub max_wait: Duration,
 }
 
-/// What it got.
+/// The reply to a request for permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Granted or rejected.
     pub take: Take,
-    /// What is left in the bucket.
+    /// The level of the bucket afterwards.
     pub left: Level,
-    /// Whose bucket.
+    /// The state that decided.
     pub source: Source,
 }
 
-/// Token buckets.
+/// A store of token buckets.
 pub trait RateLimitStore: Send + Sync + 'static {
-    /// The state of one key.
+    /// The bucket of one key.
     type Bucket: Send + Sync + 'static;
 
-    /// Finds or makes the bucket of a key.
+    /// Returns the bucket of a key; creates it if there is none.
     ///
     /// # Behaviour
     /// - a new bucket is full
@@ -66,24 +65,24 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - another spec keeps the permits that fit
     fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<Self::Bucket>;
 
-    /// Takes permits if that can be decided in this process: none means that [`RateLimitStore::acquire`] must be asked,
-    /// and that nothing was taken.
-    fn acquire_now(&self, bucket: &Self::Bucket, now: Time, ask: AcquireRequest) -> Option<Grant>;
+    /// Takes permits if that can be decided in this process. None means that nothing was taken and that
+    /// [`RateLimitStore::acquire`] must be asked.
+    fn acquire_now(&self, bucket: &Self::Bucket, now: Time, request: AcquireRequest) -> Option<Grant>;
 
     /// Takes permits, now or reserved for later.
     ///
     /// # Behaviour
     /// - permits come back at the declared rate
-    /// - an empty bucket rejects and says when to come back
+    /// - an empty bucket rejects and names the time to retry
     /// - a rejection takes nothing
     /// - a cost takes that many permits
     /// - a cost above the burst is rejected for good
     /// - waiters are served in the order they came
     /// - a wait longer than allowed is rejected
-    fn acquire(&self, bucket: &Self::Bucket, now: Time, ask: AcquireRequest) -> impl Future<Output = Grant> + Send;
+    fn acquire(&self, bucket: &Self::Bucket, now: Time, request: AcquireRequest) -> impl Future<Output = Grant> + Send;
 
-    /// Gives back permits that were taken for the moment `due` and not used, to whoever gave them: `source` is the
-    /// grant's.
+    /// Gives back permits that were taken for the time `due` and not used. `source` is that of the grant, so that permits
+    /// return to the state that granted them.
     ///
     /// # Behaviour
     /// - a refund is there for the next call
@@ -91,34 +90,38 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - a reservation with others behind it lapses
     fn refund(&self, bucket: &Self::Bucket, cost: u32, due: Time, source: Source);
 
-    /// Looks without taking.
+    /// Returns the level without taking permits.
     ///
     /// # Behaviour
-    /// - a look takes nothing
+    /// - a peek takes nothing
     fn peek(&self, bucket: &Self::Bucket, now: Time) -> impl Future<Output = Level> + Send;
 
-    /// Looks without taking and without asking anybody: what this process last knew. None if that is nothing. Never waits.
+    /// Returns the level that this process knows, if any, without asking a server. Never waits.
     ///
     /// # Behaviour
-    /// - what is known of a bucket is what the last call left
+    /// - the cached level is that of the last call
     fn cached_level(&self, bucket: &Self::Bucket, now: Time) -> Option<Level>;
+
+    /// Returns whether this process may forget the bucket. A bucket that would come back full must be kept until it is
+    /// full; one that is kept elsewhere may go.
+    fn bucket_retention(&self, bucket: &Self::Bucket) -> Retention;
 }
 
-/// A circuit's answer.
+/// The reply to a call that asks a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmitReply {
     /// Admitted or rejected.
     pub admission: Admission,
-    /// Whose circuit.
+    /// The state that decided.
     pub source: Source,
 }
 
-/// Circuit breakers.
+/// A store of circuit breakers.
 pub trait BreakerStore: Send + Sync + 'static {
-    /// The state of one key.
+    /// The breaker of one key.
     type Breaker: Send + Sync + 'static;
 
-    /// Finds or makes the circuit of a key.
+    /// Returns the breaker of a key; creates it if there is none.
     ///
     /// # Behaviour
     /// - a new circuit is closed
@@ -128,16 +131,16 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - another window forgets what was counted
     fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<Self::Breaker>;
 
-    /// The circuit's answer if it can be given in this process and changes nothing: none means that
-    /// [`BreakerStore::admit`] must be asked. Closed and open circuits, as nearly all are, answer here.
+    /// Admits or rejects a call if that can be decided in this process without a change of state. None means that
+    /// [`BreakerStore::admit`] must be asked. Closed and open breakers, as nearly all are, decide here.
     fn admit_now(&self, breaker: &Self::Breaker, now: Time) -> Option<AdmitReply>;
 
-    /// Asks for a call to pass. The change of phase that asking brought about, if any, comes beside the answer.
+    /// Admits or rejects a call. Also returns the change of phase that it caused, if any.
     ///
     /// # Behaviour
-    /// - an open circuit rejects and says when the break is over
+    /// - an open circuit rejects and names the end of the break
     /// - after the break the allowed number of probes passes
-    /// - a lost probe frees its place when its lease is over
+    /// - a lost probe is replaced when its lease expires
     /// - a ramp admits a growing share
     fn admit(
         &self,
@@ -145,8 +148,8 @@ pub trait BreakerStore: Send + Sync + 'static {
         now: Time,
     ) -> impl Future<Output = (AdmitReply, Option<Transition>)> + Send;
 
-    /// Records what became of an admitted call. Never waits, so a store whose truth lives elsewhere may return nothing
-    /// and bring the change of phase about a little later.
+    /// Records the outcome of an admitted call. Never waits: a store with state on a server may return none and change the
+    /// phase a little later.
     ///
     /// # Behaviour
     /// - failures at the ratio trip
@@ -155,7 +158,7 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - a burst across a slice edge trips
     /// - successes never trip
     /// - neutral and cancelled outcomes count for nothing
-    /// - a cancelled probe frees its place
+    /// - a cancelled probe gives its lease back
     /// - a probe that succeeds closes the circuit
     /// - a probe that fails opens it again
     /// - a late outcome of an earlier epoch changes nothing
@@ -163,16 +166,17 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - breaks grow on trips in a row
     fn record(&self, breaker: &Self::Breaker, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition>;
 
-    /// Tells the latency's quantile. Never waits.
+    /// Reports a quantile of the latency. Never waits.
     ///
     /// # Behaviour
     /// - a quantile over its threshold for long enough trips
     fn observe_quantile(&self, breaker: &Self::Breaker, now: Time, value: Option<Duration>) -> Option<Transition>;
 
-    /// What would be lost if this process forgot the circuit. Nothing, for a store that keeps it elsewhere.
-    fn retention(&self, breaker: &Self::Breaker) -> Retention;
+    /// Returns whether this process may forget the breaker. A circuit that would come back closed must be kept while it is
+    /// open; one that is kept elsewhere may go.
+    fn breaker_retention(&self, breaker: &Self::Breaker) -> Retention;
 
-    /// Puts an operator's word above the phase, or takes it away.
+    /// Sets or releases an override.
     ///
     /// # Behaviour
     /// - forced open rejects everything
@@ -181,32 +185,32 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - metrics only admits everything and still changes phase
     fn force(&self, breaker: &Self::Breaker, overridden: Option<Override>) -> impl Future<Output = ()> + Send;
 
-    /// Back to a closed circuit that has seen nothing. An operator's word stays.
+    /// Closes the breaker and forgets its history. An override stays.
     ///
     /// # Behaviour
     /// - a reset circuit is closed and old tickets are void
     fn reset(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = Option<Transition>> + Send;
 
-    /// What can be seen from outside.
+    /// Returns the state of the breaker.
     ///
     /// # Behaviour
-    /// - a look shows what was counted
+    /// - an inspection returns the counts
     fn inspect(&self, breaker: &Self::Breaker, now: Time) -> impl Future<Output = BreakerView> + Send;
 
-    /// Looks without asking anybody: the phase this process last knew, and the operator's word above it. Closed if nothing
-    /// was heard of it yet. Never waits.
+    /// Returns the phase and the override that this process knows, without asking a server; closed if it knows neither.
+    /// Never waits.
     ///
     /// # Behaviour
-    /// - what is known of a circuit is its phase and the word above it
+    /// - the cached phase comes with the override
     fn cached_phase(&self, breaker: &Self::Breaker) -> (Phase, Option<Override>);
 }
 
-/// Latency digests.
+/// A store of latency digests.
 pub trait LatencyDigestStore: Send + Sync + 'static {
-    /// The state of one key.
+    /// The digest of one key.
     type Digest: Send + Sync + 'static;
 
-    /// Finds or makes the digest of a key over a window.
+    /// Returns the digest of a key over a window; creates it if there is none.
     ///
     /// # Behaviour
     /// - the same key is the same digest
@@ -217,10 +221,10 @@ pub trait LatencyDigestStore: Send + Sync + 'static {
     /// Adds one latency. Never waits.
     ///
     /// # Behaviour
-    /// - what is no latency is left out
+    /// - a latency over an hour is ignored
     fn observe(&self, digest: &Self::Digest, now: Time, latency: Duration);
 
-    /// The quantile of what the window saw. Never waits.
+    /// Returns a quantile of the window. Never waits.
     ///
     /// # Behaviour
     /// - a quantile is within its error
@@ -230,9 +234,9 @@ pub trait LatencyDigestStore: Send + Sync + 'static {
         self.quantile_since(digest, now, Time::ZERO, quantile)
     }
 
-    /// The quantile of a measurement epoch: of those slices of the window that began at `since` or later. The digest
-    /// itself stays what it is, so an epoch is its reader's alone. [`Time::ZERO`] is before everything, also before what
-    /// others saw when this clock had not begun. Never waits.
+    /// Returns a quantile of a measurement epoch: of the slices of the window that began at `since` or later. The digest is
+    /// not changed, so that each reader has an epoch of its own. [`Time::ZERO`] includes everything, also latencies from
+    /// before this clock started. Never waits.
     ///
     /// # Behaviour
     /// - an epoch holds nothing from before it

@@ -1,4 +1,4 @@
-//! Atomics and the lock, as a program uses them or, under `--cfg phalanx_model`, as loom explores them (`make model`).
+//! Atomics and the mutex: the real ones or, under `--cfg phalanx_model`, those of loom (`make model`).
 
 #[cfg(not(phalanx_model))]
 pub use parking_lot::Mutex;
@@ -14,17 +14,17 @@ pub use loom::sync::atomic::{AtomicU64, Ordering};
 mod model {
     use loom::sync::MutexGuard;
 
-    /// Loom's lock with the one method we use, without its poisoning.
+    /// Loom's mutex with the API of `parking_lot`, without poisoning.
     #[derive(Debug)]
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
-        /// A lock around a value.
+        /// Creates a mutex.
         pub fn new(value: T) -> Self {
             Self(loom::sync::Mutex::new(value))
         }
 
-        /// Waits for the lock.
+        /// Locks the mutex.
         pub fn lock(&self) -> MutexGuard<'_, T> {
             match self.0.lock() {
                 Ok(guard) => guard,

@@ -1,32 +1,52 @@
-//! Adaptive throttle: send about as much as the dependency still accepts.
+//! The adaptive throttle: sends about as many calls as the dependency still accepts.
 //!
-//! Google's client-side throttling (SRE book, chapter "Handling Overload"): over a sliding window, reject with
-//! probability max(0, (requests − k × accepts) / (requests + 1)). A healthy dependency accepts nearly everything and
-//! the number is negative; as it degrades, shedding grows in proportion. What is shed counts as a request and not as
-//! an accept, so traffic settles near k × what is accepted, and the rest keeps probing: recovery needs no ceremony.
+//! Client-side throttling as in Google's SRE book (chapter "Handling Overload"): over a sliding window, a call is shed
+//! with probability max(0, (requests − k × accepts) / (requests + 1)). For a healthy dependency, which accepts nearly
+//! everything, the number is negative; as it degrades, the probability grows. A shed call counts as a request and not as
+//! an accept, so traffic settles near k × the accepted calls. There are no phases: the calls that are still sent detect
+//! the recovery.
 //!
-//! An accept is an answer: also a domain "no", but neither a failure nor a rejection for load. What says nothing about
-//! the dependency (cancelled by the caller, a lost race) is taken out of the count again.
+//! Any answer is an accept, including a domain error, but neither a failure nor a rejection for load. A call without
+//! evidence about the dependency (cancelled by its caller, or the loser of a hedge) is removed from the count.
 
 use std::time::Duration;
 
 use crate::clock::Time;
 use crate::estimate::ring::{Counts, Ring};
 
-/// How eagerly to shed.
+/// Configures an adaptive throttle.
+///
+/// # Examples
+/// ```
+/// use phalanx::{Policy, RejectionCode, ResilienceModule, ThrottleSpec};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let spec = ThrottleSpec::default().k(1.0).min_throughput(1);
+/// let module = ResilienceModule::in_memory().policy(Policy::named("vendor").throttle(spec)).build()?;
+/// let mut shed = 0;
+/// for _ in 0..100 {
+///     let failed = module.run("vendor", (), || async { Err::<(), _>(std::io::Error::other("down")) }).await;
+///     let code = failed.unwrap_err().rejection().map(|rejection| rejection.code());
+///     shed += u32::from(code == Some(RejectionCode::AdaptiveThrottle));
+/// }
+/// assert!(shed > 50, "most calls to a dependency that accepts nothing are shed: {shed}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct ThrottleSpec {
-    /// How many requests are sent for each one accepted, at least 1.0. Default 2.0.
+    /// Requests that are sent for each one accepted, at least 1.0. Default 2.0.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Factor"))]
     pub k: f64,
     /// The sliding window. Default 2 min.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub window: Duration,
-    /// Requests in the window below which nothing is shed. Default 10.
+    /// The fewest requests in the window for which calls are shed. Default 10.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
     pub min_throughput: u32,
 }
@@ -38,21 +58,21 @@ impl Default for ThrottleSpec {
 }
 
 impl ThrottleSpec {
-    /// How many requests are sent for each one accepted.
+    /// Sets the number of requests that are sent for each one accepted.
     #[must_use]
     pub const fn k(mut self, k: f64) -> Self {
         self.k = k;
         self
     }
 
-    /// The sliding window.
+    /// Sets the sliding window.
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = window;
         self
     }
 
-    /// Requests in the window below which nothing is shed.
+    /// Sets the fewest requests in the window for which calls are shed.
     #[must_use]
     pub const fn min_throughput(mut self, requests: u32) -> Self {
         self.min_throughput = requests;
@@ -60,68 +80,68 @@ impl ThrottleSpec {
     }
 }
 
-/// What an admitted call says about the dependency's appetite.
+/// Whether the dependency accepted an admitted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appetite {
+pub enum Acceptance {
     /// It answered.
     Accepted,
-    /// It failed or rejected for load.
-    Declined,
-    /// Nothing.
+    /// It failed, or rejected the call for load.
+    NotAccepted,
+    /// There is no evidence.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Asked {
+struct Requests {
     requests: u64,
     accepts: u64,
 }
 
-impl Counts for Asked {
+impl Counts for Requests {
     fn plus(self, other: Self) -> Self {
         Self { requests: self.requests + other.requests, accepts: self.accepts + other.accepts }
     }
 }
 
-/// The machine.
+/// The throttle of one policy and route.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     window: Duration,
-    ring: Ring<Asked>,
+    ring: Ring<Requests>,
 }
 
 impl Throttle {
-    /// A throttle that has seen nothing.
+    /// Creates a throttle without history.
     pub fn new(spec: &ThrottleSpec) -> Self {
         Self { window: spec.window, ring: Ring::new(spec.window) }
     }
 
-    /// Asks for a call to pass; `luck` in 0.0..1.0 decides when it is a matter of chance.
-    pub fn admit(&mut self, now: Time, spec: &ThrottleSpec, luck: f64) -> bool {
+    /// Admits or sheds a call; `random`, in 0.0..1.0, decides with the probability of shedding.
+    pub fn admit(&mut self, now: Time, spec: &ThrottleSpec, random: f64) -> bool {
         self.retune(spec);
-        let admitted = luck >= self.shedding(now, spec);
+        let admitted = random >= self.shedding(now, spec);
         self.ring.at(now).requests += 1;
         admitted
     }
 
-    /// Records what became of an admitted call.
-    pub fn record(&mut self, now: Time, appetite: Appetite) {
-        let asked = self.ring.at(now);
-        match appetite {
-            Appetite::Accepted => asked.accepts += 1,
-            Appetite::Declined => {}
-            // Taken back from the present slice, also if it was counted in an earlier one: the sum is what matters.
-            Appetite::Unknown => asked.requests = asked.requests.saturating_sub(1),
+    /// Records the outcome of an admitted call.
+    pub fn record(&mut self, now: Time, acceptance: Acceptance) {
+        let counts = self.ring.at(now);
+        match acceptance {
+            Acceptance::Accepted => counts.accepts += 1,
+            Acceptance::NotAccepted => {}
+            // Subtracted from the current slice, even if it was counted in an earlier one: only the sum matters.
+            Acceptance::Unknown => counts.requests = counts.requests.saturating_sub(1),
         }
     }
 
-    /// The probability with which the next call is shed.
+    /// Returns the probability that the next call is shed.
     pub fn shedding(&mut self, now: Time, spec: &ThrottleSpec) -> f64 {
-        let asked = self.ring.sum(now);
-        if asked.requests < u64::from(spec.min_throughput) {
+        let counts = self.ring.sum(now);
+        if counts.requests < u64::from(spec.min_throughput) {
             return 0.0;
         }
-        let (requests, accepts) = (asked.requests as f64, asked.accepts as f64);
+        let (requests, accepts) = (counts.requests as f64, counts.accepts as f64);
         ((requests - spec.k * accepts) / (requests + 1.0)).max(0.0)
     }
 
@@ -137,7 +157,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Plays `calls` calls against a dependency that accepts with this probability; returns how many were sent.
+    /// Makes `calls` calls to a dependency that accepts with this probability; returns how many were sent.
     fn play(throttle: &mut Throttle, accepts: f64, calls: u32, from: Time) -> u32 {
         let (spec, rng) = (ThrottleSpec::default(), Rng::seeded(1));
         let mut sent = 0;
@@ -146,8 +166,8 @@ mod tests {
             if throttle.admit(now, &spec, rng.unit()) {
                 sent += 1;
                 let accepted = rng.unit() < accepts;
-                let appetite = [Appetite::Declined, Appetite::Accepted][usize::from(accepted)];
-                throttle.record(now, appetite);
+                let acceptance = [Acceptance::NotAccepted, Acceptance::Accepted][usize::from(accepted)];
+                throttle.record(now, acceptance);
             }
         }
         sent
@@ -161,7 +181,7 @@ mod tests {
 
     #[test]
     fn traffic_settles_near_k_times_what_is_accepted() {
-        // A dependency that manages one call in 10 ms is offered one a millisecond.
+        // A dependency that can handle one call in 10 ms gets one every millisecond.
         let (spec, rng) = (ThrottleSpec::default(), Rng::seeded(1));
         let mut throttle = Throttle::new(&spec);
         let (mut sent, mut accepted, mut free_at) = (0, 0, 0);
@@ -172,8 +192,8 @@ mod tests {
                 if accepts {
                     free_at = millis + 10;
                 }
-                let appetite = [Appetite::Declined, Appetite::Accepted][usize::from(accepts)];
-                throttle.record(now, appetite);
+                let acceptance = [Acceptance::NotAccepted, Acceptance::Accepted][usize::from(accepts)];
+                throttle.record(now, acceptance);
                 sent += 1;
                 accepted += u32::from(accepts);
             }
@@ -197,11 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_call_says_nothing() {
+    fn a_cancelled_call_is_not_counted() {
         let (spec, mut throttle) = (ThrottleSpec::default(), Throttle::new(&ThrottleSpec::default()));
         for _ in 0..1_000 {
             assert!(throttle.admit(Time::ZERO, &spec, 0.0));
-            throttle.record(Time::ZERO, Appetite::Unknown);
+            throttle.record(Time::ZERO, Acceptance::Unknown);
         }
         assert_eq!(throttle.shedding(Time::ZERO, &spec), 0.0);
     }

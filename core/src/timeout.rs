@@ -1,7 +1,7 @@
-//! A time limit that costs nothing until it is needed: the timer is registered only when the operation is not ready
-//! at its first poll.
+//! A timeout that costs nothing until it is needed: the timer is registered only if the operation is not ready at its
+//! first poll, and `timer.rs` keeps it cheap then.
 //!
-//! An operation that answers at once never pays for a timer, and one that does not pays little (`timer.rs`). The operation is polled before the clock is looked at, so an answer that is there always wins.
+//! The operation is polled before the timer, so a result that is ready always wins.
 
 mod timer;
 
@@ -12,18 +12,21 @@ use std::time::Duration;
 
 pub(crate) use self::timer::Timer;
 
-/// The time ran out before the operation was ready.
+/// The error of an operation that was not ready in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
-/// Polls `operation` until it is ready or `limit` is over; it is dropped then. No limit, no timer.
+/// Polls `operation` until it is ready or `limit` has passed. Without a limit there is no timer.
+///
+/// # Errors
+/// [`Elapsed`] if the limit has passed; the operation is dropped.
 pub async fn timeout<F: Future>(limit: Option<Duration>, operation: F) -> Result<F::Output, Elapsed> {
     let mut operation = pin!(operation);
     let mut timer = Timer::default();
     poll_fn(|cx| poll_within(&mut timer, limit, cx, |cx| operation.as_mut().poll(cx))).await
 }
 
-/// Polls the operation first, so that an answer that is there always wins, and then the clock.
+/// Polls the operation first, so that a result that is ready always wins, and then the timer.
 #[inline]
 pub(crate) fn poll_within<T>(
     timer: &mut Timer,
@@ -44,7 +47,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_in_time_is_the_answer() {
+    async fn a_result_in_time_is_returned() {
         let work = async {
             sleep(Duration::from_millis(9)).await;
             7
@@ -68,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_operation_that_eats_the_tasks_budget_is_still_cut_off() {
+    async fn an_operation_that_consumes_the_tasks_budget_still_times_out() {
         let greedy = async {
             loop {
                 tokio::task::coop::consume_budget().await;

@@ -77,7 +77,7 @@ macro_rules! for_every_case {
                     another_spec_keeps_the_permits_that_fit;
                 acquire:
                     permits_come_back_at_the_declared_rate,
-                    an_empty_bucket_rejects_and_says_when_to_come_back,
+                    an_empty_bucket_rejects_and_names_the_time_to_retry,
                     a_rejection_takes_nothing,
                     a_cost_takes_that_many_permits,
                     a_cost_above_the_burst_is_rejected_for_good,
@@ -88,9 +88,9 @@ macro_rules! for_every_case {
                     a_refund_never_overfills,
                     a_reservation_with_others_behind_it_lapses;
                 peek:
-                    a_look_takes_nothing;
+                    a_peek_takes_nothing;
                 cached_level:
-                    what_is_known_of_a_bucket_is_what_the_last_call_left;
+                    the_cached_level_is_that_of_the_last_call;
             }
             breaker of BreakerStore {
                 breaker:
@@ -100,9 +100,9 @@ macro_rules! for_every_case {
                     another_threshold_reaches_a_living_circuit,
                     another_window_forgets_what_was_counted;
                 admit:
-                    an_open_circuit_rejects_and_says_when_the_break_is_over,
+                    an_open_circuit_rejects_and_names_the_end_of_the_break,
                     after_the_break_the_allowed_number_of_probes_passes,
-                    a_lost_probe_frees_its_place_when_its_lease_is_over,
+                    a_lost_probe_is_replaced_when_its_lease_expires,
                     a_ramp_admits_a_growing_share;
                 record:
                     failures_at_the_ratio_trip,
@@ -111,7 +111,7 @@ macro_rules! for_every_case {
                     a_burst_across_a_slice_edge_trips,
                     successes_never_trip,
                     neutral_and_cancelled_outcomes_count_for_nothing,
-                    a_cancelled_probe_frees_its_place,
+                    a_cancelled_probe_gives_its_lease_back,
                     a_probe_that_succeeds_closes_the_circuit,
                     a_probe_that_fails_opens_it_again,
                     a_late_outcome_of_an_earlier_epoch_changes_nothing,
@@ -127,9 +127,9 @@ macro_rules! for_every_case {
                 reset:
                     a_reset_circuit_is_closed_and_old_tickets_are_void;
                 inspect:
-                    a_look_shows_what_was_counted;
+                    an_inspection_returns_the_counts;
                 cached_phase:
-                    what_is_known_of_a_circuit_is_its_phase_and_the_word_above_it;
+                    the_cached_phase_comes_with_the_override;
             }
             digest of LatencyDigestStore {
                 digest:
@@ -137,7 +137,7 @@ macro_rules! for_every_case {
                     different_keys_never_share_a_digest,
                     another_window_starts_the_digest_over;
                 observe:
-                    what_is_no_latency_is_left_out;
+                    a_latency_over_an_hour_is_ignored;
                 quantile:
                     a_quantile_is_within_its_error,
                     too_few_samples_have_no_quantile,
@@ -159,10 +159,10 @@ macro_rules! for_every_case {
                 renew:
                     a_renewed_lock_is_held_for_another_ttl,
                     a_lock_that_ran_out_cannot_be_renewed,
-                    a_lock_that_somebody_else_took_cannot_be_renewed;
+                    a_lock_that_another_owner_took_cannot_be_renewed;
                 release:
                     a_released_lock_is_free_at_once,
-                    a_release_by_anybody_else_changes_nothing;
+                    a_release_by_another_owner_changes_nothing;
                 complete:
                     completed_work_is_marked_with_its_fence_and_its_lock_is_free,
                     work_whose_lock_was_lost_is_not_marked;

@@ -61,6 +61,10 @@ impl RateLimitStore for Twin {
     fn cached_level(&self, bucket: &BucketCell, now: Time) -> Option<Level> {
         self.0.cached_level(bucket, now)
     }
+
+    fn bucket_retention(&self, bucket: &BucketCell) -> Retention {
+        self.0.bucket_retention(bucket)
+    }
 }
 
 impl BreakerStore for Twin {
@@ -83,8 +87,8 @@ impl BreakerStore for Twin {
         self.0.record(breaker, now, ticket, sample)
     }
 
-    fn retention(&self, breaker: &BreakerCell) -> Retention {
-        self.0.retention(breaker)
+    fn breaker_retention(&self, breaker: &BreakerCell) -> Retention {
+        self.0.breaker_retention(breaker)
     }
 
     fn observe_quantile(&self, breaker: &BreakerCell, now: Time, value: Option<Duration>) -> Option<Transition> {

@@ -138,7 +138,7 @@ impl<S: LockStore> DistributedLock<S> {
     /// Waits for this lock, for at most so long.
     pub(crate) fn waiting(&self, wait: Duration) -> Waiting<'_> {
         let start = Instant::now();
-        let until = start.checked_add(wait).unwrap_or(start + phalanx_core::lock::LONGEST);
+        let until = start.checked_add(wait).unwrap_or(start + phalanx_core::lock::MAX_TTL);
         Waiting { bell: self.store.watch(&self.spec.name), until, poll: self.spec.poll, rng: &self.rng }
     }
 

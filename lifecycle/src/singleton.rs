@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use phalanx_core::event::EventKind;
-use phalanx_core::lock::{LONGEST, LockStore};
+use phalanx_core::lock::{LockStore, MAX_TTL};
 
 use crate::lock::{DistributedLock, LockError, LockGuard, LockSpec};
 use crate::step::{Failure, Guarded, Step, StepContext};
@@ -61,7 +61,7 @@ impl Default for SingletonSpec {
             wait: Duration::from_secs(60),
             skip: false,
             always: false,
-            remember: LONGEST,
+            remember: MAX_TTL,
             poll: Duration::from_secs(1),
         }
     }

@@ -139,6 +139,10 @@ impl RateLimitStore for Backend {
     fn cached_level(&self, bucket: &AnyBucket, now: Time) -> Option<Level> {
         dispatch!(bucket: AnyBucket, local => self.memory.cached_level(bucket, now), shared => bucket.cached_level(now))
     }
+
+    fn bucket_retention(&self, bucket: &AnyBucket) -> Retention {
+        dispatch!(bucket: AnyBucket, local => self.memory.bucket_retention(bucket), shared => phalanx_core::table::Entry::retention(&**bucket))
+    }
 }
 
 impl BreakerStore for Backend {
@@ -170,8 +174,8 @@ impl BreakerStore for Backend {
         dispatch!(breaker: AnyBreaker, local => self.memory.observe_quantile(breaker, now, value), shared => breaker.observe_quantile(now, value))
     }
 
-    fn retention(&self, breaker: &AnyBreaker) -> Retention {
-        dispatch!(breaker: AnyBreaker, local => self.memory.retention(breaker), shared => phalanx_core::table::Entry::retention(&**breaker))
+    fn breaker_retention(&self, breaker: &AnyBreaker) -> Retention {
+        dispatch!(breaker: AnyBreaker, local => self.memory.breaker_retention(breaker), shared => phalanx_core::table::Entry::retention(&**breaker))
     }
 
     async fn force(&self, breaker: &AnyBreaker, overridden: Option<Override>) {

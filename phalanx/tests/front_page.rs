@@ -42,7 +42,8 @@ fn the_readme_names_the_registry_name_of_the_workspace_key() {
 #[test]
 fn the_readme_states_the_minimum_rust_version() {
     let manifest = read("Cargo.toml");
-    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")).unwrap().trim_end_matches('"');
+    let version =
+        manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")).unwrap().trim_end_matches('"');
     assert!(read("README.md").contains(&format!("Minimum Rust version {version}")), "{version}");
 }
 
@@ -89,7 +90,8 @@ fn every_page_is_in_the_index_and_every_link_leads_to_a_file() {
     };
     for folder in [docs.clone(), docs.join("decisions")] {
         let index = std::fs::read_to_string(folder.join("README.md")).unwrap();
-        let missing: Vec<_> = listed(&folder).into_iter().filter(|page| !index.contains(&format!("]({page})"))).collect();
+        let missing: Vec<_> =
+            listed(&folder).into_iter().filter(|page| !index.contains(&format!("]({page})"))).collect();
         assert!(missing.is_empty(), "not in {}/README.md: {missing:?}", folder.display());
     }
     let mut pages = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];

@@ -1,15 +1,16 @@
-//! A token bucket that threads share: the machine of `phalanx-core` in one word and one compare-and-swap.
+//! A token bucket that threads share: the bucket of `phalanx-core` as one word, changed by compare-and-swap.
 //!
-//! Instead of a level and the moment it was right, the word holds when the bucket would be full again, in units since
-//! [`Shape::base`] (the "theoretical arrival time" of GCRA, scaled so that it stays a whole number):
+//! Instead of a level and the time of that level, the word holds when the bucket will be full again, in units since
+//! [`Shape::base`] (the "theoretical arrival time" of GCRA, scaled to whole numbers):
 //!
 //! ```text
 //!   level(now) = capacity - max(0, word - (now - base) × gain)
 //! ```
 //!
-//! Both forms say the same as long as the clock does not step back, which the clock of one process does not; a
-//! property test plays them against each other. A change of the rate, or of the base long before a product could
-//! overflow, freezes the word and is counted in it, so that nobody reads a word with another's numbers.
+//! Both forms are equivalent as long as the clock does not step back, which the clock of one process does not; a property
+//! test compares them. A change of the rate freezes the word meanwhile and is counted in its upper bits, so that no thread
+//! reads a word of one rate with the numbers of another. The base is moved in the same way, long before a product could
+//! overflow.
 
 use std::time::Duration;
 
@@ -17,28 +18,27 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rate_limit::{Level, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Grant};
+use phalanx_core::striped::CacheLine;
 use phalanx_core::sync::{AtomicU64, Mutex, Ordering};
 use phalanx_core::table::{Entry, Retention};
 
-use phalanx_core::cache_line::CacheLine;
-
-/// Stands in the word while the shape changes.
+/// The word while the shape changes.
 const FROZEN: u64 = u64::MAX;
 
-/// The word's upper bits count changes of shape, so that a word of the old shape is never taken for one of the new.
+/// The upper bits of the word count changes of the shape, so that a word of the old shape never matches the new one.
 const CHANGE_SHIFT: u32 = 61;
 const UNITS: u64 = (1 << CHANGE_SHIFT) - 1;
 
 /// The largest product of time and gain before the base is moved.
 const HORIZON: u64 = 1 << (CHANGE_SHIFT - 1);
 
-/// One key's bucket.
+/// The bucket of one key.
 #[derive(Debug)]
 pub struct BucketCell {
     clock: Clock,
-    /// On a cache line of its own: threads on one key hand that line to each other, and should hand over only one.
+    /// On a cache line of its own: threads on one key contend for this line only.
     word: CacheLine<AtomicU64>,
-    /// How often the numbers below changed; the word carries the lower bits of it.
+    /// The number of changes of the fields below; the word holds its lowest bits.
     changes: AtomicU64,
     base: AtomicU64,
     gain: AtomicU64,
@@ -47,7 +47,7 @@ pub struct BucketCell {
     reshaping: Mutex<()>,
 }
 
-/// The numbers that the word is to be read with.
+/// The numbers that give the word its meaning.
 #[derive(Clone, Copy)]
 struct Shape {
     changes: u64,
@@ -56,16 +56,16 @@ struct Shape {
 }
 
 impl Shape {
-    /// Units that time has added since the base; none when the base must be moved first.
+    /// Returns the units added since the base; none if the base must be moved first.
     #[inline]
     fn clock(self, now: Time) -> Option<u64> {
         let elapsed = now.as_micros().saturating_sub(self.base);
         elapsed.checked_mul(self.rate.gain).filter(|units| *units < HORIZON)
     }
 
-    /// Whether a word is to be read with these numbers.
+    /// Returns whether a word was written with these numbers.
     #[inline]
-    const fn fits(self, word: u64) -> bool {
+    const fn matches(self, word: u64) -> bool {
         word >> CHANGE_SHIFT == self.changes & (u64::MAX >> CHANGE_SHIFT) && word != FROZEN
     }
 
@@ -77,7 +77,7 @@ impl Shape {
 }
 
 impl BucketCell {
-    /// A full bucket.
+    /// Creates a full bucket.
     pub fn new(clock: Clock, spec: &RateLimitSpec) -> Self {
         let rate = Rate::of(spec);
         Self {
@@ -92,16 +92,16 @@ impl BucketCell {
         }
     }
 
-    /// Takes permits, or reserves them if they will be there soon enough.
-    #[inline(always)] // its answer is many words, and worth keeping in registers
-    pub fn acquire(&self, now: Time, ask: AcquireRequest) -> Grant {
+    /// Takes permits, or reserves them if they will be available within the request's `max_wait`.
+    #[inline(always)] // keeps the large return value in registers
+    pub fn acquire(&self, now: Time, request: AcquireRequest) -> Grant {
         loop {
             let (shape, clock) = self.shape_at(now);
             let Rate { gain, price, capacity } = shape.rate;
-            let need = u64::from(ask.cost).saturating_mul(price);
-            // The word last, and as shortly as can be before it is swapped: other threads want it too.
+            let need = u64::from(request.cost).saturating_mul(price);
+            // Loaded last, right before the swap: the longer the gap, the likelier another thread gets in between.
             let word = self.word.0.load(Ordering::Acquire);
-            if !shape.fits(word) {
+            if !shape.matches(word) {
                 self.wait_for_shape();
                 continue;
             }
@@ -117,7 +117,7 @@ impl BucketCell {
             let mut wait = Duration::ZERO;
             if missing > 0 && need > 0 {
                 wait = Duration::from_micros(missing.div_ceil(gain));
-                if wait > ask.max_wait || missing > MAX_UNITS {
+                if wait > request.max_wait || missing > MAX_UNITS {
                     return rejected(now.after(wait));
                 }
             }
@@ -128,11 +128,11 @@ impl BucketCell {
         }
     }
 
-    /// Gives back permits that were taken for `due` and not used; a reservation with others behind it lapses.
+    /// Gives back permits that were taken for `due` and not used. A reservation with later ones behind it lapses.
     pub fn refund(&self, cost: u32, due: Time) {
         let now = self.clock.now();
         loop {
-            let (word, shape, clock) = self.look(now);
+            let (word, shape, clock) = self.load(now);
             let queue = (word & UNITS).saturating_sub(clock + shape.rate.capacity);
             let end = now.after(Duration::from_micros(queue.div_ceil(shape.rate.gain)));
             if queue > 0 && due.after(shape.rate.slack()) < end {
@@ -145,13 +145,13 @@ impl BucketCell {
         }
     }
 
-    /// Looks without taking.
+    /// Returns the level without taking permits.
     pub fn peek(&self, now: Time) -> Level {
-        let (word, shape, clock) = self.look(now);
+        let (word, shape, clock) = self.load(now);
         shape.level(word, clock)
     }
 
-    /// Follows another rate from now on; the permits there are stay, as far as they fit.
+    /// Takes over another rate. Available permits are kept, as far as they fit.
     pub fn retune(&self, spec: &RateLimitSpec) {
         let new = Rate::of(spec);
         let reshaping = self.reshaping.lock();
@@ -162,26 +162,26 @@ impl BucketCell {
         drop(reshaping);
     }
 
-    /// The word and the numbers to read it with, at `now`.
+    /// Returns the word, the shape it was written with, and the units that time has added until `now`.
     #[inline]
-    fn look(&self, now: Time) -> (u64, Shape, u64) {
+    fn load(&self, now: Time) -> (u64, Shape, u64) {
         loop {
             let (shape, clock) = self.shape_at(now);
             let word = self.word.0.load(Ordering::Acquire);
-            if shape.fits(word) {
+            if shape.matches(word) {
                 return (word, shape, clock);
             }
             self.wait_for_shape();
         }
     }
 
-    /// Until a change under way is over.
+    /// Waits until a change in progress is over.
     #[cold]
     fn wait_for_shape(&self) {
         drop(self.reshaping.lock());
     }
 
-    /// The numbers, and the units that time has added.
+    /// Returns the shape and the units that time has added.
     #[inline]
     fn shape_at(&self, now: Time) -> (Shape, u64) {
         loop {
@@ -193,7 +193,7 @@ impl BucketCell {
         }
     }
 
-    /// Replaces the word's units, if it is still the one that was looked at.
+    /// Replaces the units of the word, if it is still `old`.
     #[inline]
     fn swap(&self, old: u64, units: u64) -> bool {
         let new = old & !UNITS | units;
@@ -203,8 +203,8 @@ impl BucketCell {
 
     #[inline]
     fn shape(&self) -> Shape {
-        // The count before the numbers, and each of them acquired: whoever sees a new number sees the word frozen, or of
-        // another count, afterwards. (Loom found what happens on a machine with weaker order otherwise.)
+        // The count before the numbers, and each with acquire ordering: a thread that loads a new number then sees the
+        // word frozen or with another count. (Loom found the failure that weaker orderings allow.)
         let changes = self.changes.load(Ordering::Acquire);
         Shape {
             changes,
@@ -227,11 +227,11 @@ impl BucketCell {
         drop(reshaping);
     }
 
-    /// Rewrites the word for another rate, counted from `now` on. Only under the lock.
+    /// Rewrites the word for another rate, with `now` as the base. The caller holds the lock.
     fn reshape(&self, now: Time, new: Rate) {
         let word = self.word.0.swap(FROZEN, Ordering::AcqRel);
         let old = self.shape();
-        // Beyond the horizon every bucket is full: its capacity, and what it can owe, are far smaller.
+        // Beyond the horizon every bucket is full: its capacity and its reservations are far smaller.
         let missing = old.clock(now).map_or(0, |clock| (word & UNITS).saturating_sub(clock));
         let level = old.rate.convert(old.rate.capacity as i64 - missing as i64, new);
         let missing = (new.capacity as i64 - level).unsigned_abs();
@@ -247,8 +247,9 @@ impl BucketCell {
 
 impl Entry for BucketCell {
     fn retention(&self) -> Retention {
-        let (word, _, clock) = self.look(self.clock.now());
-        if word & UNITS <= clock { Retention::Disposable } else { Retention::Relearnable }
+        let (word, _, clock) = self.load(self.clock.now());
+        // A new bucket is full. Forgetting one that is not would hand out its permits a second time.
+        if word & UNITS <= clock { Retention::Disposable } else { Retention::Pinned }
     }
 }
 
@@ -263,7 +264,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Acquire { cost: u32, patience: u64 },
+        Acquire { cost: u32, max_wait_micros: u64 },
         Refund(u32, u64),
         Wait(u64),
         Retune(RateLimitSpec),
@@ -278,7 +279,7 @@ mod tests {
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
-            6 => (prop_oneof![9 => 0_u32..25, 1 => Just(u32::MAX)], 0_u64..2_000_000).prop_map(|(cost, patience)| Step::Acquire { cost, patience }),
+            6 => (prop_oneof![9 => 0_u32..25, 1 => Just(u32::MAX)], 0_u64..2_000_000).prop_map(|(cost, max_wait_micros)| Step::Acquire { cost, max_wait_micros }),
             1 => (1_u32..5, 0_u64..5_000_000).prop_map(|(cost, ahead)| Step::Refund(cost, ahead)),
             4 => (0_u64..1_000_000).prop_map(Step::Wait),
             1 => (0_u64..100_000_000_000).prop_map(Step::Wait),
@@ -289,44 +290,44 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_word_says_exactly_what_the_machine_says(first in spec(), steps in steps()) {
+        fn the_word_decides_exactly_as_the_plain_bucket(first in spec(), steps in steps()) {
             let clock = Clock::manual();
             clock.advance(Duration::from_secs(1_000));
             let cell = BucketCell::new(clock.clone(), &first);
             let mut rate = Rate::of(&first);
-            let mut machine = Bucket::full(clock.now(), rate);
+            let mut plain = Bucket::full(clock.now(), rate);
             for step in steps {
                 let now = clock.now();
                 match step {
-                    Step::Acquire { cost, patience } => {
-                        let max_wait = Duration::from_micros(patience);
+                    Step::Acquire { cost, max_wait_micros } => {
+                        let max_wait = Duration::from_micros(max_wait_micros);
                         let grant = cell.acquire(now, AcquireRequest { cost, max_wait });
-                        prop_assert_eq!(grant.take, machine.take(now, rate, cost, max_wait));
-                        prop_assert_eq!(grant.left, machine.level(rate));
+                        prop_assert_eq!(grant.take, plain.take(now, rate, cost, max_wait));
+                        prop_assert_eq!(grant.left, plain.level(rate));
                     }
                     Step::Refund(cost, ahead) => {
                         let due = now.after(Duration::from_micros(ahead));
                         cell.refund(cost, due);
-                        machine.refund(now, rate, cost, due);
+                        plain.refund(now, rate, cost, due);
                     }
                     Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
                     Step::Retune(spec) => {
                         let new = Rate::of(&spec);
                         cell.retune(&spec);
                         if new != rate {
-                            machine.retune(now, rate, new);
+                            plain.retune(now, rate, new);
                         }
                         rate = new;
                     }
                 }
-                machine.available(clock.now(), rate);
-                prop_assert_eq!(cell.peek(clock.now()), machine.level(rate));
+                plain.available(clock.now(), rate);
+                prop_assert_eq!(cell.peek(clock.now()), plain.level(rate));
             }
         }
     }
 
     #[test]
-    fn threads_take_exactly_what_there_is_also_while_the_rate_changes() {
+    fn threads_take_exactly_the_available_permits_while_the_rate_changes() {
         let clock = Clock::manual();
         let spec = RateLimitSpec::per_second(1_000).burst(50_000);
         let cell = BucketCell::new(clock.clone(), &spec);
@@ -342,7 +343,7 @@ mod tests {
                     }
                 });
             }
-            // Permits count in other units after each change; none may be lost or minted by changing over.
+            // Each change counts permits in other units; none may be lost or created by the conversion.
             threads.spawn(|| {
                 for i in 0..2_000 {
                     let per = Duration::from_millis(10);

@@ -1,15 +1,15 @@
-//! The store of one process: every key's machine in a bounded table.
+//! The in-memory store of Phalanx: the state of every key in bounded tables of one process.
 //!
-//! It serves alone behind `ResilienceModule::in_memory()`, and it is the twin that answers when a shared store is
-//! away. Decisions are the machines' of `phalanx-core`; this crate adds tables and threads:
+//! It is the store behind `ResilienceModule::in_memory()`, and the twin that decides while Redis is away. The decisions
+//! are those of the state machines in `phalanx-core`; this crate makes them safe and fast to share between threads:
 //!
-//! * a **bucket** is one word and one compare-and-swap;
-//! * a **circuit** in its two common states, closed and open, answers from one atomic word, and successes are summed
-//!   per thread and told to the machine in batches ([`BreakerCell`]), so that threads on one key do not queue;
+//! * a **bucket** is one word, changed by compare-and-swap ([`BucketCell`]);
+//! * a **breaker** that is closed or open answers from one atomic word, and successes are counted by thread and recorded
+//!   in batches ([`BreakerCell`]), so that threads on one key do not contend;
 //! * a **digest** is lock-free by itself.
 //!
-//! Tables never forget an open circuit or a key in use for the sake of an idle one. They hold their capacity, and beyond
-//! it only what somebody is using.
+//! A table removes idle keys to make room for new ones, but never a key in use, an open circuit or a bucket that is not
+//! full (`phalanx_core::table`).
 
 mod breaker;
 mod bucket;
@@ -32,13 +32,27 @@ use phalanx_core::table::{Entry, Retention, Table};
 
 pub use self::breaker::BreakerCell;
 pub use self::bucket::BucketCell;
-
 pub use self::locks::MemoryLocks;
 
-/// Keys a store holds of each kind unless told otherwise.
+/// The default number of keys of each kind that a store holds.
 pub const DEFAULT_CAPACITY: usize = 10_000;
 
-/// The store. Cheap to clone; clones are the same store.
+/// A store that keeps breakers, buckets and digests in this process. Clones share the same state.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::policy::RateLimitSpec;
+/// use phalanx::store::{AcquireRequest, MemoryStore, RateLimitStore, StateKey, Store};
+/// use phalanx::Clock;
+///
+/// let store = MemoryStore::new(Clock::manual());
+/// let bucket = store.bucket(&StateKey::new("vendor", "eu"), &RateLimitSpec::per_second(1));
+/// let request = AcquireRequest { cost: 1, max_wait: Duration::ZERO };
+/// let remaining = |grant: phalanx::store::Grant| grant.left.permits();
+/// assert_eq!(store.acquire_now(&bucket, store.clock().now(), request).map(remaining), Some(0));
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Tables>);
 
@@ -51,7 +65,7 @@ struct Tables {
     digests: Table<DigestCell>,
 }
 
-/// A digest, and the clock by which its window slides.
+/// The digest of one key, and the clock of its window.
 #[derive(Debug)]
 pub struct DigestCell {
     clock: Clock,
@@ -71,17 +85,17 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store on this clock, with the default capacity.
+    /// Creates a store on this clock, with the default capacity.
     pub fn new(clock: Clock) -> Self {
         Self::with_capacity(clock, DEFAULT_CAPACITY)
     }
 
-    /// A store that holds so many keys of each kind.
+    /// Creates a store that holds at most `capacity` keys of each kind.
     pub fn with_capacity(clock: Clock, capacity: usize) -> Self {
         Self::seeded(clock, capacity, Rng::from_entropy())
     }
 
-    /// A store whose chance (the jitter of breaks) is seeded.
+    /// Creates a store whose random numbers (the jitter of breaks) come from `rng`.
     pub fn seeded(clock: Clock, capacity: usize, rng: Rng) -> Self {
         Self(Arc::new(Tables {
             clock,
@@ -110,12 +124,12 @@ impl RateLimitStore for MemoryStore {
     }
 
     #[inline]
-    fn acquire_now(&self, bucket: &BucketCell, now: Time, ask: AcquireRequest) -> Option<Grant> {
-        Some(bucket.acquire(now, ask))
+    fn acquire_now(&self, bucket: &BucketCell, now: Time, request: AcquireRequest) -> Option<Grant> {
+        Some(bucket.acquire(now, request))
     }
 
-    async fn acquire(&self, bucket: &BucketCell, now: Time, ask: AcquireRequest) -> Grant {
-        bucket.acquire(now, ask)
+    async fn acquire(&self, bucket: &BucketCell, now: Time, request: AcquireRequest) -> Grant {
+        bucket.acquire(now, request)
     }
 
     #[inline]
@@ -129,6 +143,10 @@ impl RateLimitStore for MemoryStore {
 
     fn cached_level(&self, bucket: &BucketCell, now: Time) -> Option<Level> {
         Some(bucket.peek(now))
+    }
+
+    fn bucket_retention(&self, bucket: &BucketCell) -> Retention {
+        bucket.retention()
     }
 }
 
@@ -156,7 +174,7 @@ impl BreakerStore for MemoryStore {
         breaker.record(now, ticket, sample)
     }
 
-    fn retention(&self, breaker: &BreakerCell) -> Retention {
+    fn breaker_retention(&self, breaker: &BreakerCell) -> Retention {
         breaker.retention()
     }
 

@@ -1,4 +1,4 @@
-//! Locks of one process: core's machine in a table, and a bell for those who wait.
+//! Locks of one process: the state machines of `phalanx-core` in a map, and a notifier for waiters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use phalanx_core::clock::Clock;
-use phalanx_core::lock::{Acquired, Bells, Lock, LockStore, Unavailable, Watch};
+use phalanx_core::lock::{Acquired, Lock, LockStore, ReleaseNotifier, Unavailable, Watch};
 
-/// The locks of one process. Cheap to clone; clones are the same locks. A name is never forgotten, because its fence must
-/// only grow: names are for code to choose, not for strangers.
+/// The locks of one process. Clones share the same locks.
+///
+/// A name is never forgotten, because its fence must only grow. Names must therefore come from code and not from callers.
 #[derive(Clone, Debug)]
 pub struct MemoryLocks(Arc<Shared>);
 
@@ -17,25 +18,25 @@ pub struct MemoryLocks(Arc<Shared>);
 struct Shared {
     clock: Clock,
     locks: Mutex<HashMap<String, Lock>>,
-    bells: Bells,
+    released: ReleaseNotifier,
 }
 
 impl MemoryLocks {
-    /// Locks on this clock, all of them free.
+    /// Creates a store on this clock in which every lock is free.
     pub fn new(clock: Clock) -> Self {
-        Self(Arc::new(Shared { clock, locks: Mutex::default(), bells: Bells::default() }))
+        Self(Arc::new(Shared { clock, locks: Mutex::default(), released: ReleaseNotifier::default() }))
     }
 
     fn with<T>(&self, name: &str, work: impl FnOnce(&mut Lock) -> T) -> T {
         work(self.0.locks.lock().entry(name.to_owned()).or_default())
     }
 
-    /// Tells who waits, if there is something to tell.
-    fn tell(&self, name: &str, freed: bool) -> bool {
-        if freed {
-            self.0.bells.ring(name);
+    /// Notifies waiters if the lock was released; returns whether it was.
+    fn notify_if(&self, released: bool, name: &str) -> bool {
+        if released {
+            self.0.released.notify(name);
         }
-        freed
+        released
     }
 }
 
@@ -55,8 +56,8 @@ impl LockStore for MemoryLocks {
     }
 
     async fn release(&self, name: &str, owner: &str, fence: u64) -> Result<bool, Unavailable> {
-        let freed = self.with(name, |lock| lock.release(self.0.clock.now(), owner, fence));
-        Ok(self.tell(name, freed))
+        let released = self.with(name, |lock| lock.release(self.0.clock.now(), owner, fence));
+        Ok(self.notify_if(released, name))
     }
 
     async fn complete(
@@ -67,8 +68,8 @@ impl LockStore for MemoryLocks {
         version: &str,
         keep: Duration,
     ) -> Result<bool, Unavailable> {
-        let freed = self.with(name, |lock| lock.complete(self.0.clock.now(), owner, fence, version, keep));
-        Ok(self.tell(name, freed))
+        let released = self.with(name, |lock| lock.complete(self.0.clock.now(), owner, fence, version, keep));
+        Ok(self.notify_if(released, name))
     }
 
     async fn completed(&self, name: &str, version: &str) -> Result<Option<u64>, Unavailable> {
@@ -76,6 +77,6 @@ impl LockStore for MemoryLocks {
     }
 
     fn watch(&self, name: &str) -> Watch {
-        self.0.bells.watch(name)
+        self.0.released.watch(name)
     }
 }

@@ -158,7 +158,7 @@ impl SharedBreaker {
             // A different spec may change the stored state (a different window clears the counts), so Redis must
             // receive it.
             state.pending.poll = true;
-            self.0.fast_path.tune(spec);
+            self.0.fast_path.retune(spec);
         }
         self.0.enqueue();
     }
@@ -189,13 +189,13 @@ impl SharedBreaker {
     #[inline]
     pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
         match self.0.fast_path.record(now, ticket, sample) {
-            Recorded::Here => None,
-            Recorded::HandedOver(successes) => {
+            Recorded::Done => None,
+            Recorded::Flushed(successes) => {
                 let mut state = self.0.state.lock();
                 self.0.add_successes(&mut state, successes);
                 None
             }
-            Recorded::NotHere => self.0.record_slow_path(now, ticket, sample),
+            Recorded::Forward => self.0.record_slow_path(now, ticket, sample),
         }
     }
 

@@ -79,11 +79,12 @@ struct Refund {
 }
 
 impl Entry for SharedBucket {
-    /// Redis holds the state; eviction would only lose requests that are queued here.
+    /// Redis keeps the bucket. Eviction would lose requests that are queued here, and what a twin has granted meanwhile.
     fn retention(&self) -> Retention {
         let state = self.0.state.lock();
         let idle = state.batches.is_empty() && state.refunds.is_empty() && state.previous_rate.is_none();
-        if idle && state.twin.is_none() { Retention::Disposable } else { Retention::Relearnable }
+        let own = if idle { Retention::Disposable } else { Retention::Relearnable };
+        state.twin.as_ref().map_or(own, |(_, twin)| twin.retention().max(own))
     }
 }
 

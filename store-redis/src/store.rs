@@ -328,6 +328,11 @@ impl RateLimitStore for RedisStore {
     fn cached_level(&self, bucket: &SharedBucket, now: Time) -> Option<Level> {
         bucket.cached_level(now)
     }
+
+    /// Redis keeps buckets; what this process would lose is a twin's.
+    fn bucket_retention(&self, bucket: &SharedBucket) -> Retention {
+        phalanx_core::table::Entry::retention(bucket)
+    }
 }
 
 impl BreakerStore for RedisStore {
@@ -359,7 +364,7 @@ impl BreakerStore for RedisStore {
     }
 
     /// Redis holds the state; eviction would only lose what a twin holds.
-    fn retention(&self, breaker: &SharedBreaker) -> Retention {
+    fn breaker_retention(&self, breaker: &SharedBreaker) -> Retention {
         phalanx_core::table::Entry::retention(breaker)
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use phalanx::internal::core::bulkhead::{Arrival, Bulkhead, Entry, Place};
+use phalanx::internal::core::bulkhead::{Arrival, Bulkhead, Entry, WaiterId};
 use phalanx::store::{Rng, Time};
 use phalanx::{BulkheadSpec, Clock, Criticality, RejectionCode};
 
@@ -15,7 +15,7 @@ type Verdict = Poll<Result<(), RejectionCode>>;
 struct Crowd {
     bulkhead: Bulkhead,
     clock: Clock,
-    waiting: VecDeque<Place>,
+    waiting: VecDeque<WaiterId>,
 }
 
 impl Crowd {
@@ -48,7 +48,7 @@ impl Crowd {
         self.answer(place).is_pending()
     }
 
-    fn answer(&self, place: Place) -> Verdict {
+    fn answer(&self, place: WaiterId) -> Verdict {
         self.bulkhead.poll(place, Waker::noop())
     }
 

@@ -1,8 +1,8 @@
-//! A circuit and a clock that is not its own: a server's can step back, and a server can lose what it knew.
+//! A breaker under a clock that steps back, or restored after a server has lost it.
 //!
-//! Every operation works with the moment that `Breaker::anchor` names. A small step back is taken for a standstill; a
-//! large one moves everything the circuit knows along with the clock, so that an open circuit waits no longer than it had
-//! to anyway, and the window, whose slices belong to another time now, starts over.
+//! Every operation uses the time that `Breaker::anchor` returns. A small step back is treated as a standstill. A large one
+//! moves every stored time back with the clock, so that an open breaker stays open for no longer than before, and clears
+//! the window, whose slices belong to the old time.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use crate::clock::Time;
 use crate::rate_limit::MAX_BACKSTEP;
 
 impl Breaker {
-    /// A circuit as a replica last knew it, when the store has lost it: open for another `left`, at most the longest
-    /// break. A half-open circuit is open until now: its leases are gone, and the next call tries it out.
+    /// Restores a breaker that the store has lost from the last state a replica received: open for another `left`, at most
+    /// the longest break. A half-open breaker becomes open until now, because its leases are lost: the next call is a
+    /// probe.
     pub fn restore(
         now: Time,
         spec: &BreakerSpec,
@@ -28,13 +29,12 @@ impl Breaker {
         Self { epoch: epoch.max(1), phase, until: now.after(left), escalation, overridden, ..Self::new(now, spec) }
     }
 
-    /// The latest moment at which something changed. Who comes with an earlier one read his clock too early, or the clock
-    /// stepped back.
+    /// Returns the latest time at which something changed. An earlier `now` is an old reading, or the clock stepped back.
     pub const fn at(&self) -> Time {
         self.at
     }
 
-    /// The moment to work with.
+    /// Returns the time to use instead of `now`.
     #[inline]
     pub(super) fn anchor(&mut self, now: Time, spec: &BreakerSpec) -> Time {
         if now >= self.at {
@@ -60,7 +60,7 @@ impl Breaker {
         self.at = now;
     }
 
-    /// What the window saw, what is left of a break, and the moment by which leases count, without moving anything.
+    /// Returns the counts of the window, the rest of a break, and the time by which leases count; moves nothing.
     pub(super) fn seen_from(&mut self, now: Time) -> (Seen, Duration, Time) {
         let moves = self.at.since(now) > MAX_BACKSTEP;
         let seen = if moves { Seen::default() } else { self.window.sum(now.max(self.at)) };

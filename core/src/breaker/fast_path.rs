@@ -1,119 +1,119 @@
-//! The front of a circuit: what threads meet before anybody is asked.
+//! The fast path of a breaker: what is decided from atomics, without a lock and without Redis.
 //!
-//! In its two common states nobody needs to be:
+//! * **closed**: one load admits the call. A success is counted in the thread's own stripe and recorded later, in a
+//!   batch, because successes never trip a breaker.
+//! * **open**: the same load and a comparison with the end of the break reject the call.
 //!
-//! * **closed**: one load of the gate admits; a success goes into the thread's own stripe and is told later, in a
-//!   batch, because successes never trip a circuit;
-//! * **open**: the same load and a look at the end of the break reject.
-//!
-//! What stands behind a front (a machine, or the fleet's state in Redis) says by [`FastPath::show`] what the gate shows,
-//! and takes what the stripes hold by [`FastPath::drain`]. Slices are those of the clock that `now` comes from.
+//! The breaker behind it (a [`Breaker`](super::Breaker) under a lock, or the fleet's state in Redis) publishes the answer
+//! with [`FastPath::publish`] and takes the counted successes with [`FastPath::drain`]. Slices are those of the clock that
+//! `now` comes from.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::successes::{Batch, SuccessCounters};
 use super::{Admission, BreakerSpec, Sample, Ticket};
 use crate::clock::Time;
 use crate::estimate::ring::slice_micros;
 use crate::kind::Outcome;
 use crate::rejection::RejectionCode;
 
-use super::successes::{Batch, Stripes};
-
-/// What the gate says; the epoch stands above these bits.
-const GATE_BITS: u32 = 2;
+/// The lowest bits of the word hold the answer; the epoch is above them.
+const ANSWER_BITS: u32 = 2;
 const ASK: u64 = 0;
 const CLOSED: u64 = 1;
 const OPEN: u64 = 2;
 
-/// What a front can answer by itself.
+/// What the fast path answers until the next [`FastPath::publish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastAnswer {
-    /// Somebody has to be asked.
+    /// The breaker has to be asked.
     Ask,
-    /// Every call passes.
+    /// Every call is admitted.
     Closed,
-    /// No call passes before this moment.
+    /// Every call before this moment is rejected.
     Open(Time),
 }
 
-/// What became of a sample at the front.
+/// What the fast path did with the outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// It is counted, or counts for nothing.
-    Here,
-    /// It is counted; what the thread's stripe held before is handed over and must be told.
-    HandedOver(Successes),
-    /// It is not: whoever stands behind must hear of it.
-    NotHere,
+    /// Counted it, or ignored one that does not count.
+    Done,
+    /// Counted it and took out what the thread's stripe held before; the caller must record that with the breaker.
+    Flushed(Successes),
+    /// Nothing: the caller must record it with the breaker.
+    Forward,
 }
 
 /// Successes of one slice of one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Successes {
-    /// The slice they fell into, in the front's clock.
+    /// The slice of the window, by the clock of the fast path.
     pub slice: u64,
-    /// How many.
+    /// The number of successes.
     pub count: u64,
     batch: Batch,
 }
 
 impl Successes {
-    /// Whether they are of this epoch.
+    /// Returns whether they are of this epoch.
     pub const fn belong_to(&self, epoch: u64) -> bool {
         self.batch.belongs_to(epoch)
     }
 }
 
-/// The front.
+/// The fast path of one breaker.
 #[derive(Debug)]
 pub struct FastPath {
     /// The epoch and one of `ASK`, `CLOSED`, `OPEN`.
-    gate: AtomicU64,
-    /// When the break is over, in microseconds; meaningful while the gate says `OPEN`.
+    word: AtomicU64,
+    /// When the break is over, in microseconds; meaningful while the answer is `OPEN`.
     until: AtomicU64,
     /// The length of a slice of the window, in microseconds.
     slice: AtomicU64,
-    /// The present slice and its end, in microseconds: looking them up is cheaper than dividing.
-    present: AtomicU64,
-    present_until: AtomicU64,
+    /// The current slice and its end, in microseconds: comparing with them is cheaper than dividing.
+    current: AtomicU64,
+    current_until: AtomicU64,
     /// From how many microseconds on a call is slow.
     slow: AtomicU64,
-    stripes: Stripes,
-    turning: Mutex<()>,
+    successes: SuccessCounters,
+    /// Held while the current slice or the length of a slice changes.
+    changing: Mutex<()>,
 }
 
 impl FastPath {
-    /// A front that answers nothing yet.
+    /// Creates a fast path that answers [`FastAnswer::Ask`].
     pub fn new(spec: &BreakerSpec) -> Self {
-        let front = Self {
-            gate: AtomicU64::new(ASK),
+        let path = Self {
+            word: AtomicU64::new(ASK),
             until: AtomicU64::new(0),
             slice: AtomicU64::new(1),
-            present: AtomicU64::new(0),
-            present_until: AtomicU64::new(0),
+            current: AtomicU64::new(0),
+            current_until: AtomicU64::new(0),
             slow: AtomicU64::new(u64::MAX),
-            stripes: Stripes::new(),
-            turning: Mutex::new(()),
+            successes: SuccessCounters::new(),
+            changing: Mutex::new(()),
         };
-        front.tune(spec);
-        front
+        path.retune(spec);
+        path
     }
 
-    /// Follows another spec. What the stripes hold must have been drained: slices change their length.
-    pub fn tune(&self, spec: &BreakerSpec) {
-        let _turning = self.turning.lock();
+    /// Takes over another spec. Successes must have been [drained](Self::drain) before, because slices change their
+    /// length.
+    pub fn retune(&self, spec: &BreakerSpec) {
+        let _changing = self.changing.lock();
         let slow = spec.slow_call_threshold.map_or(u64::MAX, |slow| slow.as_micros() as u64);
         self.slow.store(slow, Ordering::Relaxed);
         self.slice.store(slice_micros(spec.sampling_window), Ordering::Relaxed);
-        self.present_until.store(0, Ordering::Relaxed);
-        self.present.store(0, Ordering::Relaxed);
+        self.current_until.store(0, Ordering::Relaxed);
+        self.current.store(0, Ordering::Relaxed);
     }
 
-    /// What the gate shows from now on.
-    pub fn show(&self, epoch: u64, shown: FastAnswer) {
-        let says = match shown {
+    /// Sets the answer from now on.
+    pub fn publish(&self, epoch: u64, answer: FastAnswer) {
+        let bits = match answer {
             FastAnswer::Ask => ASK,
             FastAnswer::Closed => CLOSED,
             FastAnswer::Open(until) => {
@@ -121,15 +121,15 @@ impl FastPath {
                 OPEN
             }
         };
-        self.gate.store(epoch << GATE_BITS | says, Ordering::Release);
+        self.word.store(epoch << ANSWER_BITS | bits, Ordering::Release);
     }
 
-    /// The answer of the two common states; none if somebody has to be asked.
+    /// Admits or rejects a call; none if the breaker has to be asked.
     #[inline]
     pub fn admit(&self, now: Time) -> Option<Admission> {
-        let gate = self.gate.load(Ordering::Acquire);
-        match gate & ((1 << GATE_BITS) - 1) {
-            CLOSED => Some(Admission::Admitted(Ticket { epoch: gate >> GATE_BITS, lease: None })),
+        let word = self.word.load(Ordering::Acquire);
+        match word & ((1 << ANSWER_BITS) - 1) {
+            CLOSED => Some(Admission::Admitted(Ticket { epoch: word >> ANSWER_BITS, lease: None })),
             OPEN => {
                 let until = Time::from_micros(self.until.load(Ordering::Relaxed));
                 (now < until).then_some(Admission::Rejected { code: RejectionCode::CircuitOpen, until })
@@ -138,36 +138,36 @@ impl FastPath {
         }
     }
 
-    /// Counts what became of an admitted call, if that can be done here.
+    /// Counts the outcome of an admitted call, if that needs no breaker.
     #[inline]
     pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Recorded {
         let slow = self.slow.load(Ordering::Relaxed);
         let quick = slow == u64::MAX || sample.latency.as_micros() < u128::from(slow);
-        let closed = self.gate.load(Ordering::Acquire) == ticket.epoch << GATE_BITS | CLOSED;
+        let closed = self.word.load(Ordering::Acquire) == ticket.epoch << ANSWER_BITS | CLOSED;
         match sample.outcome {
-            Outcome::Neutral | Outcome::Cancelled if ticket.lease.is_none() => Recorded::Here,
+            Outcome::Neutral | Outcome::Cancelled if ticket.lease.is_none() => Recorded::Done,
             Outcome::Success if quick && closed => {
                 let slice = self.slice_at(now);
-                match self.stripes.add(ticket.epoch, slice) {
-                    None => Recorded::Here,
-                    Some(batch) => Recorded::HandedOver(self.successes(batch, now)),
+                match self.successes.add(ticket.epoch, slice) {
+                    None => Recorded::Done,
+                    Some(batch) => Recorded::Flushed(self.successes(batch, now)),
                 }
             }
-            _ => Recorded::NotHere,
+            _ => Recorded::Forward,
         }
     }
 
-    /// Takes everything out of the stripes.
+    /// Takes out all counted successes.
     pub fn drain(&self, now: Time) -> impl Iterator<Item = Successes> {
-        self.stripes.drain().map(move |batch| self.successes(batch, now))
+        self.successes.drain().map(move |batch| self.successes(batch, now))
     }
 
-    /// The length of a slice, in microseconds.
+    /// Returns the length of a slice, in microseconds.
     pub fn slice_micros(&self) -> u64 {
         self.slice.load(Ordering::Relaxed)
     }
 
-    /// The slice that `now` belongs to.
+    /// Returns the slice that `now` belongs to.
     pub fn slice_of(&self, now: Time) -> u64 {
         now.as_micros() / self.slice_micros()
     }
@@ -176,24 +176,24 @@ impl FastPath {
         Successes { slice: batch.slice(self.slice_of(now)), count: batch.count, batch }
     }
 
-    /// The slice that is filling. A thread whose reading of the clock is a little old counts into the newer slice, as
-    /// the machine does.
+    /// Returns the slice to count in. A thread whose reading of the clock is a little old counts into the newer slice, as
+    /// the breaker does.
     #[inline]
     fn slice_at(&self, now: Time) -> u64 {
-        if now.as_micros() < self.present_until.load(Ordering::Acquire) {
-            return self.present.load(Ordering::Relaxed);
+        if now.as_micros() < self.current_until.load(Ordering::Acquire) {
+            return self.current.load(Ordering::Relaxed);
         }
-        self.turn_slice(now)
+        self.next_slice(now)
     }
 
-    /// Under a lock, so that a slice is never counted in a length that has just changed.
+    /// Locked, so that no slice is numbered by a length that has just changed.
     #[cold]
-    fn turn_slice(&self, now: Time) -> u64 {
-        let _turning = self.turning.lock();
+    fn next_slice(&self, now: Time) -> u64 {
+        let _changing = self.changing.lock();
         let length = self.slice.load(Ordering::Relaxed);
-        let slice = (now.as_micros() / length).max(self.present.load(Ordering::Relaxed));
-        self.present.store(slice, Ordering::Relaxed);
-        self.present_until.store((slice + 1).saturating_mul(length), Ordering::Release);
+        let slice = (now.as_micros() / length).max(self.current.load(Ordering::Relaxed));
+        self.current.store(slice, Ordering::Relaxed);
+        self.current_until.store((slice + 1).saturating_mul(length), Ordering::Release);
         slice
     }
 }

@@ -1,6 +1,6 @@
-//! The way back to full traffic after a circuit closed: the admitted share grows by steps.
+//! The ramp after a breaker has closed: the admitted share of calls grows in steps.
 //!
-//! Deterministic, so that every port decides alike: of the n calls that asked in a step, exactly ⌊n × share⌋ passed.
+//! Deterministic, so that every port decides alike: of the first n calls of a step, exactly ⌊n × share⌋ are admitted.
 
 use super::BreakerSpec;
 use crate::clock::{Time, micros};
@@ -9,7 +9,7 @@ use crate::clock::{Time, micros};
 pub(super) enum Ramp {
     #[default]
     Over,
-    /// In this step, so many calls asked.
+    /// In progress: the current step, and the calls that asked during it.
     Step { step: u64, asked: u64 },
 }
 
@@ -29,8 +29,8 @@ impl Ramp {
         matches!(self, Self::Over)
     }
 
-    /// Whether the next call passes; the ramp began at `since`.
-    pub(super) fn admits(&mut self, now: Time, since: Time, spec: &BreakerSpec) -> bool {
+    /// Admits or rejects the next call; the ramp began at `since`.
+    pub(super) fn admit(&mut self, now: Time, since: Time, spec: &BreakerSpec) -> bool {
         let (Self::Step { step, asked }, Some(ramp)) = (&mut *self, spec.ramp) else {
             *self = Self::Over;
             return true;

@@ -1,8 +1,29 @@
-//! What a circuit breaker is told: when to trip, for how long, and how to come back.
+//! The specification of a breaker: when to trip, for how long, and how to close again.
 
 use std::time::Duration;
 
-/// When to stop calling, and how to start again. At least one of the four trip conditions must be set.
+/// Configures a circuit breaker. At least one of the four trip conditions must be set.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// use phalanx::{BreakerSpec, Policy, RejectionCode, ResilienceModule};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let spec = BreakerSpec::failure_ratio(0.5).min_throughput(2).break_for(Duration::from_secs(5));
+/// let module = ResilienceModule::in_memory().policy(Policy::named("vendor").breaker(spec)).build()?;
+/// for _ in 0..2 {
+///     let _ = module.run("vendor", (), || async { Err::<(), _>(std::io::Error::other("down")) }).await;
+/// }
+/// let call = || async { Ok::<_, std::io::Error>("up") };
+/// let rejection = module.run("vendor", (), call).await.unwrap_err();
+/// assert_eq!(rejection.rejection().map(|it| it.code()), Some(RejectionCode::CircuitOpen));
+/// tokio::time::sleep(Duration::from_secs(5)).await;
+/// assert_eq!(module.run("vendor", (), call).await.unwrap(), "up", "the probe succeeds");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -20,7 +41,7 @@ pub struct BreakerSpec {
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Share"))]
     pub slow_call_ratio: Option<f64>,
-    /// A call is slow from this long on. Default none.
+    /// A call that takes this long or longer is slow. Default none.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub slow_call_threshold: Option<Duration>,
@@ -33,7 +54,7 @@ pub struct BreakerSpec {
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub latency_threshold: Option<Duration>,
-    /// How long the quantile must stay over its threshold. Default 0: one look is enough.
+    /// How long the quantile must stay over its threshold. Default 0: at once.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub latency_duration: Duration,
@@ -41,14 +62,14 @@ pub struct BreakerSpec {
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub sampling_window: Duration,
-    /// Calls in the window below which a ratio means nothing. Default 20.
+    /// The fewest calls in the window for which a ratio counts. Default 20.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
     pub min_throughput: u32,
     /// How long the circuit stays open. Default 30 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub break_duration: Duration,
-    /// Each trip that follows closely on another lasts this much longer, at least 1.0. Default 1.0.
+    /// The factor by which the break grows on each trip in close succession, at least 1.0. Default 1.0.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Factor"))]
     pub break_multiplier: f64,
     /// The longest break, before jitter. Default 10 min.
@@ -58,28 +79,39 @@ pub struct BreakerSpec {
     /// Lengthens each break by up to this share, at random, 0.0 to 1.0. Default 0.0.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::ShareOrZero"))]
     pub break_jitter: f64,
-    /// Trial calls at a time when the break is over. Default 1.
+    /// Probes at a time when the break is over. Default 1.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub half_open_max_calls: u32,
-    /// Trial calls that must succeed before the circuit closes. Default 1.
+    /// Probes that must succeed before the circuit closes. Default 1.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub success_threshold: u32,
-    /// After this long a probe that was never heard of again loses its place. Default: twice the longest
-    /// time the policy gives a call; where it gives none, the break, but at least 30 s.
+    /// After this long a probe without an outcome counts as lost, and another may start. Default: twice the longest
+    /// time the policy allows a call; without such a limit the break, but at least 30 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub probe_lease: Option<Duration>,
-    /// After closing, let traffic back in by steps. Default none: all at once.
+    /// After closing, admits a growing share of the calls. Default none: all at once.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub ramp: Option<RampSpec>,
-    /// Whether a call with its retries is one outcome, or each attempt is. Default `calls`.
+    /// Whether a call with its retries is one outcome, or each attempt is one. Default `calls`.
     pub count: CountBy,
 }
 
-/// The three numbers of a latency trip, together.
+/// The three numbers of a latency trip.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// use phalanx::BreakerSpec;
+///
+/// let spec = BreakerSpec::latency(0.99, Duration::from_millis(800), Duration::from_secs(10));
+/// let trip = spec.latency_trip().expect("quantile and threshold are set");
+/// assert_eq!((trip.quantile, trip.threshold), (0.99, Duration::from_millis(800)));
+/// assert_eq!(BreakerSpec::failure_ratio(0.5).latency_trip(), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyTrip {
-    /// Which quantile, between 0.0 and 1.0, both excluded.
+    /// The quantile, between 0.0 and 1.0, both excluded.
     pub quantile: f64,
     /// The latency it must not exceed.
     pub threshold: Duration,
@@ -87,17 +119,30 @@ pub struct LatencyTrip {
     pub lasting: Duration,
 }
 
-/// Back to full traffic over `over`, in `steps` equal steps.
+/// Admits a growing share of the calls after a breaker has closed: full traffic after `over`, in `steps` equal steps.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// use phalanx::policy::RampSpec;
+/// use phalanx::{BreakerSpec, Policy};
+///
+/// let spec = BreakerSpec::failure_ratio(0.5).ramp(Duration::from_secs(30), 4);
+/// assert_eq!(spec.ramp, Some(RampSpec { over: Duration::from_secs(30), steps: 4 }));
+/// assert!(Policy::named("p").breaker(spec).mistakes().is_empty());
+/// let no_steps = BreakerSpec::failure_ratio(0.5).ramp(Duration::from_secs(30), 0);
+/// assert_eq!(Policy::named("p").breaker(no_steps).mistakes()[0].path, "policies.p.breaker.ramp.steps");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct RampSpec {
-    /// From the closing of the circuit to full traffic.
+    /// The time from closing to full traffic.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub over: Duration,
-    /// Steps on the way: with 4 the shares are 20, 40, 60, 80 and then 100 %. Default 4.
+    /// The number of steps: with 4 the shares are 20, 40, 60, 80 and then 100 %. Default 4.
     #[cfg_attr(feature = "serde", serde(default = "default_steps"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub steps: u32,
@@ -108,7 +153,7 @@ const fn default_steps() -> u32 {
     4
 }
 
-/// What one outcome is.
+/// What a breaker counts as one outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -117,7 +162,7 @@ pub enum CountBy {
     /// A call with all its retries.
     #[default]
     Calls,
-    /// Each attempt: admitted and recorded by itself; a circuit that opens meanwhile ends the retries.
+    /// Each attempt is admitted and recorded separately. A circuit that opens between attempts ends the retries.
     Attempts,
 }
 
@@ -191,28 +236,28 @@ impl BreakerSpec {
         self
     }
 
-    /// The sliding window of the ratios.
+    /// Sets the sliding window of the ratios.
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.sampling_window = window;
         self
     }
 
-    /// Calls in the window below which a ratio means nothing.
+    /// Sets the fewest calls in the window for which a ratio counts.
     #[must_use]
     pub const fn min_throughput(mut self, calls: u32) -> Self {
         self.min_throughput = calls;
         self
     }
 
-    /// How long the circuit stays open.
+    /// Sets how long the circuit stays open.
     #[must_use]
     pub const fn break_for(mut self, duration: Duration) -> Self {
         self.break_duration = duration;
         self
     }
 
-    /// Each trip that follows closely on another lasts `multiplier` times longer, up to `max`.
+    /// Multiplies the break by `multiplier` on each trip in close succession, up to `max`.
     #[must_use]
     pub const fn escalate(mut self, multiplier: f64, max: Duration) -> Self {
         self.break_multiplier = multiplier;
@@ -227,7 +272,7 @@ impl BreakerSpec {
         self
     }
 
-    /// Trial calls at a time, and how many must succeed.
+    /// Sets the number of probes at a time, and how many must succeed.
     #[must_use]
     pub const fn probes(mut self, at_a_time: u32, successes: u32) -> Self {
         self.half_open_max_calls = at_a_time;
@@ -235,14 +280,14 @@ impl BreakerSpec {
         self
     }
 
-    /// After this long a probe that was never heard of again loses its place.
+    /// Sets the time after which a probe without an outcome counts as lost.
     #[must_use]
     pub const fn probe_lease(mut self, lease: Duration) -> Self {
         self.probe_lease = Some(lease);
         self
     }
 
-    /// After closing, lets traffic back in over `over` in `steps` steps.
+    /// Admits a growing share of the calls after closing: full traffic after `over`, in `steps` steps.
     #[must_use]
     pub const fn ramp(mut self, over: Duration, steps: u32) -> Self {
         self.ramp = Some(RampSpec { over, steps });
@@ -256,24 +301,24 @@ impl BreakerSpec {
         self
     }
 
-    /// The lease of a probe.
+    /// Returns the lease of a probe: the configured one, or the break, but at least 30 s.
     pub fn lease(&self) -> Duration {
         let unbounded = self.break_duration.max(Duration::from_secs(30));
         self.probe_lease.unwrap_or(unbounded)
     }
 
-    /// Whether it cares how long calls take.
+    /// Returns whether a trip condition depends on the latency.
     pub(crate) fn measures_latency(&self) -> bool {
         self.slow_call_threshold.is_some() || self.latency_trip().is_some()
     }
 
-    /// When the latency trips it, if it does.
+    /// Returns the latency trip, if quantile and threshold are set.
     pub fn latency_trip(&self) -> Option<LatencyTrip> {
         let (quantile, threshold) = (self.latency_quantile?, self.latency_threshold?);
         Some(LatencyTrip { quantile, threshold, lasting: self.latency_duration })
     }
 
-    /// Whether a call of this latency is slow.
+    /// Returns whether a call of this latency is slow.
     pub fn is_slow(&self, latency: Duration) -> bool {
         self.slow_call_threshold.is_some_and(|threshold| latency >= threshold)
     }

@@ -1,4 +1,4 @@
-//! The machine's promises, one by one.
+//! The guarantees of the breaker, one by one.
 
 mod clocks;
 mod histories;
@@ -7,7 +7,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A breaker with its spec and a hand-moved clock.
+/// A breaker with its spec and a manual clock.
 struct Rig {
     breaker: Breaker,
     spec: BreakerSpec,
@@ -136,21 +136,21 @@ fn slow_calls_trip_even_when_they_succeed() {
 #[test]
 fn a_high_quantile_trips_only_if_it_lasts() {
     let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, 5 * SECOND));
-    let tell = |rig: &mut Rig, seconds| {
+    let observe = |rig: &mut Rig, seconds| {
         let value = Some(seconds * SECOND);
         rig.breaker.observe_quantile(rig.now, &rig.spec, value, 0.0)
     };
-    assert_eq!(tell(&mut rig, 2), None);
+    assert_eq!(observe(&mut rig, 2), None);
     rig.wait(4 * SECOND);
-    assert_eq!(tell(&mut rig, 1), None, "back in budget: starts over");
+    assert_eq!(observe(&mut rig, 1), None, "within the threshold: starts over");
     rig.wait(2 * SECOND);
-    assert_eq!(tell(&mut rig, 2), None);
+    assert_eq!(observe(&mut rig, 2), None);
     rig.wait(5 * SECOND);
-    assert_eq!(tell(&mut rig, 2).unwrap().to, Phase::Open);
+    assert_eq!(observe(&mut rig, 2).unwrap().to, Phase::Open);
 }
 
 #[test]
-fn after_the_break_one_call_tries_and_the_next_is_rejected() {
+fn after_the_break_one_probe_is_admitted_and_the_next_call_rejected() {
     let mut rig = Rig::new(ratio());
     rig.trip();
     rig.wait(30 * SECOND - Duration::from_micros(1));
@@ -172,7 +172,7 @@ fn a_failed_probe_opens_it_again() {
 }
 
 #[test]
-fn a_probe_that_is_cancelled_or_neutral_frees_its_place() {
+fn a_probe_that_is_cancelled_or_neutral_gives_its_lease_back() {
     let mut rig = Rig::new(ratio());
     rig.trip();
     rig.wait(30 * SECOND);
@@ -185,19 +185,19 @@ fn a_probe_that_is_cancelled_or_neutral_frees_its_place() {
 }
 
 #[test]
-fn a_lost_probe_loses_its_place_when_its_lease_runs_out() {
+fn a_lost_probe_is_replaced_when_its_lease_expires() {
     let mut rig = Rig::new(ratio().probe_lease(2 * SECOND));
     rig.trip();
     rig.wait(30 * SECOND);
     let lost = rig.admit().unwrap();
     rig.wait(2 * SECOND);
     let next = rig.admit().unwrap();
-    assert_eq!(rig.end(lost, Outcome::Failure), None, "no longer its place");
+    assert_eq!(rig.end(lost, Outcome::Failure), None, "it was replaced");
     assert_eq!(rig.end(next, Outcome::Success).unwrap().to, Phase::Closed);
 }
 
 #[test]
-fn a_probe_later_than_its_lease_still_counts_while_nobody_took_its_place() {
+fn a_probe_that_ends_after_its_lease_still_counts_unless_it_was_replaced() {
     let mut rig = Rig::new(ratio().probe_lease(2 * SECOND));
     rig.trip();
     rig.wait(30 * SECOND);
@@ -233,7 +233,7 @@ fn a_failure_while_open_does_not_prolong_the_break() {
 }
 
 #[test]
-fn several_probes_several_successes() {
+fn several_probes_at_a_time_and_several_successes_can_be_required() {
     let mut rig = Rig::new(ratio().probes(2, 3));
     rig.trip();
     rig.wait(30 * SECOND);
@@ -258,21 +258,21 @@ fn breaks_grow_on_trips_in_a_row_and_start_over_after_a_quiet_window() {
     assert_eq!(breaks, [30, 60, 100, 100].map(|seconds| seconds * SECOND));
     rig.wait(100 * SECOND);
     rig.call(Outcome::Success);
-    assert_eq!(rig.trip().break_for, Some(100 * SECOND), "it hardly closed");
+    assert_eq!(rig.trip().break_for, Some(100 * SECOND), "it was closed for less than a window");
     rig.wait(100 * SECOND);
     rig.call(Outcome::Success);
     rig.wait(10 * SECOND);
-    assert_eq!(rig.trip().break_for, Some(30 * SECOND), "it held for a window");
+    assert_eq!(rig.trip().break_for, Some(30 * SECOND), "it was closed for a whole window");
 }
 
 #[test]
 fn a_jittered_break_is_longer_by_at_most_its_share() {
     let mut rig = Rig::new(ratio().jitter(0.2));
-    assert_eq!(rig.trip().break_for, Some(33 * SECOND)); // the rig's luck is 0.5
+    assert_eq!(rig.trip().break_for, Some(33 * SECOND)); // the random number is 0.5
 }
 
 #[test]
-fn a_ramp_lets_traffic_back_in_by_steps() {
+fn a_ramp_admits_a_growing_share_in_steps() {
     let mut rig = Rig::new(ratio().ramp(8 * SECOND, 4));
     rig.trip();
     rig.wait(30 * SECOND);
@@ -287,7 +287,7 @@ fn a_ramp_lets_traffic_back_in_by_steps() {
 }
 
 #[test]
-fn an_operators_word_stands_above_the_phase() {
+fn an_override_takes_precedence_over_the_phase() {
     let mut rig = Rig::new(ratio());
     rig.breaker.force(Some(Override::Open));
     assert_eq!(rig.admit(), Err(RejectionCode::ForcedOpen));
@@ -304,7 +304,7 @@ fn an_operators_word_stands_above_the_phase() {
 
     rig.breaker.force(Some(Override::MetricsOnly));
     assert_eq!(rig.call(Outcome::Failure).unwrap().to, Phase::Open);
-    assert!(rig.admit().is_ok(), "reports open, admits all the same");
+    assert!(rig.admit().is_ok(), "its phase is open, and it still admits");
 
     rig.breaker.force(None);
     assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
@@ -313,17 +313,17 @@ fn an_operators_word_stands_above_the_phase() {
 #[test]
 fn a_quantile_from_before_the_trip_does_not_open_a_circuit_that_has_just_closed() {
     let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, Duration::ZERO).break_for(SECOND));
-    let tell = |rig: &mut Rig| rig.breaker.observe_quantile(rig.now, &rig.spec, Some(2 * SECOND), 0.0);
-    assert!(tell(&mut rig).is_some());
+    let observe = |rig: &mut Rig| rig.breaker.observe_quantile(rig.now, &rig.spec, Some(2 * SECOND), 0.0);
+    assert!(observe(&mut rig).is_some());
     rig.wait(SECOND);
     rig.call(Outcome::Success);
-    assert_eq!((rig.phase(), tell(&mut rig)), (Phase::Closed, None));
+    assert_eq!((rig.phase(), observe(&mut rig)), (Phase::Closed, None));
     rig.wait(10 * SECOND);
-    assert!(tell(&mut rig).is_some(), "a window later it is news");
+    assert!(observe(&mut rig).is_some(), "a window later it counts");
 }
 
 #[test]
-fn a_high_quantile_does_not_overrule_the_operator() {
+fn a_high_quantile_does_not_trip_under_an_override() {
     let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, Duration::ZERO));
     for overridden in [Override::Closed, Override::Disabled] {
         rig.breaker.force(Some(overridden));
@@ -334,7 +334,7 @@ fn a_high_quantile_does_not_overrule_the_operator() {
 }
 
 #[test]
-fn a_trip_tells_what_the_window_had_seen() {
+fn a_trip_reports_the_counts_of_the_window() {
     let mut rig = Rig::new(ratio());
     for _ in 0..4 {
         rig.call(Outcome::Success);
@@ -373,5 +373,5 @@ fn successes_counted_elsewhere_fall_into_their_slice_and_end_a_streak() {
     assert_eq!(rig.call(Outcome::Failure), None, "not two in a row");
     rig.breaker.record_successes(rig.now, &rig.spec, 1, slice - 20, 5);
     rig.breaker.record_successes(rig.now, &rig.spec, 7, slice, 5);
-    assert_eq!(rig.breaker.inspect(rig.now).calls, 7, "too old and wrong epoch: not counted");
+    assert_eq!(rig.breaker.inspect(rig.now).calls, 7, "too old or of another epoch: not counted");
 }

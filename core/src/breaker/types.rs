@@ -1,4 +1,4 @@
-//! What is said to a circuit and what it says.
+//! The breaker's public types: phases, overrides, tickets, outcomes and views.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use crate::estimate::ring::Counts;
 use crate::kind::Outcome;
 use crate::rejection::RejectionCode;
 
-/// Where the circuit stands.
+/// The phase of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Calls pass and are counted.
+    /// Calls are admitted, and their outcomes are counted.
     Closed,
     /// Calls are rejected.
     Open,
-    /// A few calls try it out.
+    /// A limited number of probes is admitted.
     HalfOpen,
 }
 
 impl Phase {
-    /// The name in logs, metrics and tables.
+    /// Returns the name used in logs, metrics and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -36,11 +36,11 @@ impl Phase {
 pub enum Override {
     /// Rejects everything.
     Open,
-    /// Admits everything; goes on counting, trips never.
+    /// Admits everything and counts outcomes, but never trips.
     Closed,
-    /// Admits everything, counts nothing.
+    /// Admits everything and counts nothing.
     Disabled,
-    /// Admits everything, changes phase and reports as if it did not.
+    /// Admits everything, but counts, changes phase and emits events as usual.
     MetricsOnly,
 }
 
@@ -56,7 +56,7 @@ impl Override {
     }
 }
 
-/// What an admitted call holds: it names the epoch its outcome counts in and, in half-open, its lease.
+/// What an admitted call holds: the epoch in which its outcome counts and, for a probe, its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The epoch of the admission.
@@ -65,26 +65,26 @@ pub struct Ticket {
     pub lease: Option<u64>,
 }
 
-/// The answer to a call that wants to pass.
+/// The decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It may.
+    /// The call is admitted.
     Admitted(Ticket),
-    /// It may not.
+    /// The call is rejected.
     Rejected {
         /// `circuit_open`, `probe_quota` or `forced_open`.
         code: RejectionCode,
-        /// When the break is over; never, if that cannot be known.
+        /// When the break is over; [`Time::NEVER`] if that is unknown.
         until: Time,
     },
 }
 
-/// What became of an admitted call.
+/// The outcome of an admitted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// What it says about the dependency.
+    /// The outcome, as far as it is evidence about the dependency.
     pub outcome: Outcome,
-    /// How long it took.
+    /// The duration of the call.
     pub latency: Duration,
 }
 
@@ -95,47 +95,47 @@ pub struct Transition {
     pub from: Phase,
     /// The phase that began.
     pub to: Phase,
-    /// Its epoch.
+    /// The epoch of the new phase.
     pub epoch: u64,
-    /// For an opening: how long the break lasts.
+    /// If the breaker opened: the length of the break.
     pub break_for: Option<Duration>,
-    /// What the window had seen when the phase ended; nothing in half-open, where only probes pass.
+    /// The counts of the window when the phase ended; zero after half-open, in which only probes are admitted.
     pub seen: Seen,
 }
 
-/// What can be seen of a circuit from outside.
+/// The state of a breaker at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerView {
-    /// Where it stands.
+    /// The phase.
     pub phase: Phase,
-    /// The operator's word, if any.
+    /// The override, if one is set.
     pub overridden: Option<Override>,
-    /// The present epoch.
+    /// The current epoch.
     pub epoch: u64,
     /// Calls in the window.
     pub calls: u64,
     /// Failures among them.
     pub failures: u64,
-    /// Slow ones among them.
+    /// Slow calls among them.
     pub slow: u64,
     /// Failures in a row.
     pub streak: u32,
-    /// Trial calls under way.
+    /// Probes in flight.
     pub probes: u32,
     /// While open: the time until probes are let through.
     pub break_left: Option<Duration>,
-    /// Whether it closed so recently that only a growing share of the calls passes.
+    /// Whether a ramp is in progress: only a growing share of the calls is admitted.
     pub ramping: bool,
 }
 
-/// What a window saw.
+/// The counts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Calls that say something about the dependency.
+    /// Successes and failures.
     pub calls: u64,
     /// Failures among them.
     pub failures: u64,
-    /// Slow ones among them.
+    /// Slow calls among them.
     pub slow: u64,
 }
 

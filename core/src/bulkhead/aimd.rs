@@ -1,4 +1,4 @@
-//! AIMD: one slot more for every limit's worth of quick calls, a tenth less when they are slow.
+//! The AIMD limit: one slot more for as many fast completions as the limit, a tenth less when calls are slow.
 //!
 //! ```text
 //! a success inside the threshold      limit ← limit + room × increase_step / limit
@@ -7,23 +7,23 @@
 //! ```
 //!
 //! Additive increase and multiplicative decrease is the only pair of linear rules that leads any number of senders to
-//! equal shares of what they have in common (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for
-//! Congestion Avoidance", 1989; TCP's, Jacobson 1988). It begins at the most it may be: the user has said that this
-//! many are fine.
+//! equal shares of a common resource (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for
+//! Congestion Avoidance", 1989; used in TCP, Jacobson 1988). The limit starts at `max`, which the user has configured as
+//! safe.
 //!
-//! * **A breach** is a completion slower than the threshold, whatever came of it. A failure or a cancelled call that
-//!   had already taken too long was slow, or a dependency that hangs until its callers leave would never be found out.
-//!   What is quick and no success changes nothing: errors are the breaker's signal.
-//! * **With `latency_quantile`** a single completion is no breach; [`Aimd::judge`] is told the quantile instead. Each
-//!   back-off opens an epoch: what was measured before says nothing about the smaller limit. For one cooldown after a
-//!   breach nothing grows, and not until the next good judgement: that comes soonest to whoever completes the most, and
-//!   the large would grow while the small still wait for samples.
-//! * **`room`**: the plain rule adds a slot each round trip up to the very threshold and finds out a round trip too
-//!   late. Where a fair share is two to four slots that overshoots by a quarter or more and stays there until the
-//!   cooldown is over. So the last quarter before the threshold is walked in smaller steps, and never in none: without
-//!   breaches shares would not become equal.
-//! * **A limit that is not used grows too.** After a back-off a quiet service gets its slots back with its calls
-//!   rather than with the next burst, which would find them missing; `max` bounds it, and a breach takes them again.
+//! * **A breach** is a completion slower than the threshold, whatever its outcome. Failures and cancelled calls count too,
+//!   or a dependency that hangs until its callers give up would never be detected. A fast completion that is not a success
+//!   changes nothing: errors are the breaker's signal.
+//! * **With `latency_quantile`** a single completion is no breach; [`Aimd::judge`] takes the quantile instead. Each
+//!   decrease starts an epoch, because earlier latencies are no evidence about the lower limit. The limit does not grow for
+//!   one cooldown after a breach. Growing as soon as a quantile is good again would favor the replica that completes the
+//!   most calls, and so has enough samples first.
+//! * **`room`**: the plain rule adds a slot every round trip up to the threshold, and notices the breach a round trip too
+//!   late. If a fair share is two to four slots, that overshoots by a quarter or more until the cooldown is over. Steps
+//!   therefore become smaller in the last quarter below the threshold. They never become zero: without breaches, shares
+//!   would not become equal.
+//! * **An unused limit grows too.** After a decrease, a quiet service gets its slots back before the next burst needs
+//!   them; `max` is the bound, and a breach lowers the limit again.
 
 #[cfg(test)]
 mod tests;
@@ -35,11 +35,11 @@ use super::spec::AdaptiveSpec;
 use crate::clock::Time;
 use crate::kind::Outcome;
 
-/// The share of the threshold below it in which steps become smaller.
-const LAST_STRETCH: f64 = 0.25;
+/// Steps become smaller in this last share of the threshold.
+const LAST_SHARE: f64 = 0.25;
 
-/// What is left of a step right below the threshold.
-const SMALLEST_STEP: f64 = 0.1;
+/// The share of a step right below the threshold.
+const MIN_STEP: f64 = 0.1;
 
 /// A limit that was lowered, in whole slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,29 +50,31 @@ pub struct LimitChange {
     pub to: u32,
 }
 
-/// The machine.
+/// An AIMD limit.
 #[derive(Clone, Debug)]
 pub struct Aimd {
-    /// With its fraction: that is where successes add up. Always finite and at least 1.
+    /// With a fraction, in which successes add up. Always finite and at least 1.
     limit: f64,
+    /// When the limit was last lowered.
     lowered: Option<Time>,
     /// When a quantile was last over the threshold.
     breached: Option<Time>,
+    /// Latencies count for the next quantile from this time on.
     epoch: Time,
 }
 
 impl Aimd {
-    /// A limit that has seen nothing: `max`.
+    /// Creates a limit of `max`.
     pub fn new(spec: &AdaptiveSpec, max: u32) -> Self {
         let mut aimd = Self { limit: f64::from(max), lowered: None, breached: None, epoch: Time::ZERO };
         aimd.retune(spec, max);
         aimd
     }
 
-    /// Learns from one completion; tells if it lowered the limit.
+    /// Adapts the limit to one completion; returns the change if it lowered the limit.
     pub fn observe(&mut self, done: &Completion, spec: &AdaptiveSpec, max: u32) -> Option<LimitChange> {
         self.retune(spec, max);
-        self.follow(done.now, spec);
+        self.clamp_times(done.now, spec);
         if done.latency > spec.latency_threshold {
             return match spec.latency_quantile {
                 None => self.lower(done.now, spec, max),
@@ -86,8 +88,8 @@ impl Aimd {
         None
     }
 
-    /// Learns what the quantile of the completions since [`Aimd::measured_since`] is; none while there are too few to
-    /// tell. Tells if it lowered the limit. Matters only with a `latency_quantile`; to be called a few times a second.
+    /// Adapts the limit to the quantile of the completions since [`Aimd::measured_since`]; none while there are too few.
+    /// Returns the change if it lowered the limit. For limits with a `latency_quantile`; call it a few times a second.
     pub fn judge(
         &mut self,
         now: Time,
@@ -96,29 +98,29 @@ impl Aimd {
         max: u32,
     ) -> Option<LimitChange> {
         self.retune(spec, max);
-        self.follow(now, spec);
+        self.clamp_times(now, spec);
         let quantile = quantile.filter(|quantile| *quantile > spec.latency_threshold)?;
         self.breached = Some(now);
         if within(self.lowered, now, spec.cooldown) {
             return None;
         }
-        // What completes in the next moments was begun at the old limit. The quantile is about how long that goes on.
+        // Calls that complete next started under the old limit, for about as long as the quantile.
         self.epoch = now.after(quantile.min(spec.cooldown));
         self.lower(now, spec, max)
     }
 
-    /// What completed earlier must not be part of the next judgement. Up to one cooldown ahead of the time.
+    /// Returns since when completions count for the next quantile; at most one cooldown in the future.
     pub const fn measured_since(&self) -> Time {
         self.epoch
     }
 
-    /// Slots: a part of one is none.
+    /// Returns the limit in whole slots.
     pub fn limit(&self) -> u32 {
-        // Ten times 0.7 shall be seven.
+        // The tolerance is for rounding: ten times 0.7 must be seven.
         (self.limit + 1e-9) as u32
     }
 
-    /// Takes over other bounds. The other methods do so too, but only when something ends.
+    /// Takes over other bounds at once; the other methods do so with the next completion.
     pub fn retune(&mut self, spec: &AdaptiveSpec, max: u32) {
         self.set(self.limit, spec, max);
     }
@@ -136,13 +138,13 @@ impl Aimd {
 
     fn set(&mut self, limit: f64, spec: &AdaptiveSpec, max: u32) {
         let max = max.max(1);
-        // A number that is none can only come from a spec that was never validated.
+        // Only a spec that was not validated gives a number that is not finite.
         let limit = if limit.is_finite() { limit } else { self.limit };
         self.limit = limit.clamp(f64::from(spec.min_concurrency.clamp(1, max)), f64::from(max));
     }
 
-    /// A clock that stepped back must not leave a moment in the future, or nothing would happen until it comes.
-    fn follow(&mut self, now: Time, spec: &AdaptiveSpec) {
+    /// If the clock has stepped back, moves stored times out of the future, where they would block every change.
+    fn clamp_times(&mut self, now: Time, spec: &AdaptiveSpec) {
         self.lowered = self.lowered.map(|at| at.min(now));
         self.breached = self.breached.map(|at| at.min(now));
         self.epoch = self.epoch.min(now.after(spec.cooldown));
@@ -153,8 +155,8 @@ fn within(since: Option<Time>, now: Time, time: Duration) -> bool {
     since.is_some_and(|at| now.since(at) < time)
 }
 
-/// The share of a step that a call of this latency adds.
+/// Returns the share of a step that a call of this latency adds.
 fn room(latency: Duration, threshold: Duration) -> f64 {
-    let (left, stretch) = ((threshold - latency.min(threshold)).as_secs_f64(), threshold.as_secs_f64() * LAST_STRETCH);
-    if left >= stretch { 1.0 } else { (left / stretch).max(SMALLEST_STEP) }
+    let (left, last_share) = ((threshold - latency.min(threshold)).as_secs_f64(), threshold.as_secs_f64() * LAST_SHARE);
+    if left >= last_share { 1.0 } else { (left / last_share).max(MIN_STEP) }
 }

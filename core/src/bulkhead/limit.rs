@@ -1,28 +1,28 @@
-//! What moves a limit: one completion at a time, or a quantile of many.
+//! The limiter: the fixed or adaptive limit of a bulkhead.
 
 use std::time::Duration;
 
-use super::MOST;
+use super::MAX_LIMIT;
 use super::aimd::{Aimd, LimitChange};
 use super::gradient::Gradient;
 use super::spec::{AdaptiveSpec, BulkheadSpec, GradientSpec};
 use crate::clock::Time;
 use crate::kind::Outcome;
 
-/// One call or attempt that is over, as a limit sees it.
+/// A completed call or attempt, as input of an adaptive limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     /// When it ended.
     pub now: Time,
-    /// How long it took.
+    /// Its latency.
     pub latency: Duration,
-    /// What it says about the dependency.
+    /// Its outcome.
     pub outcome: Outcome,
     /// Slots in use when it ended, its own included.
     pub in_use: u32,
 }
 
-/// What sets the number of slots, with the spec it was given.
+/// The limit with its spec.
 #[derive(Debug)]
 pub(super) struct Limiter {
     max: u32,
@@ -38,7 +38,7 @@ enum Kind {
 
 impl Limiter {
     pub(super) fn new(spec: &BulkheadSpec) -> Self {
-        let max = spec.max_concurrency.clamp(1, MOST);
+        let max = spec.max_concurrency.clamp(1, MAX_LIMIT);
         let kind = match (spec.adaptive, spec.gradient) {
             (Some(spec), _) => Kind::Adaptive(spec, Aimd::new(&spec, max)),
             (None, Some(spec)) => Kind::Gradient(spec, Gradient::new(&spec, max)),
@@ -47,7 +47,7 @@ impl Limiter {
         Self { max, kind }
     }
 
-    /// Follows other numbers; what was learned stays, unless something else is to be learned from now on.
+    /// Takes over another spec. An adapted limit stays, unless the algorithm changes.
     pub(super) fn retune(&mut self, spec: &BulkheadSpec) {
         let mut new = Self::new(spec);
         match (&mut new.kind, &self.kind) {
@@ -78,7 +78,7 @@ impl Limiter {
             Kind::Adaptive(spec, aimd) => aimd.observe(done, spec, self.max),
             Kind::Gradient(spec, gradient) => {
                 gradient.observe(done, spec, self.max);
-                None // it moves with every sample: a gauge, not an event
+                None // it moves with every round: a gauge, not an event
             }
         }
     }

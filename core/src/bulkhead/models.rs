@@ -1,6 +1,6 @@
-//! Every order in which threads can meet on one bulkhead, explored by loom: `make model`.
+//! Every interleaving of threads on one bulkhead, explored by loom: `make model`.
 //!
-//! A waiter that is never woken shows as a deadlock, a slot that is lost or minted in the view at the end.
+//! A waiter that is never woken is reported as a deadlock; a slot that is lost or created shows in the view at the end.
 
 use std::future::poll_fn;
 
@@ -30,12 +30,12 @@ impl Shared {
         self.bulkhead.enter(Arrival { now: NOW, criticality: Criticality::Normal, deadline: Time::NEVER })
     }
 
-    /// Comes, waits for as long as it takes, and goes.
+    /// Enters, waits for as long as it takes, and leaves.
     fn pass(&self) {
         match self.arrive() {
             Ok(Entry::Entered) => {}
-            Ok(Entry::Waiting(place, _)) => {
-                let verdict = block_on(poll_fn(|cx| self.bulkhead.poll(place, cx.waker())));
+            Ok(Entry::Waiting(waiter, _)) => {
+                let verdict = block_on(poll_fn(|cx| self.bulkhead.poll(waiter, cx.waker())));
                 assert_eq!(verdict, Ok(()));
             }
             Err(code) => panic!("{code}"),
@@ -43,9 +43,9 @@ impl Shared {
         self.bulkhead.leave(&self.clock);
     }
 
-    fn is_as_new(&self, limit: u32) {
+    fn assert_empty(&self, limit: u32) {
         assert_eq!(self.bulkhead.view(), BulkheadView { limit, in_use: 0, waiting: 0 });
-        assert!(self.bulkhead.try_enter(), "the fast way is open");
+        assert!(self.bulkhead.try_enter(), "the fast path is open");
     }
 }
 
@@ -61,14 +61,14 @@ fn the_last_slot_is_taken_exactly_once() {
 }
 
 #[test]
-fn a_slot_given_back_while_somebody_begins_to_wait_is_his() {
+fn a_slot_given_back_while_a_caller_starts_to_wait_goes_to_that_caller() {
     loom::model(|| {
         let here = shared(BulkheadSpec::fixed(1).queue(2));
         let there = here.clone();
         let thread = thread::spawn(move || there.pass());
         here.pass();
         thread.join().unwrap();
-        here.is_as_new(1);
+        here.assert_empty(1);
     });
 }
 
@@ -79,33 +79,33 @@ fn three_callers_of_one_slot_all_pass() {
         let threads = [here.clone(), here.clone()].map(|there| thread::spawn(move || there.pass()));
         here.pass();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        here.is_as_new(1);
+        here.assert_empty(1);
     });
 }
 
 #[test]
-fn a_slot_handed_to_somebody_who_goes_away_is_not_lost() {
+fn a_slot_handed_to_a_waiter_that_is_dropped_is_not_lost() {
     loom::model(|| {
         let here = shared(BulkheadSpec::fixed(1).queue(2));
         assert!(here.bulkhead.try_enter());
-        let Ok(Entry::Waiting(place, _)) = here.arrive() else { panic!("no place") };
+        let Ok(Entry::Waiting(waiter, _)) = here.arrive() else { panic!("not queued") };
         let there = here.clone();
         let thread = thread::spawn(move || there.bulkhead.leave(&there.clock));
-        here.bulkhead.abandon(place, &here.clock);
+        here.bulkhead.abandon(waiter, &here.clock);
         thread.join().unwrap();
-        here.is_as_new(1);
+        here.assert_empty(1);
     });
 }
 
 #[test]
-fn a_bell_and_a_slot_at_the_same_moment_give_one_verdict() {
+fn a_timer_and_a_slot_at_the_same_time_give_one_verdict() {
     loom::model(|| {
         let here = shared(BulkheadSpec::fixed(1).queue(1).queue_timeout(Duration::from_millis(1)));
         assert!(here.bulkhead.try_enter());
-        let Ok(Entry::Waiting(place, _)) = here.arrive() else { panic!("no place") };
+        let Ok(Entry::Waiting(waiter, _)) = here.arrive() else { panic!("not queued") };
         let there = here.clone();
         let thread = thread::spawn(move || there.bulkhead.leave(&there.clock));
-        let verdict = here.bulkhead.give_up(place);
+        let verdict = here.bulkhead.give_up(waiter);
         thread.join().unwrap();
         let in_use = here.bulkhead.view().in_use;
         assert_eq!(verdict.is_ok(), in_use == 1, "{verdict:?}");
@@ -113,7 +113,7 @@ fn a_bell_and_a_slot_at_the_same_moment_give_one_verdict() {
 }
 
 #[test]
-fn a_limit_that_grows_while_somebody_begins_to_wait_serves_him() {
+fn a_limit_that_grows_while_a_caller_starts_to_wait_serves_that_caller() {
     loom::model(|| {
         let here = shared(BulkheadSpec::fixed(1).queue(1));
         assert!(here.bulkhead.try_enter());
@@ -122,6 +122,6 @@ fn a_limit_that_grows_while_somebody_begins_to_wait_serves_him() {
         here.pass();
         thread.join().unwrap();
         here.bulkhead.leave(&here.clock);
-        here.is_as_new(2);
+        here.assert_empty(2);
     });
 }

@@ -1,4 +1,4 @@
-//! The queue of a bulkhead: who is served next, who is shed, and when.
+//! The queue of a bulkhead: which waiter is served next, which is shed, and when.
 //!
 //! ```text
 //!             newest ◄──────────────── oldest
@@ -7,24 +7,24 @@
 //!   degraded    [d1]                     0.5 ×
 //!   best effort [b2]────[b1]             0.25 ×, displaced first when the queue is full
 //!                 │               │
-//!                 │               └─ next, while the list empties now and then (FIFO)
-//!                 └─ next, while it does not (adaptive LIFO)
+//!                 │               └─ next, while the list is empty from time to time (FIFO)
+//!                 └─ next, while it is not (adaptive LIFO)
 //! ```
 //!
-//! Four lists through one slab, so that arriving, being served, being displaced and leaving from the middle cost the
-//! same for ten waiters and for ten thousand. Without priorities everybody stands in one list.
+//! Four linked lists in one slab, so that joining, being served, being displaced and leaving from the middle cost the same
+//! for ten waiters and for ten thousand. Without priorities all waiters are in one list.
 //!
 //! **Shedding** follows CoDel by sojourn time, in the form of Facebook's "Fail at Scale" (Maurer, 2015). A queue that
-//! has not been empty for an `interval` is congested. Until then a waiter may stay an `interval`; once it is, only a
-//! `target`. As a waiter is in the queue it is not empty, so the moment of congestion is known when he comes, and with it
-//! the moment he is shed at:
+//! has not been empty for an `interval` is congested. Until then a waiter may stay for an `interval`; after that only for
+//! a `target`. While a waiter is in the queue it is not empty, so the time of congestion is known when the waiter joins,
+//! and with it the time at which it is shed:
 //!
 //! ```text
 //!   due = min(since + interval, max(since + target, queue last empty + interval))
 //! ```
 //!
-//! Whoever is taken from the queue after his moment is rejected instead of served; and he holds a timer himself, so that
-//! holders that hang cannot freeze the queue.
+//! A waiter whose turn comes after that time is rejected instead of served. It also has a timer of its own, so that calls
+//! that hang cannot block the queue.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -40,33 +40,33 @@ use crate::rejection::RejectionCode;
 /// How long each tier may wait, in quarters of what the spec says: from best effort to critical.
 const ALLOWANCE_QUARTERS: [u32; TIERS] = [1, 2, 4, 8];
 const TIERS: usize = 4;
-const NOBODY: usize = usize::MAX;
+const NO_WAITER: usize = usize::MAX;
 
-/// Places that are kept for the next rush when the queue has emptied.
-const PLACES_KEPT: usize = 1_024;
+/// The capacity that an empty queue keeps for the next burst.
+const KEPT_CAPACITY: usize = 1_024;
 
-/// A waiter's place.
+/// Identifies a waiter of a bulkhead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(usize);
+pub struct WaiterId(usize);
 
-/// What became of a waiter: a slot, or a rejection.
+/// The end of a wait: a slot, or a rejection.
 pub(super) type Verdict = Result<(), RejectionCode>;
 
-/// Who comes, and until when it makes sense.
+/// A caller that enters a bulkhead.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// The moment of arrival.
+    /// The time of arrival.
     pub now: Time,
-    /// How much the caller would miss the answer; ignored unless the bulkhead is `prioritized`.
+    /// How critical the call is; ignored unless the bulkhead is `prioritized`.
     pub criticality: Criticality,
-    /// When the caller stops waiting; [`Time::NEVER`] if he does not.
+    /// When the caller stops waiting; [`Time::NEVER`] without a deadline.
     pub deadline: Time,
 }
 
-/// The queue, under its bulkhead's lock.
+/// The queue, under the lock of its bulkhead.
 #[derive(Debug)]
 pub(super) struct Queue {
-    rules: BulkheadSpec,
+    spec: BulkheadSpec,
     waiters: Slab<Waiter>,
     tiers: [List; TIERS],
     waiting: usize,
@@ -76,12 +76,12 @@ pub(super) struct Queue {
 
 #[derive(Debug)]
 struct Waiter {
-    /// None as long as he waits. He takes it with him when he goes.
+    /// None while it waits.
     verdict: Option<Verdict>,
     waker: Option<Waker>,
-    /// When he is rejected, and why.
+    /// When it is rejected, and why.
     due: Time,
-    why: RejectionCode,
+    code: RejectionCode,
     tier: usize,
     newer: usize,
     older: usize,
@@ -95,14 +95,14 @@ struct List {
     empty_at: Time,
 }
 
-/// Somebody has to be told that his wait is over.
+/// The waker of a waiter whose wait is over.
 #[derive(Debug)]
-#[must_use = "whoever is not woken sleeps for ever"]
+#[must_use = "a waiter that is not woken never continues"]
 pub(super) struct Wake(Option<Waker>);
 
 impl Wake {
-    /// Outside the lock: a waker may run code that comes back here. One that panics does so at the cost of its own
-    /// task: whoever gave a slot back or took a place is none the worse for it, and nor are the others who wait.
+    /// Wakes the waiter. Call it outside the lock, because a waker may run code that uses this bulkhead. A panic of the
+    /// waker is caught: it must affect neither the call that gave its slot back nor the other waiters.
     pub(super) fn wake(self) {
         if let Some(waker) = self.0 {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
@@ -110,29 +110,29 @@ impl Wake {
     }
 }
 
-/// What taking the next waiter from the queue came to.
+/// The next waiter that was taken out of the queue.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// He has the slot.
+    /// It has the slot.
     Served(Wake),
-    /// His time was over; the slot is still free.
+    /// It waited for too long and was rejected; the slot is still free.
     Shed(Wake),
 }
 
 impl Queue {
-    pub(super) fn new(rules: &BulkheadSpec) -> Self {
+    pub(super) fn new(spec: &BulkheadSpec) -> Self {
         Self {
-            rules: *rules,
+            spec: *spec,
             waiters: Slab::new(),
-            tiers: [List { oldest: NOBODY, newest: NOBODY, empty_at: Time::ZERO }; TIERS],
+            tiers: [List { oldest: NO_WAITER, newest: NO_WAITER, empty_at: Time::ZERO }; TIERS],
             waiting: 0,
             empty_at: Time::ZERO,
         }
     }
 
-    /// Follows other rules from now on; whoever waits keeps what he was promised.
-    pub(super) fn retune(&mut self, rules: &BulkheadSpec) {
-        self.rules = *rules;
+    /// Takes over another spec. Waiters keep the times that they were given.
+    pub(super) fn retune(&mut self, spec: &BulkheadSpec) {
+        self.spec = *spec;
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -143,108 +143,108 @@ impl Queue {
         self.waiting
     }
 
-    /// Puts somebody in the queue: his place and when he will be rejected; and whoever he displaced.
-    pub(super) fn push(&mut self, who: Arrival) -> Option<(Place, Time, Option<Wake>)> {
-        let tier = if self.rules.prioritized { who.criticality as usize } else { Criticality::Normal as usize };
-        let displaced = if self.waiting < self.rules.max_queue as usize {
+    /// Adds a waiter. Returns its id, when it will be rejected, and the waiter that it displaced; none if the queue is full.
+    pub(super) fn push(&mut self, arrival: Arrival) -> Option<(WaiterId, Time, Option<Wake>)> {
+        let tier = if self.spec.prioritized { arrival.criticality as usize } else { Criticality::Normal as usize };
+        let displaced = if self.waiting < self.spec.max_queue as usize {
             None
         } else {
-            let last = self.last_to_be_served(who.now).filter(|last| self.waiters[*last].tier < tier)?;
+            let last = self.last_to_be_served(arrival.now).filter(|last| self.waiters[*last].tier < tier)?;
             Some(self.settle(last, Err(RejectionCode::BulkheadQueueShed)))
         };
         if self.is_empty() {
-            self.empty_at = who.now;
+            self.empty_at = arrival.now;
         }
-        let (due, why) = self.due(who, tier);
+        let (due, code) = self.due(arrival, tier);
         let older = self.tiers[tier].newest;
-        let waiter = Waiter { verdict: None, waker: None, due, why, tier, newer: NOBODY, older };
-        let place = self.waiters.insert(waiter);
+        let waiter = Waiter { verdict: None, waker: None, due, code, tier, newer: NO_WAITER, older };
+        let index = self.waiters.insert(waiter);
         match self.waiters.get_mut(older) {
-            Some(before) => before.newer = place,
+            Some(before) => before.newer = index,
             None => {
-                self.tiers[tier].oldest = place;
-                self.tiers[tier].empty_at = who.now;
+                self.tiers[tier].oldest = index;
+                self.tiers[tier].empty_at = arrival.now;
             }
         }
-        self.tiers[tier].newest = place;
+        self.tiers[tier].newest = index;
         self.waiting += 1;
-        Some((Place(place), due, displaced))
+        Some((WaiterId(index), due, displaced))
     }
 
-    /// Takes the next waiter out: the most critical first, of those the oldest, or the newest while congested.
+    /// Takes the next waiter out: the most critical first, and of those the oldest, or the newest while congested.
     pub(super) fn pop(&mut self, now: Time) -> Option<Next> {
-        let list = self.tiers.iter().rev().find(|list| list.oldest != NOBODY)?;
-        let place = if self.serves_newest_first(list, now) { list.newest } else { list.oldest };
-        let Waiter { due, why, .. } = self.waiters[place];
+        let list = self.tiers.iter().rev().find(|list| list.oldest != NO_WAITER)?;
+        let index = if self.serves_newest_first(list, now) { list.newest } else { list.oldest };
+        let Waiter { due, code, .. } = self.waiters[index];
         Some(if due <= now {
-            Next::Shed(self.settle(place, Err(why)))
+            Next::Shed(self.settle(index, Err(code)))
         } else {
-            Next::Served(self.settle(place, Ok(())))
+            Next::Served(self.settle(index, Ok(())))
         })
     }
 
-    /// What became of a waiter; he is woken when that changes. A verdict is given once: his place is gone with it. With
-    /// it comes a waker that is not needed any more.
-    pub(super) fn poll(&mut self, Place(place): Place, waker: &Waker) -> (Option<Verdict>, Option<Waker>) {
-        let Some(waiter) = self.waiters.get_mut(place) else { return (None, None) };
+    /// Returns the verdict of a waiter and removes it, or stores the waker that is woken with the verdict. Also returns a
+    /// waker that is no longer needed.
+    pub(super) fn poll(&mut self, WaiterId(index): WaiterId, waker: &Waker) -> (Option<Verdict>, Option<Waker>) {
+        let Some(waiter) = self.waiters.get_mut(index) else { return (None, None) };
         if waiter.verdict.is_none() {
             let known = waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker));
             return (None, if known { None } else { waiter.waker.replace(waker.clone()) });
         }
-        let waiter = self.forget(place);
+        let waiter = self.forget(index);
         (waiter.verdict, waiter.waker)
     }
 
-    /// A waiter goes: with his verdict, if there is one already, else with the reason that is due; and with his waker.
-    pub(super) fn leave(&mut self, Place(place): Place) -> (Verdict, Option<Waker>) {
-        if !self.waiters.contains(place) {
+    /// Removes a waiter. Returns its verdict, or the rejection that was due if there is none yet; and its waker.
+    pub(super) fn leave(&mut self, WaiterId(index): WaiterId) -> (Verdict, Option<Waker>) {
+        if !self.waiters.contains(index) {
             return (Err(RejectionCode::BulkheadQueueShed), None);
         }
-        if self.waiters[place].verdict.is_none() {
-            self.unlink(place);
+        if self.waiters[index].verdict.is_none() {
+            self.unlink(index);
         }
-        let waiter = self.forget(place);
-        (waiter.verdict.unwrap_or(Err(waiter.why)), waiter.waker)
+        let waiter = self.forget(index);
+        (waiter.verdict.unwrap_or(Err(waiter.code)), waiter.waker)
     }
 
-    /// Whether the list has not been empty for an interval. The list and not the queue: as long as all of the critical can
-    /// be served, none of them is to starve because the others cannot.
+    /// Returns whether the list has not been empty for an interval. The list and not the queue: while all critical calls can
+    /// be served, none of them must starve because less critical ones cannot.
     fn serves_newest_first(&self, list: &List, now: Time) -> bool {
-        self.rules.queue_adaptive_lifo && now >= list.empty_at.after(self.rules.queue_interval)
+        self.spec.queue_adaptive_lifo && now >= list.empty_at.after(self.spec.queue_interval)
     }
 
-    /// When an arrival will be rejected, and why: whatever comes first.
-    fn due(&self, who: Arrival, tier: usize) -> (Time, RejectionCode) {
-        let rules = &self.rules;
-        let timeout = rules.queue_timeout.map_or(Time::NEVER, |timeout| who.now.after(timeout));
-        let shed = rules.queue_target.map_or(Time::NEVER, |target| {
-            let allowed = |wait: Duration| if rules.prioritized { wait * ALLOWANCE_QUARTERS[tier] / 4 } else { wait };
-            let congested = who.now.after(allowed(target)).max(self.empty_at.after(rules.queue_interval));
-            who.now.after(allowed(rules.queue_interval)).min(congested)
+    /// Returns when a caller will be rejected, and why: whatever comes first.
+    fn due(&self, arrival: Arrival, tier: usize) -> (Time, RejectionCode) {
+        let spec = &self.spec;
+        let timeout = spec.queue_timeout.map_or(Time::NEVER, |timeout| arrival.now.after(timeout));
+        let shed = spec.queue_target.map_or(Time::NEVER, |target| {
+            let allowed = |wait: Duration| if spec.prioritized { wait * ALLOWANCE_QUARTERS[tier] / 4 } else { wait };
+            let congested = arrival.now.after(allowed(target)).max(self.empty_at.after(spec.queue_interval));
+            arrival.now.after(allowed(spec.queue_interval)).min(congested)
         });
         let reasons = [
-            (who.deadline, RejectionCode::DeadlineExceeded),
+            (arrival.deadline, RejectionCode::DeadlineExceeded),
             (timeout, RejectionCode::BulkheadQueueTimeout),
             (shed, RejectionCode::BulkheadQueueShed),
         ];
         reasons.into_iter().min_by_key(|(due, _)| *due).unwrap_or((Time::NEVER, RejectionCode::BulkheadQueueTimeout))
     }
 
-    /// Of the least critical, the one who would be served last.
+    /// Returns the least critical waiter that would be served last.
     fn last_to_be_served(&self, now: Time) -> Option<usize> {
-        let list = self.tiers.iter().find(|list| list.oldest != NOBODY)?;
+        let list = self.tiers.iter().find(|list| list.oldest != NO_WAITER)?;
         Some(if self.serves_newest_first(list, now) { list.oldest } else { list.newest })
     }
 
-    fn settle(&mut self, place: usize, verdict: Verdict) -> Wake {
-        self.unlink(place);
-        let waiter = &mut self.waiters[place];
+    fn settle(&mut self, index: usize, verdict: Verdict) -> Wake {
+        self.unlink(index);
+        let waiter = &mut self.waiters[index];
         waiter.verdict = Some(verdict);
         Wake(waiter.waker.take())
     }
 
-    fn unlink(&mut self, place: usize) {
-        let Waiter { tier, newer, older, .. } = self.waiters[place];
+    fn unlink(&mut self, index: usize) {
+        let Waiter { tier, newer, older, .. } = self.waiters[index];
         match self.waiters.get_mut(newer) {
             Some(waiter) => waiter.older = older,
             None => self.tiers[tier].newest = older,
@@ -256,9 +256,9 @@ impl Queue {
         self.waiting -= 1;
     }
 
-    fn forget(&mut self, place: usize) -> Waiter {
-        let waiter = self.waiters.remove(place);
-        if self.waiters.is_empty() && self.waiters.capacity() > PLACES_KEPT {
+    fn forget(&mut self, index: usize) -> Waiter {
+        let waiter = self.waiters.remove(index);
+        if self.waiters.is_empty() && self.waiters.capacity() > KEPT_CAPACITY {
             self.waiters = Slab::new();
         }
         waiter

@@ -1,8 +1,8 @@
-//! A fleet on one bottleneck, simulated: `c` servers with one queue in front, and replicas that keep as many calls
-//! under way as their limit allows (closed loop), or as many as they want.
+//! A simulated fleet with one bottleneck: `c` servers with one queue, and replicas that keep as many calls in flight as
+//! their limit allows (closed loop), or as many as they want.
 //!
-//! The law is known: with `n` calls in flight the latency is `service × max(1, n / c)`, so what a controller ought to
-//! find can be worked out on paper. Virtual time, seeded noise, one event for each completion.
+//! With `n` calls in flight the latency is `service × max(1, n / c)`, so the result that a controller should reach is
+//! known. Time is virtual, noise is seeded, and there is one event for each completion.
 
 mod aimd;
 mod gradient;
@@ -16,7 +16,7 @@ use crate::clock::Time;
 use crate::kind::Outcome;
 use crate::rng::Rng;
 
-/// What a replica asks its controller, and tells it.
+/// The limit under test, of one replica.
 pub(super) trait Controller {
     fn limit(&self) -> u32;
     fn observe(&mut self, done: &Completion);
@@ -29,14 +29,14 @@ pub(super) trait Controller {
 pub(super) enum Noise {
     /// Evenly, by at most this share.
     Uniform(f64),
-    /// Exponentially: as memoryless as it gets.
+    /// Exponentially.
     Exponential,
 }
 
 struct Replica<C> {
     controller: C,
     in_use: u32,
-    /// Calls it would have under way if it could.
+    /// Calls that it would have in flight without a limit.
     demand: u32,
     /// Slot-microseconds since the last `reset`.
     used: u64,
@@ -45,12 +45,12 @@ struct Replica<C> {
     waited: f64,
 }
 
-/// The replicas and what they share.
+/// The replicas and the servers that they share.
 pub(super) struct Fleet<C> {
     replicas: Vec<Replica<C>>,
     /// When each server is free again.
     servers: BinaryHeap<Reverse<u64>>,
-    /// Completions to come: when, whose, and begun when.
+    /// Future completions: the time, the replica, and the start of the call.
     calls: BinaryHeap<Reverse<(u64, usize, u64)>>,
     service: Duration,
     noise: Noise,
@@ -59,7 +59,7 @@ pub(super) struct Fleet<C> {
     since: u64,
 }
 
-/// What came of a stretch of time.
+/// Measurements over a period.
 #[derive(Debug)]
 pub(super) struct Seen {
     /// Calls in flight, on average, for each replica.
@@ -97,7 +97,7 @@ impl<C: Controller> Fleet<C> {
         }
     }
 
-    /// A replica that always wants more.
+    /// Adds a replica with unlimited demand.
     pub(super) fn join(&mut self, controller: C) {
         let changed = self.now;
         self.replicas.push(Replica { controller, in_use: 0, demand: u32::MAX, used: 0, changed, done: 0, waited: 0.0 });
@@ -117,7 +117,7 @@ impl<C: Controller> Fleet<C> {
         self.service = service;
     }
 
-    /// More or fewer servers; those that go are the ones free first.
+    /// Changes the number of servers; those that are free first are removed.
     pub(super) fn set_servers(&mut self, servers: usize) {
         while self.servers.len() > servers {
             self.servers.pop();
@@ -127,12 +127,12 @@ impl<C: Controller> Fleet<C> {
         }
     }
 
-    /// Lets time pass and tells what was seen meanwhile.
+    /// Advances the time and returns the measurements.
     pub(super) fn run(&mut self, time: Duration) -> Seen {
         let until = self.now + time.as_micros() as u64;
         self.reset();
         while let Some(Reverse((at, index, begun))) = self.calls.peek().copied() {
-            // The clock of the controllers ticks on whole multiples.
+            // Controllers tick at whole multiples.
             let tick = (self.now / TICK + 1) * TICK;
             if tick.min(at) > until {
                 break;

@@ -1,28 +1,44 @@
-//! What a bulkhead is told: how many at a time, what moves that number, and who may wait.
+//! The specification of a bulkhead: the limit, its adaptation, and the queue.
 
 use std::time::Duration;
 
-/// How many calls may be under way at a time, and who waits for a slot.
+/// Configures a bulkhead: how many calls may be in flight, and how many callers may wait for a slot.
 ///
-/// The limit is fixed unless `adaptive` or `gradient` moves it between its least and `max_concurrency`; not both.
+/// The limit is fixed, unless `adaptive` or `gradient` moves it between its minimum and `max_concurrency`.
+///
+/// # Examples
+/// ```
+/// use phalanx::{BulkheadSpec, Policy, RejectionCode, ResilienceModule};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let policy = Policy::named("vendor").bulkhead(BulkheadSpec::fixed(1));
+/// let module = ResilienceModule::in_memory().policy(policy).build()?;
+/// let inner = || async { Ok::<_, std::io::Error>(()) };
+/// let outer = || async { Ok::<_, std::io::Error>(module.run("vendor", (), inner).await) };
+/// let second = module.run("vendor", (), outer).await.expect("the first call has the slot");
+/// assert_eq!(second.unwrap_err().rejection().map(|it| it.code()), Some(RejectionCode::BulkheadFull));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct BulkheadSpec {
-    /// Calls at a time, at least 1; for an adaptive limit, the most it may ever be, and where it starts.
+    /// The limit of calls in flight, at least 1. For an adaptive limit, its maximum and its start.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub max_concurrency: u32,
-    /// Callers that may wait for a slot. Default 0: rejected at once.
+    /// Callers that may wait for a slot. Default 0: excess calls are rejected at once.
     #[cfg_attr(feature = "serde", serde(default))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::CountOrZero"))]
     pub max_queue: u32,
-    /// The longest a caller waits. Default none: as long as its deadline allows.
+    /// The longest that a caller waits. Default none: as long as its deadline allows.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub queue_timeout: Option<Duration>,
-    /// Sheds by waiting time (CoDel): while the queue does not empty for a `queue_interval`, nobody waits longer than
-    /// this. Shorter than `queue_interval`. Default none.
+    /// Sheds by waiting time (CoDel): while the queue has not been empty for a `queue_interval`, a caller waits no longer
+    /// than this. Shorter than `queue_interval`. Default none.
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub queue_target: Option<Duration>,
@@ -31,22 +47,36 @@ pub struct BulkheadSpec {
     #[cfg_attr(feature = "serde", serde(default = "default_interval", with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub queue_interval: Duration,
-    /// While congested, serve the newest first: its caller is the likeliest to be still there. With `prioritized`, each
-    /// rank for itself. Default false.
+    /// While congested, serves the newest waiter first: its caller is the likeliest to be still waiting. With
+    /// `prioritized`, separately for each criticality. Default false.
     #[cfg_attr(feature = "serde", serde(default))]
     pub queue_adaptive_lifo: bool,
-    /// Serve the more critical first, let them displace the less critical, and shed those sooner. Default false.
+    /// Serves critical calls first, lets them displace less critical ones, and sheds those sooner. Default false.
     #[cfg_attr(feature = "serde", serde(default))]
     pub prioritized: bool,
-    /// Lets a latency threshold move the limit (AIMD). Default none.
+    /// Adapts the limit to a latency threshold (AIMD). Default none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub adaptive: Option<AdaptiveSpec>,
-    /// Lets the slope of the latency move the limit (Gradient2). Default none.
+    /// Adapts the limit to the growth of the latency (Gradient2). Default none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub gradient: Option<GradientSpec>,
 }
 
-/// Additive increase while calls are quick enough, multiplicative decrease when they are not.
+/// Configures an AIMD limit: additive increase while calls are fast enough, multiplicative decrease when they are not.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::policy::AdaptiveSpec;
+/// use phalanx::{BulkheadSpec, Policy};
+///
+/// let adaptive = AdaptiveSpec::threshold(Duration::from_millis(200)).min_concurrency(4);
+/// let spec = BulkheadSpec::adaptive(64, adaptive);
+/// assert_eq!((spec.min_concurrency(), spec.max_concurrency), (4, 64));
+/// let wrong = BulkheadSpec::adaptive(2, adaptive);
+/// assert_eq!(Policy::named("p").bulkhead(wrong).mistakes()[0].path, "policies.p.bulkhead.max_concurrency");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -56,16 +86,16 @@ pub struct AdaptiveSpec {
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub latency_threshold: Duration,
-    /// The limit never falls below this, at least 1. Default 1.
+    /// The lowest limit, at least 1. Default 1.
     #[cfg_attr(feature = "serde", serde(default = "one"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub min_concurrency: u32,
-    /// What is left of the limit after a breach, above 0.0 and below 1.0. Default 0.9.
+    /// The factor that lowers the limit after a breach, above 0.0 and below 1.0. Default 0.9.
     #[cfg_attr(feature = "serde", serde(default = "default_ratio"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Between"))]
     pub backoff_ratio: f64,
-    /// What a whole limit's worth of quick completions adds to it; less in the last quarter below the threshold.
-    /// Default 1.0.
+    /// The slots that are added for as many fast completions as the limit; fewer in the last quarter below the
+    /// threshold. Default 1.0.
     #[cfg_attr(feature = "serde", serde(default = "default_step"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Positive"))]
     pub increase_step: f64,
@@ -73,30 +103,41 @@ pub struct AdaptiveSpec {
     #[cfg_attr(feature = "serde", serde(default = "default_cooldown", with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub cooldown: Duration,
-    /// Judge by this quantile of recent completions, the fleet's where it is shared, instead of by each one. Between
-    /// 0.0 and 1.0. Default none.
+    /// Compares this quantile of recent latencies (of the fleet, if digests are shared) with the threshold, instead of
+    /// each completion. Between 0.0 and 1.0. Default none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Between"))]
     pub latency_quantile: Option<f64>,
 }
 
-/// Follows the ratio between the latency without load, which it learns, and the latency now.
+/// Configures a Gradient2 limit: follows the ratio of the latency with little load, which it measures, to the current
+/// latency.
+///
+/// # Examples
+/// ```
+/// use phalanx::policy::GradientSpec;
+/// use phalanx::{BulkheadSpec, Policy};
+///
+/// let spec = BulkheadSpec::gradient(400, GradientSpec::default().min_concurrency(10).rtt_tolerance(2.0));
+/// assert_eq!(spec.min_concurrency(), 10);
+/// assert!(Policy::named("p").bulkhead(spec).mistakes().is_empty());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct GradientSpec {
-    /// The limit never falls below this, at least 1. Default 1.
+    /// The lowest limit, at least 1. Default 1.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub min_concurrency: u32,
-    /// How many times its baseline the latency may be before the limit shrinks, at least 1.0. Default 1.5.
+    /// The multiple of the baseline that the latency may reach before the limit shrinks, at least 1.0. Default 1.5.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Factor"))]
     pub rtt_tolerance: f64,
-    /// How far each round of samples (as many as are in flight) moves the limit towards its new value, above 0.0 and
+    /// How far each round of samples (as many as calls in flight) moves the limit towards its new value, above 0.0 and
     /// at most 1.0. Default 0.2.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Share"))]
     pub smoothing: f64,
-    /// Samples the baseline is averaged over. Default 600.
+    /// The number of samples over which the baseline is averaged. Default 600.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub long_window: u32,
     /// Slots added while there is no sign of queueing, so that the limit can grow. Default: the limit's square root.
@@ -126,7 +167,7 @@ const fn default_cooldown() -> Duration {
 }
 
 impl BulkheadSpec {
-    /// So many calls at a time, and nobody waits.
+    /// Limits calls in flight to `max_concurrency`, without a queue.
     pub const fn fixed(max_concurrency: u32) -> Self {
         Self {
             max_concurrency,
@@ -141,73 +182,73 @@ impl BulkheadSpec {
         }
     }
 
-    /// At most so many calls at a time, fewer while they are slow.
+    /// Limits calls in flight to at most `max_concurrency`, and to fewer while they are slow.
     pub const fn adaptive(max_concurrency: u32, spec: AdaptiveSpec) -> Self {
         Self { adaptive: Some(spec), ..Self::fixed(max_concurrency) }
     }
 
-    /// At most so many calls at a time, fewer while more would only queue up at the dependency.
+    /// Limits calls in flight to at most `max_concurrency`, and to fewer while more would only queue at the dependency.
     pub const fn gradient(max_concurrency: u32, spec: GradientSpec) -> Self {
         Self { gradient: Some(spec), ..Self::fixed(max_concurrency) }
     }
 
-    /// Callers that may wait for a slot.
+    /// Lets up to `max_queue` callers wait for a slot.
     #[must_use]
     pub const fn queue(mut self, max_queue: u32) -> Self {
         self.max_queue = max_queue;
         self
     }
 
-    /// The longest a caller waits.
+    /// Sets the longest that a caller waits.
     #[must_use]
     pub const fn queue_timeout(mut self, timeout: Duration) -> Self {
         self.queue_timeout = Some(timeout);
         self
     }
 
-    /// Sheds by waiting time: nobody waits longer than this once the queue is congested.
+    /// Sheds by waiting time: once the queue is congested, a caller waits no longer than this.
     #[must_use]
     pub const fn queue_target(mut self, target: Duration) -> Self {
         self.queue_target = Some(target);
         self
     }
 
-    /// A queue that has not been empty for this long is congested.
+    /// Sets how long the queue must not have been empty to be congested.
     #[must_use]
     pub const fn queue_interval(mut self, interval: Duration) -> Self {
         self.queue_interval = interval;
         self
     }
 
-    /// While congested, serve the newest first.
+    /// Serves the newest waiter first while congested.
     #[must_use]
     pub const fn adaptive_lifo(mut self) -> Self {
         self.queue_adaptive_lifo = true;
         self
     }
 
-    /// Serve the more critical first, and shed the less critical for them.
+    /// Serves critical calls first, and sheds less critical ones for them.
     #[must_use]
     pub const fn prioritized(mut self) -> Self {
         self.prioritized = true;
         self
     }
 
-    /// The least the limit can be.
+    /// Returns the lowest limit.
     pub fn min_concurrency(&self) -> u32 {
         let adaptive = self.adaptive.map(|spec| spec.min_concurrency);
         let least = adaptive.or(self.gradient.map(|spec| spec.min_concurrency)).unwrap_or(self.max_concurrency);
         least.clamp(1, self.max_concurrency.max(1))
     }
 
-    /// Whether it has to know how long calls take.
+    /// Returns whether the limit depends on the latency.
     pub(crate) const fn measures_latency(&self) -> bool {
         self.adaptive.is_some() || self.gradient.is_some()
     }
 }
 
 impl AdaptiveSpec {
-    /// A completion slower than this lowers the limit.
+    /// Lowers the limit on a completion slower than this.
     pub const fn threshold(latency_threshold: Duration) -> Self {
         Self {
             latency_threshold,
@@ -219,35 +260,35 @@ impl AdaptiveSpec {
         }
     }
 
-    /// The limit never falls below this.
+    /// Sets the lowest limit.
     #[must_use]
     pub const fn min_concurrency(mut self, least: u32) -> Self {
         self.min_concurrency = least;
         self
     }
 
-    /// What is left of the limit after a breach.
+    /// Sets the factor that lowers the limit after a breach.
     #[must_use]
     pub const fn backoff_ratio(mut self, ratio: f64) -> Self {
         self.backoff_ratio = ratio;
         self
     }
 
-    /// What a whole limit's worth of quick completions adds to it.
+    /// Sets the slots that are added for as many fast completions as the limit.
     #[must_use]
     pub const fn increase_step(mut self, step: f64) -> Self {
         self.increase_step = step;
         self
     }
 
-    /// The limit is lowered at most once in this time.
+    /// Sets the time in which the limit is lowered at most once.
     #[must_use]
     pub const fn cooldown(mut self, cooldown: Duration) -> Self {
         self.cooldown = cooldown;
         self
     }
 
-    /// Judges by this quantile of recent completions instead of by each one.
+    /// Compares this quantile of recent latencies with the threshold, instead of each completion.
     #[must_use]
     pub const fn quantile(mut self, quantile: f64) -> Self {
         self.latency_quantile = Some(quantile);
@@ -262,35 +303,35 @@ impl Default for GradientSpec {
 }
 
 impl GradientSpec {
-    /// The limit never falls below this.
+    /// Sets the lowest limit.
     #[must_use]
     pub const fn min_concurrency(mut self, least: u32) -> Self {
         self.min_concurrency = least;
         self
     }
 
-    /// How many times its baseline the latency may be before the limit shrinks.
+    /// Sets the multiple of the baseline that the latency may reach before the limit shrinks.
     #[must_use]
     pub const fn rtt_tolerance(mut self, tolerance: f64) -> Self {
         self.rtt_tolerance = tolerance;
         self
     }
 
-    /// How far each round of samples moves the limit towards its new value.
+    /// Sets how far each round of samples moves the limit towards its new value.
     #[must_use]
     pub const fn smoothing(mut self, share: f64) -> Self {
         self.smoothing = share;
         self
     }
 
-    /// Samples the baseline is averaged over.
+    /// Sets the number of samples over which the baseline is averaged.
     #[must_use]
     pub const fn long_window(mut self, samples: u32) -> Self {
         self.long_window = samples;
         self
     }
 
-    /// Slots added while there is no sign of queueing.
+    /// Sets the slots that are added while there is no sign of queueing.
     #[must_use]
     pub const fn headroom(mut self, slots: f64) -> Self {
         self.headroom = Some(slots);

@@ -1,4 +1,4 @@
-//! What a bulkhead promises, on a clock that is moved by hand.
+//! The guarantees of the bulkhead, on a manual clock.
 
 #![allow(clippy::panic, clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
 
@@ -11,7 +11,7 @@ use crate::context::Criticality;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A bulkhead and the clock it is asked on.
+/// A bulkhead and its clock.
 struct Bench {
     bulkhead: Bulkhead,
     clock: Clock,
@@ -22,7 +22,7 @@ impl Bench {
         Self { bulkhead: Bulkhead::new(&spec), clock: Clock::manual() }
     }
 
-    /// With every slot taken.
+    /// Creates a bulkhead with every slot in use.
     fn full(spec: BulkheadSpec) -> Self {
         let bench = Self::new(spec);
         (0..spec.max_concurrency).for_each(|_| assert!(bench.bulkhead.try_enter()));
@@ -37,23 +37,23 @@ impl Bench {
         self.bulkhead.enter(Arrival { now: self.clock.now(), criticality, deadline: Time::NEVER })
     }
 
-    /// An ordinary caller, who has to wait.
-    fn wait(&self) -> Place {
+    /// Lets a caller of normal criticality wait.
+    fn wait(&self) -> WaiterId {
         self.wait_as(Criticality::Normal)
     }
 
-    fn wait_as(&self, criticality: Criticality) -> Place {
+    fn wait_as(&self, criticality: Criticality) -> WaiterId {
         match self.arrive_as(criticality) {
-            Ok(Entry::Waiting(place, _)) => place,
+            Ok(Entry::Waiting(waiter, _)) => waiter,
             other => panic!("{other:?}"),
         }
     }
 
-    /// When a caller who comes now is rejected.
+    /// Returns when a caller that arrives now would be rejected.
     fn due(&self) -> Duration {
         let entry = self.arrive_as(Criticality::Normal);
-        let Ok(Entry::Waiting(place, due)) = entry else { panic!("{entry:?}") };
-        let _ = self.bulkhead.give_up(place);
+        let Ok(Entry::Waiting(waiter, due)) = entry else { panic!("{entry:?}") };
+        let _ = self.bulkhead.give_up(waiter);
         due.since(self.clock.now())
     }
 
@@ -61,8 +61,8 @@ impl Bench {
         self.bulkhead.leave(&self.clock);
     }
 
-    fn poll(&self, place: Place) -> Poll<Result<(), RejectionCode>> {
-        self.bulkhead.poll(place, Waker::noop())
+    fn poll(&self, waiter: WaiterId) -> Poll<Result<(), RejectionCode>> {
+        self.bulkhead.poll(waiter, Waker::noop())
     }
 
     fn view(&self) -> (u32, u32, u32) {
@@ -78,7 +78,7 @@ const fn rejected(code: RejectionCode) -> Poll<Result<(), RejectionCode>> {
 }
 
 #[test]
-fn no_more_than_the_limit_are_under_way() {
+fn no_more_than_the_limit_are_in_flight() {
     let bench = Bench::full(BulkheadSpec::fixed(2));
     assert!(!bench.bulkhead.try_enter());
     assert_eq!(bench.arrive_as(Criticality::Critical), Err(RejectionCode::BulkheadFull));
@@ -99,18 +99,18 @@ fn waiters_are_served_in_the_order_they_came() {
 }
 
 #[test]
-fn a_newcomer_does_not_overtake_whoever_waits() {
+fn a_new_caller_does_not_overtake_a_waiter() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(2));
     let waiter = bench.wait();
     bench.leave();
-    assert!(!bench.bulkhead.try_enter(), "the slot is the waiter's, also before he knows");
+    assert!(!bench.bulkhead.try_enter(), "the slot belongs to the waiter, even before it is polled");
     assert_eq!(bench.poll(waiter), SERVED);
     bench.leave();
-    assert!(bench.bulkhead.try_enter(), "and nobody waits any more");
+    assert!(bench.bulkhead.try_enter(), "the queue is empty");
 }
 
 #[test]
-fn who_goes_away_leaves_the_others_in_order() {
+fn a_waiter_that_leaves_keeps_the_others_in_order() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(3));
     let [first, second, third] = [(); 3].map(|()| bench.wait());
     bench.bulkhead.abandon(second, &bench.clock);
@@ -122,11 +122,11 @@ fn who_goes_away_leaves_the_others_in_order() {
 }
 
 #[test]
-fn a_slot_for_somebody_who_went_away_goes_to_the_next() {
+fn a_slot_of_a_dropped_waiter_goes_to_the_next() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(2));
     let (first, second) = (bench.wait(), bench.wait());
     bench.leave();
-    bench.bulkhead.abandon(first, &bench.clock); // before he knew that he was served
+    bench.bulkhead.abandon(first, &bench.clock); // before it was polled
     assert_eq!(bench.poll(second), SERVED);
     assert_eq!(bench.view(), (1, 1, 0));
 }
@@ -137,12 +137,12 @@ fn a_higher_limit_serves_waiters_at_once() {
     let bench = Bench::full(spec);
     let [first, second, third] = [(); 3].map(|()| bench.wait());
     bench.bulkhead.retune(&BulkheadSpec { max_concurrency: 3, ..spec }, &bench.clock);
-    assert_eq!([first, second, third].map(|place| bench.poll(place)), [SERVED, SERVED, Poll::Pending]);
+    assert_eq!([first, second, third].map(|waiter| bench.poll(waiter)), [SERVED, SERVED, Poll::Pending]);
     assert_eq!(bench.view(), (3, 3, 1));
 }
 
 #[test]
-fn a_lower_limit_evicts_nobody_and_admits_nobody_until_enough_have_left() {
+fn a_lower_limit_evicts_no_call_and_admits_none_until_enough_have_left() {
     let spec = BulkheadSpec::fixed(3);
     let bench = Bench::full(spec);
     bench.bulkhead.retune(&BulkheadSpec::fixed(1), &bench.clock);
@@ -155,7 +155,7 @@ fn a_lower_limit_evicts_nobody_and_admits_nobody_until_enough_have_left() {
 }
 
 #[test]
-fn waiters_keep_their_places_when_the_queue_is_done_away_with() {
+fn waiters_stay_when_a_new_spec_has_no_queue() {
     let spec = BulkheadSpec::fixed(1).queue(2);
     let bench = Bench::full(spec);
     let waiter = bench.wait();
@@ -166,13 +166,13 @@ fn waiters_keep_their_places_when_the_queue_is_done_away_with() {
 }
 
 #[test]
-fn the_more_critical_are_served_first_and_displace_the_least_critical() {
+fn critical_waiters_are_served_first_and_displace_less_critical_ones() {
     use Criticality::{BestEffort, Critical, Degraded, Normal};
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(3).prioritized());
     let (low, later_low, normal) = (bench.wait_as(BestEffort), bench.wait_as(BestEffort), bench.wait_as(Normal));
-    assert_eq!(bench.arrive_as(BestEffort), Err(RejectionCode::BulkheadFull), "he displaces nobody of his own rank");
+    assert_eq!(bench.arrive_as(BestEffort), Err(RejectionCode::BulkheadFull), "it displaces no waiter of its own tier");
     let critical = bench.wait_as(Critical);
-    assert_eq!(bench.poll(later_low), rejected(RejectionCode::BulkheadQueueShed), "the last in line of the lowest");
+    assert_eq!(bench.poll(later_low), rejected(RejectionCode::BulkheadQueueShed), "the last of the least critical");
     let degraded = bench.wait_as(Degraded);
     assert_eq!(bench.poll(low), rejected(RejectionCode::BulkheadQueueShed));
     assert_eq!(bench.view(), (1, 1, 3));
@@ -184,7 +184,7 @@ fn the_more_critical_are_served_first_and_displace_the_least_critical() {
 }
 
 #[test]
-fn without_priorities_criticality_buys_nothing() {
+fn without_priorities_criticality_is_ignored() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(1));
     let low = bench.wait_as(Criticality::BestEffort);
     assert_eq!(bench.arrive_as(Criticality::Critical), Err(RejectionCode::BulkheadFull));
@@ -193,7 +193,7 @@ fn without_priorities_criticality_buys_nothing() {
 }
 
 #[test]
-fn a_waiter_is_woken_when_he_is_served_or_rejected_and_not_before() {
+fn a_waiter_is_woken_when_it_is_served_or_rejected_and_not_before() {
     struct Count(std::sync::atomic::AtomicUsize);
     impl std::task::Wake for Count {
         fn wake(self: std::sync::Arc<Self>) {
@@ -208,7 +208,7 @@ fn a_waiter_is_woken_when_he_is_served_or_rejected_and_not_before() {
     assert!(bench.bulkhead.poll(first, &one).is_pending() && bench.bulkhead.poll(second, &two).is_pending());
     let critical = bench.wait_as(Criticality::Critical);
     assert!(bench.bulkhead.poll(critical, &three).is_pending());
-    assert_eq!(counts.each_ref().map(woken), [0, 1, 0], "the displaced one");
+    assert_eq!(counts.each_ref().map(woken), [0, 1, 0], "the displaced waiter");
     bench.leave();
     assert_eq!(counts.each_ref().map(woken), [0, 1, 1]);
     bench.leave();

@@ -1,4 +1,4 @@
-//! HTTP statuses as kinds (RFC 9110).
+//! Classification of HTTP statuses (RFC 9110).
 
 use http::{Response, StatusCode, header::RETRY_AFTER};
 
@@ -16,7 +16,7 @@ impl Classify for StatusCode {
             409 => Kind::Conflict,
             412 | 428 => Kind::Precondition,
             429 => Kind::Throttled,
-            // The peer gave up waiting for our request, or rejects to risk a replay: sending it again is the cure.
+            // The peer timed out waiting for the request, or did not want to risk a replay: sending it again helps.
             408 | 425 => Kind::Infrastructure,
             423 => Kind::Concurrency,
             501 | 505 => Kind::Configuration,
@@ -27,7 +27,7 @@ impl Classify for StatusCode {
     }
 }
 
-/// The status, with the response's `Retry-After` in seconds.
+/// By the status, with the response's `Retry-After` in seconds.
 impl<B> Classify for Response<B> {
     fn classify(&self) -> Class {
         let mut class = self.status().classify();
@@ -45,7 +45,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_status_has_a_meaning_and_none_of_the_good_ones_is_a_failure() {
+    fn every_status_from_400_on_is_a_failure_and_no_lower_one() {
         for status in 100..1000 {
             let class = StatusCode::from_u16(status).unwrap().classify();
             assert_eq!(class.kind.is_none(), status < 400, "{status}");
@@ -53,14 +53,14 @@ mod tests {
     }
 
     #[test]
-    fn the_three_that_matter_most() {
+    fn unavailable_is_infrastructure_too_many_requests_throttled_and_not_found_an_answer() {
         assert_eq!(StatusCode::SERVICE_UNAVAILABLE.classify().kind, Some(Kind::Infrastructure));
         assert_eq!(StatusCode::TOO_MANY_REQUESTS.classify().kind, Some(Kind::Throttled));
         assert_eq!(StatusCode::NOT_FOUND.classify().kind, Some(Kind::NotFound));
     }
 
     #[test]
-    fn a_response_brings_its_retry_after() {
+    fn the_retry_after_of_a_response_is_read() {
         let response = Response::builder().status(503).header(RETRY_AFTER, "3").body(()).unwrap();
         assert_eq!(response.classify().retry_after, Some(Duration::from_secs(3)));
     }

@@ -1,4 +1,4 @@
-//! What `reqwest` reports, as kinds.
+//! Classification of `reqwest` errors and responses.
 
 use super::{Class, Classify};
 use crate::kind::Kind;
@@ -12,7 +12,7 @@ impl Classify for reqwest::Error {
         } else if self.is_decode() {
             Kind::Internal.into()
         } else {
-            // Connect, timeout, request, body: the way to the dependency is broken.
+            // Connect, timeout, request, body: the dependency cannot be reached.
             Kind::Infrastructure.into()
         }
     }

@@ -1,4 +1,4 @@
-//! gRPC statuses as kinds, with the server's push-back as `Retry-After`.
+//! Classification of gRPC statuses, with the server's push-back as `Retry-After`.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl Classify for Status {
             Code::Unimplemented => Kind::Configuration,
         };
         let text = |name| self.metadata().get(name).and_then(|v| v.to_str().ok());
-        // gRPC's own header (proposal A6), in milliseconds, before HTTP's.
+        // gRPC's own header (proposal A6), in milliseconds, takes precedence over HTTP's.
         let pushback = text("grpc-retry-pushback-ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
         Class { kind: Some(kind), retry_after: pushback.or_else(|| retry_after_seconds(text("retry-after"))) }
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unavailable_server_may_say_when_to_come_back() {
+    fn the_push_back_of_an_unavailable_server_is_read() {
         let mut status = Status::unavailable("warming up");
         assert_eq!(status.classify(), Kind::Infrastructure.into());
         assert_eq!(Status::internal("reset").classify(), Kind::Infrastructure.into(), "as a 500 is");

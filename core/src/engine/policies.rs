@@ -101,6 +101,13 @@ impl Policies {
         self.named.insert(name, Versioned { policy: Arc::new(policy), version });
     }
 
+    /// The name under which routes that find no room in the table share one state: the policy's own, or `*` for all names
+    /// that are not configured, because callers may invent any number of those.
+    pub(super) fn overflow_name<'a>(&self, name: &'a str) -> &'a str {
+        let configured = self.is_named(name) || self.own_lever(name).is_some();
+        if configured { name } else { EVERY_POLICY }
+    }
+
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.named.contains_key(name)
     }

@@ -1,31 +1,31 @@
-//! Latencies counted by size: the DDSketch under the [digest](super::digest).
+//! A histogram of latencies with logarithmic bins: the DDSketch of the [digest](super::digest).
 //!
 //! DDSketch (Masson, Rim and Lee, "DDSketch: A Fast and Fully-Mergeable Quantile Sketch with Relative-Error Guarantees",
-//! VLDB 2019). Bin i counts the latencies from γⁱ to γⁱ⁺¹ microseconds, γ = (1 + α)/(1 − α), and tells of them
-//! 2γⁱ⁺¹/(γ + 1), from which neither end is further than α of itself. The mapping is that of `sketches-ddsketch`.
+//! VLDB 2019). Bin i counts the latencies from γⁱ to γⁱ⁺¹ microseconds, γ = (1 + α)/(1 − α), and reports all of them as
+//! 2γⁱ⁺¹/(γ + 1), which differs from each by at most the share α. The mapping is that of `sketches-ddsketch`.
 //!
-//! **Error:** any quantile is within α = 1 % ([`RELATIVE_ERROR`]) of a latency that was really seen, however the
-//! latencies are spread and however many sketches were merged. Range 1 µs (and what is less) to 1 h.
+//! **Error:** any quantile is within α = 1 % ([`RELATIVE_ERROR`]) of a recorded latency, whatever the distribution and
+//! however many sketches were merged. The range is 1 µs (shorter latencies count as 1 µs) to 1 h.
 //!
-//! Merging is a sum, bin by bin: in any order, in any grouping, with nothing lost; a sum that would not fit stays at the
-//! most there is. Counters that come from elsewhere may hold anything and be of any number.
+//! Merging adds bin by bin, so order and grouping do not matter and nothing is lost; a sum saturates. Counts received from
+//! other replicas are not trusted: any number of any values is accepted.
 
 use std::time::Duration;
 
 use sketches_ddsketch::Config;
 
-use super::is_meaningful;
+use super::has_enough_samples;
 
-/// A quantile is off by at most this share of itself.
+/// The largest relative error of a quantile.
 pub const RELATIVE_ERROR: f64 = 0.01;
 
 /// Bins from 1 µs to 1 h at that error: ln(3.6e9) / ln(1.01 / 0.99) = 1,100.2, rounded up to whole cache lines.
 pub const BINS: usize = 1_104;
 
-/// Anything longer is not a latency.
-pub(super) const LONGEST: Duration = Duration::from_secs(3_600);
+/// Longer durations are ignored.
+pub(super) const MAX_LATENCY: Duration = Duration::from_secs(3_600);
 
-/// Which bin counts a latency.
+/// The mapping from latencies to bins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mapping(Config);
 
@@ -34,32 +34,32 @@ impl Mapping {
         Self(Config::new(RELATIVE_ERROR, BINS as u32, 1.0))
     }
 
-    /// The bin of a latency; none if it is not one. A duration is never negative, infinite or not a number.
+    /// Returns the bin of a latency; none if it is longer than [`MAX_LATENCY`].
     #[inline]
     pub(super) fn bin(&self, latency: Duration) -> Option<usize> {
-        if latency > LONGEST {
+        if latency > MAX_LATENCY {
             return None;
         }
         let micros = (latency.as_nanos() as f64 / 1_000.0).max(1.0);
         Some(usize::try_from(self.0.key(micros)).unwrap_or(0).min(BINS - 1))
     }
 
-    /// What a bin tells of its latencies.
+    /// Returns the latency that a bin reports.
     fn latency(&self, bin: usize) -> Option<Duration> {
         let micros = self.0.value(i32::try_from(bin).ok()?);
         Some(Duration::from_nanos((micros * 1_000.0) as u64))
     }
 }
 
-/// How many latencies fell into each bin: of a slice, of a window, of a fleet. Nine kilobytes, meant for the stack.
+/// The number of latencies in each bin: of a slice, of a window, of a fleet. Nine kilobytes, meant for the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bins([u64; BINS]);
 
 impl Bins {
-    /// Nothing counted.
+    /// No latencies.
     pub const EMPTY: Self = Self([0; BINS]);
 
-    /// Adds to one bin. There is nothing behind the last one.
+    /// Adds to one bin. A bin behind the last one is ignored.
     #[inline]
     pub fn count_in(&mut self, bin: usize, count: u32) {
         if let Some(sum) = self.0.get_mut(bin) {
@@ -67,23 +67,23 @@ impl Bins {
         }
     }
 
-    /// Adds all that another one counted.
+    /// Adds all counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (sum, count) in self.0.iter_mut().zip(&other.0) {
             *sum = sum.saturating_add(*count);
         }
     }
 
-    /// How many latencies there are.
+    /// Returns the number of latencies.
     pub fn count(&self) -> u64 {
         self.0.iter().fold(0, |sum, bin| sum.saturating_add(*bin))
     }
 
-    /// The `quantile` (0.0 to 1.0, one excluded); none before there are 1/(1−q) latencies, below which it would only be
-    /// the largest of them. A few microseconds, without allocating.
+    /// Returns a quantile (0.0 to 1.0, one excluded); none for fewer than 1/(1−q) latencies, which would only give the
+    /// largest. Takes a few microseconds and does not allocate.
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let count = self.count();
-        if !is_meaningful(count, quantile) {
+        if !has_enough_samples(count, quantile) {
             return None;
         }
         let mut rank = (quantile * (count - 1) as f64) as u64;
@@ -117,9 +117,9 @@ mod tests {
         let mut sorted = latencies.to_vec();
         sorted.sort_unstable();
         let exact = sorted[(quantile * (sorted.len() - 1) as f64) as usize].as_secs_f64();
-        let told = bins.quantile(quantile).unwrap().as_secs_f64();
-        // A hair more than the error itself, for the rounding to whole nanoseconds.
-        assert!((told / exact - 1.0).abs() <= RELATIVE_ERROR * 1.001, "p{quantile}: {told} for {exact}");
+        let estimate = bins.quantile(quantile).unwrap().as_secs_f64();
+        // A little more than the error, for the rounding to whole nanoseconds.
+        assert!((estimate / exact - 1.0).abs() <= RELATIVE_ERROR * 1.001, "p{quantile}: {estimate} for {exact}");
     }
 
     fn normal(rng: &Rng) -> f64 {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_within_one_per_cent_whatever_the_shape_and_after_a_merge_too() {
+    fn quantiles_are_within_one_per_cent_for_every_distribution_also_after_a_merge() {
         for (seed, shape) in (1..).zip([lognormal, uniform, bimodal]) {
             let rng = Rng::seeded(seed);
             let latencies: Vec<_> = (0..20_000).map(|_| Duration::from_secs_f64(shape(&rng))).collect();
@@ -155,17 +155,17 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_latency_has_a_bin_of_its_own_and_the_shortest_the_first() {
+    fn the_longest_latency_falls_into_the_last_used_bin_and_the_shortest_into_the_first() {
         let mapping = Mapping::new();
         assert_eq!(mapping.bin(Duration::ZERO), Some(0));
         assert_eq!(mapping.bin(Duration::from_micros(1)), Some(0));
-        assert_eq!(mapping.bin(LONGEST), Some(1_100));
-        assert_eq!(mapping.bin(LONGEST + Duration::from_nanos(1)), None);
+        assert_eq!(mapping.bin(MAX_LATENCY), Some(1_100));
+        assert_eq!(mapping.bin(MAX_LATENCY + Duration::from_nanos(1)), None);
         assert_eq!(mapping.bin(Duration::MAX), None);
     }
 
     #[test]
-    fn what_is_no_quantile_is_never_told() {
+    fn a_number_that_is_not_a_quantile_returns_none() {
         let bins = of(&[Duration::from_millis(5); 1_000]);
         for quantile in [1.0, 1.5, -0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(bins.quantile(quantile), None);
@@ -190,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_is_the_same_in_any_order_and_grouping_and_nothing_changes_nothing(
+        fn merging_is_associative_and_commutative_and_empty_is_neutral(
             a in any_bins(), b in any_bins(), c in any_bins(),
         ) {
             prop_assert_eq!(merged(&a, &b), merged(&b, &a));
@@ -200,15 +200,15 @@ mod tests {
         }
 
         #[test]
-        fn whatever_was_counted_has_a_quantile_inside_the_range_or_none(a in any_bins(), q in any::<f64>(), r in 0.0..1.0) {
-            prop_assert_eq!(a.quantile(r).is_some(), is_meaningful(a.count(), r));
-            for told in [a.quantile(q), a.quantile(r)].into_iter().flatten() {
-                prop_assert!((Duration::from_micros(1)..Duration::from_secs(4_000)).contains(&told), "{told:?}");
+        fn any_counts_have_a_quantile_inside_the_range_or_none(a in any_bins(), q in any::<f64>(), r in 0.0..1.0) {
+            prop_assert_eq!(a.quantile(r).is_some(), has_enough_samples(a.count(), r));
+            for estimate in [a.quantile(q), a.quantile(r)].into_iter().flatten() {
+                prop_assert!((Duration::from_micros(1)..Duration::from_secs(4_000)).contains(&estimate), "{estimate:?}");
             }
         }
 
         #[test]
-        fn counts_of_any_number_are_added(counts in prop::collection::vec(any::<u32>(), 0..2 * BINS)) {
+        fn counts_of_any_length_are_added(counts in prop::collection::vec(any::<u32>(), 0..2 * BINS)) {
             let mut bins = Bins::EMPTY;
             counts.iter().enumerate().for_each(|(bin, count)| bins.count_in(bin, *count));
             prop_assert_eq!(bins.count(), counts.iter().take(BINS).copied().map(u64::from).sum::<u64>());

@@ -1,14 +1,14 @@
-//! Latency quantiles over a sliding window, without locks and without samples.
+//! Latency quantiles over a sliding window, without locks and without storing samples.
 //!
-//! A DDSketch ([`bins`](super::bins)) in time slices: logarithmic bins, so any quantile is within 1 % of a latency that
-//! was really seen; counts per slice, so old slices fall out of the window whole. Range 1 µs to 1 h; anything longer is
-//! not a latency and is left out.
+//! A DDSketch ([`bins`](super::bins)) for each time slice. Bins are logarithmic, so any quantile is within 1 % of a
+//! recorded latency; counts are kept by slice, so a slice that leaves the window is dropped whole. The range is 1 µs to
+//! 1 h; longer latencies are ignored.
 //!
-//! Bins are made in blocks, when the first latency falls into one of them, and stay: a digest takes 1 kB, and 400 bytes
-//! more for every factor of 1.4 between the shortest and the longest latency that it ever saw; 28 kB if it saw them all.
+//! Bins are allocated in blocks, when the first latency falls into one of them: a digest takes 1 kB, and 400 bytes more
+//! for every factor of 1.4 between the shortest and the longest latency recorded; 28 kB for the whole range.
 //!
-//! Writers add to an atomic bin of the present slice and never wait for each other, but for the making of a block; once
-//! a slice, one of them clears the slot that comes after the next, so that nobody ever counts into a slot being cleared.
+//! Threads add to an atomic bin of the current slice and never wait for each other, except while a block is allocated.
+//! Once per slice, one thread clears the slot after the next, so that no thread counts into a slot that is being cleared.
 
 use std::array::from_fn;
 use std::sync::OnceLock;
@@ -20,28 +20,46 @@ use parking_lot::Mutex;
 use super::bins::{BINS, Bins, Mapping};
 use crate::clock::{Time, micros};
 
-/// Slices in a window.
+/// The number of slices of a window.
 pub const SLICES: u64 = 5;
-/// The slices of the window and a clean one that the next moment may need.
+/// The slices of the window, and an empty one for the next slice.
 const SLOTS: usize = SLICES as usize + 1;
-/// Bins that are made together: a cache line of each slot.
-const BLOCK: usize = 16;
-const BLOCKS: usize = BINS / BLOCK;
+/// Bins that are allocated together: 64 bytes of each slot.
+const BLOCK_BINS: usize = 16;
+const BLOCKS: usize = BINS / BLOCK_BINS;
 
-/// The machine. Shared by reference; every method takes `&self`.
+/// A digest of latencies over a sliding window. Threads share it by reference.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::estimate::digest::Digest;
+/// use phalanx::store::Time;
+///
+/// let digest = Digest::new(Duration::from_secs(10));
+/// let now = Time::from_micros(0);
+/// for millis in 1..=100 {
+///     digest.observe(now, Duration::from_millis(millis));
+/// }
+/// let p95 = digest.quantile(now, 0.95).expect("20 samples are enough for p95");
+/// assert!((p95.as_secs_f64() / 0.095 - 1.0).abs() < 0.011, "within one per cent");
+/// assert_eq!(digest.count(now.after(Duration::from_secs(10))), 0, "the window has moved on");
+/// ```
 #[derive(Debug)]
 pub struct Digest {
     mapping: Mapping,
     slice_micros: AtomicU64,
     newest: AtomicU64,
-    turning: Mutex<()>,
+    /// Held while the newest slice or the length of a slice changes.
+    changing: Mutex<()>,
     blocks: Box<[OnceLock<Box<Block>>; BLOCKS]>,
 }
 
-/// Some neighbouring bins, of every slot.
-type Block = [[AtomicU32; BLOCK]; SLOTS];
+/// Neighbouring bins, for every slot.
+type Block = [[AtomicU32; BLOCK_BINS]; SLOTS];
 
-/// What one slice of a digest counted.
+/// The counts of one slice of a digest.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     digest: &'a Digest,
@@ -49,23 +67,23 @@ pub struct Slice<'a> {
 }
 
 impl Slice<'_> {
-    /// The bins that counted something, in order, and how much.
+    /// Returns the bins with a count, in order.
     pub fn counts(&self) -> impl Iterator<Item = (usize, u32)> {
         let (blocks, slot) = (self.digest.blocks.iter().enumerate(), self.slot);
         let made = blocks.filter_map(|(block, bins)| Some((block, bins.get()?)));
-        let bins = made.flat_map(move |(block, bins)| (block * BLOCK..).zip(&bins[slot]));
+        let bins = made.flat_map(move |(block, bins)| (block * BLOCK_BINS..).zip(&bins[slot]));
         bins.map(|(bin, count)| (bin, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
     }
 }
 
 impl Digest {
-    /// An empty digest over this window.
+    /// Creates an empty digest over this window.
     pub fn new(window: Duration) -> Self {
         Self {
             mapping: Mapping::new(),
             slice_micros: AtomicU64::new(slice_micros(window)),
             newest: AtomicU64::new(0),
-            turning: Mutex::new(()),
+            changing: Mutex::new(()),
             blocks: Box::new([const { OnceLock::new() }; BLOCKS]),
         }
     }
@@ -73,20 +91,20 @@ impl Digest {
     /// Adds one latency.
     pub fn observe(&self, now: Time, latency: Duration) {
         if let Some(bin) = self.mapping.bin(latency) {
-            let slice = self.turn_to(now);
+            let slice = self.advance_to(now);
             let empty = || Box::new(from_fn(|_| from_fn(|_| AtomicU32::new(0))));
-            let block = self.blocks[bin / BLOCK].get_or_init(empty);
-            block[slot(slice)][bin % BLOCK].fetch_add(1, Ordering::Relaxed);
+            let block = self.blocks[bin / BLOCK_BINS].get_or_init(empty);
+            block[slot(slice)][bin % BLOCK_BINS].fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The `quantile` (0.0 to 1.0) of what the window saw; none before there are 1/(1−q) samples, below which it
-    /// would only be the largest of them.
+    /// Returns a quantile (0.0 to 1.0) of the window; none for fewer than 1/(1−q) samples, which would only give the
+    /// largest.
     pub fn quantile(&self, now: Time, quantile: f64) -> Option<Duration> {
         self.quantile_since(now, Time::ZERO, quantile)
     }
 
-    /// The same, of those slices only that began at `since` or later: nothing seen before is in it.
+    /// Returns a quantile of the slices that began at `since` or later, so that no earlier latency is part of it.
     pub fn quantile_since(&self, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         let mut bins = Bins::EMPTY;
         for (_, slice) in self.slices_since(now, since) {
@@ -95,33 +113,33 @@ impl Digest {
         bins.quantile(quantile)
     }
 
-    /// What each slice of the window holds, oldest first, with the slice's number.
+    /// Returns the slices of the window with their numbers, oldest first.
     pub fn slices(&self, now: Time) -> impl Iterator<Item = (u64, Slice<'_>)> {
-        let newest = self.turn_to(now);
+        let newest = self.advance_to(now);
         let slices = newest.saturating_sub(SLICES - 1)..=newest;
         slices.map(|slice| (slice, Slice { digest: self, slot: slot(slice) }))
     }
 
-    /// Those of them that began at `since` or later.
+    /// Returns the slices of the window that began at `since` or later.
     pub fn slices_since(&self, now: Time, since: Time) -> impl Iterator<Item = (u64, Slice<'_>)> {
         let first = since.as_micros().div_ceil(self.slice_micros());
         self.slices(now).filter(move |(slice, _)| *slice >= first)
     }
 
-    /// The length of a slice, in microseconds.
+    /// Returns the length of a slice, in microseconds.
     pub fn slice_micros(&self) -> u64 {
         self.slice_micros.load(Ordering::Relaxed)
     }
 
-    /// How many latencies the window saw.
+    /// Returns the number of latencies in the window.
     pub fn count(&self, now: Time) -> u64 {
         let slices = self.slices(now);
         slices.map(|(_, slice)| slice.counts().map(|(_, count)| u64::from(count)).sum::<u64>()).sum()
     }
 
-    /// From now on over another window; what was seen over the old one is forgotten.
+    /// Takes over another window; a different one forgets all latencies.
     pub fn retune(&self, window: Duration) {
-        let _turning = self.turning.lock();
+        let _changing = self.changing.lock();
         let (old, new) = (self.slice_micros.load(Ordering::Relaxed), slice_micros(window));
         if old != new {
             (0..SLOTS).for_each(|slot| self.clear(slot));
@@ -135,21 +153,21 @@ impl Digest {
         made.flat_map(|block| &block[slot]).for_each(|bin| bin.store(0, Ordering::Relaxed));
     }
 
-    /// The slice to count into at `now`; clears what has fallen out of the window on the way.
-    fn turn_to(&self, now: Time) -> u64 {
+    /// Returns the slice to count in at `now`, after clearing slots that have left the window.
+    fn advance_to(&self, now: Time) -> u64 {
         let slice = now.as_micros() / self.slice_micros.load(Ordering::Relaxed);
         let newest = self.newest.load(Ordering::Acquire);
         if slice <= newest {
             return newest;
         }
-        let _turning = self.turning.lock();
+        let _changing = self.changing.lock();
         let newest = self.newest.load(Ordering::Acquire);
-        // Once more, now that the length of a slice cannot change.
+        // Computed again: under the lock the length of a slice cannot change.
         let slice = now.as_micros() / self.slice_micros.load(Ordering::Relaxed);
         if slice <= newest {
             return newest;
         }
-        // The slot of `newest + 1` is clean already; after this the one of `slice + 1` is.
+        // The slot of `newest + 1` is empty already; afterwards that of `slice + 1` is.
         let first = (newest + 2).max((slice + 2).saturating_sub(SLOTS as u64));
         (first..=slice + 1).for_each(|stale| self.clear(slot(stale)));
         self.newest.store(slice, Ordering::Release);
@@ -161,14 +179,14 @@ fn slot(slice: u64) -> usize {
     (slice % SLOTS as u64) as usize
 }
 
-/// The length of one slice of a window, at least a microsecond.
+/// Returns the length of one slice of a window, at least one microsecond.
 pub fn slice_micros(window: Duration) -> u64 {
     (micros(window) / SLICES).max(1)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::bins::{LONGEST, RELATIVE_ERROR};
+    use super::super::bins::{MAX_LATENCY, RELATIVE_ERROR};
     use super::*;
     use proptest::prelude::*;
 
@@ -179,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_waits_until_it_can_mean_something() {
+    fn a_quantile_needs_enough_samples() {
         let digest = Digest::new(WINDOW);
         for _ in 0..19 {
             digest.observe(at(0), Duration::from_millis(5));
@@ -190,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_forgets() {
+    fn latencies_older_than_the_window_are_dropped() {
         let digest = Digest::new(WINDOW);
         for _ in 0..100 {
             digest.observe(at(0), Duration::from_secs(1));
@@ -207,10 +225,12 @@ mod tests {
         for (millis, latency) in [(3_999, 500.0), (4_000, 50.0), (6_000, 5.0)] {
             (0..20).for_each(|_| digest.observe(at(millis), Duration::from_secs_f64(latency / 1e3)));
         }
-        let p95 = |since| digest.quantile_since(at(6_000), since, 0.95).map(|told| told.as_secs_f64() * 1e3);
-        let is_about = |told: Option<f64>, exact: f64| told.is_some_and(|told| (told / exact - 1.0).abs() <= 0.011);
+        let p95 = |since| digest.quantile_since(at(6_000), since, 0.95).map(|estimate| estimate.as_secs_f64() * 1e3);
+        let is_about = |estimate: Option<f64>, exact: f64| {
+            estimate.is_some_and(|estimate| (estimate / exact - 1.0).abs() <= 0.011)
+        };
         assert!(is_about(p95(Time::ZERO), 500.0));
-        // The slice that begins at four seconds is the first that holds nothing from before.
+        // The slice that begins at four seconds is the first without earlier latencies.
         assert!(is_about(p95(at(3_999)), 50.0));
         assert!(is_about(p95(at(4_000)), 50.0));
         assert!(is_about(p95(at(4_001)), 5.0));
@@ -219,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_are_made_where_latencies_fall_and_nowhere_else() {
+    fn bins_are_allocated_only_where_latencies_fall() {
         let digest = Digest::new(WINDOW);
         let made = || digest.blocks.iter().filter(|block| block.get().is_some()).count();
         assert_eq!((made(), digest.quantile(at(0), 0.5)), (0, None));
@@ -246,13 +266,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_latency_is_left_out() {
+    fn latencies_over_an_hour_are_ignored() {
         let digest = Digest::new(WINDOW);
         digest.observe(at(0), Duration::from_secs(3_601));
         digest.observe(at(0), Duration::MAX);
         assert_eq!(digest.count(at(0)), 0);
         digest.observe(at(0), Duration::ZERO);
-        digest.observe(at(0), LONGEST);
+        digest.observe(at(0), MAX_LATENCY);
         assert_eq!(digest.count(at(0)), 2);
     }
 
@@ -288,7 +308,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_quantile_is_within_its_error_of_a_real_latency(
+        fn every_quantile_is_within_its_error_of_a_recorded_latency(
             mut values in prop::collection::vec(1_u64..3_600_000_000, 100..400), q in 0.01_f64..0.99,
         ) {
             let digest = Digest::new(WINDOW);
@@ -297,13 +317,13 @@ mod tests {
             }
             values.sort_unstable();
             let exact = values[(q * (values.len() - 1) as f64) as usize] as f64;
-            let told = digest.quantile(at(0), q).unwrap().as_secs_f64() * 1e6;
-            prop_assert!((told - exact).abs() <= exact * RELATIVE_ERROR * 1.001, "{told} for {exact}");
+            let estimate = digest.quantile(at(0), q).unwrap().as_secs_f64() * 1e6;
+            prop_assert!((estimate - exact).abs() <= exact * RELATIVE_ERROR * 1.001, "{estimate} for {exact}");
         }
 
-        /// Against a digest that keeps everything: any walk of the clock forward.
+        /// Compared with a list of all latencies, for any forward steps of the clock.
         #[test]
-        fn a_count_is_what_the_slices_inside_the_window_saw(steps in prop::collection::vec(0_u64..5_000, 1..60)) {
+        fn a_count_covers_exactly_the_slices_inside_the_window(steps in prop::collection::vec(0_u64..5_000, 1..60)) {
             let digest = Digest::new(WINDOW);
             let (mut now, mut seen) = (0, Vec::new());
             for step in steps {

@@ -1,19 +1,31 @@
-//! A moving average that weighs the latest sample most.
+//! An exponentially weighted moving average.
 //!
 //! ```text
 //! vₙ = vₙ₋₁ + α·(xₙ − vₙ₋₁)        α = 2/(w + 1)
 //! ```
 //!
-//! by samples, not by time: the `w` latest hold 1 − (1 − α)ʷ, about 86 %, of the weight, and their mean age is that of a
+//! It moves by samples and not by time: the latest `w` have 1 − (1 − α)ʷ, about 86 %, of the weight, and the mean age of a
 //! plain average over `w` (Roberts, "Control Chart Tests Based on Geometric Moving Averages", Technometrics 1959). The
-//! first few samples are averaged plainly, αₙ = 1/n, or the very first would weigh for the whole window. This is the
-//! long-term round-trip time of Gradient2 (Netflix, concurrency-limits, `ExpAvgMeasurement`: w = 600, ten to warm up),
-//! which also has to be able to scale it.
+//! first samples are averaged plainly, αₙ = 1/n, or the very first would have the weight of a whole window. Gradient2
+//! keeps its long-term round-trip time in one (Netflix, concurrency-limits, `ExpAvgMeasurement`: w = 600, ten to warm up)
+//! and scales it.
 //!
-//! **Error:** never outside the least and the greatest sample; of independent samples with variance σ² the average has
-//! σ²·α/(2 − α) = σ²/w; a step is followed to all but 14 % within `w` samples.
+//! **Error:** never outside the smallest and the largest sample. For independent samples with variance σ² the average has
+//! the variance σ²·α/(2 − α) = σ²/w. After a step, 86 % of the difference is reached within `w` samples.
 
-/// The average.
+/// An exponentially weighted moving average.
+///
+/// # Examples
+/// ```
+/// use phalanx::estimate::ewma::Ewma;
+///
+/// let mut average = Ewma::new(9, 2); // α = 2/(9 + 1)
+/// average.observe(10.0);
+/// average.observe(20.0);
+/// assert_eq!(average.value(), Some(15.0), "the first two are averaged plainly");
+/// average.observe(25.0);
+/// assert_eq!(average.value(), Some(17.0));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Ewma {
     alpha: f64,
@@ -23,12 +35,12 @@ pub struct Ewma {
 }
 
 impl Ewma {
-    /// Over about so many samples, of which the first `warm_up` are averaged plainly. At least one each.
+    /// Creates an average over about `window` samples, of which the first `warm_up` are averaged plainly. At least one each.
     pub fn new(window: u32, warm_up: u32) -> Self {
         Self { alpha: 2.0 / (f64::from(window.max(1)) + 1.0), warm_up: warm_up.max(1), count: 0, value: 0.0 }
     }
 
-    /// Adds one sample. What is negative or no finite number is left out.
+    /// Adds one sample. Negative and non-finite samples are ignored.
     pub fn observe(&mut self, sample: f64) {
         if !(sample.is_finite() && sample >= 0.0) {
             return;
@@ -42,13 +54,12 @@ impl Ewma {
         self.value += weight * (sample - self.value);
     }
 
-    /// The average; none before the first sample.
+    /// Returns the average; none before the first sample.
     pub fn value(&self) -> Option<f64> {
         (self.count > 0).then_some(self.value)
     }
 
-    /// Multiplies the average: what it has learned counts as that much more or less. A factor that is negative or no
-    /// finite number changes nothing.
+    /// Multiplies the average by `factor`. A negative or non-finite factor changes nothing.
     pub fn scale(&mut self, factor: f64) {
         let scaled = self.value * factor;
         if factor >= 0.0 && scaled.is_finite() {
@@ -56,7 +67,7 @@ impl Ewma {
         }
     }
 
-    /// Forgets everything.
+    /// Forgets all samples.
     pub const fn clear(&mut self) {
         self.count = 0;
         self.value = 0.0;
@@ -76,12 +87,12 @@ mod tests {
 
     #[track_caller]
     fn assert_near(ewma: &Ewma, value: f64) {
-        let told = ewma.value().unwrap();
-        assert!((told - value).abs() < 1e-9, "{told} for {value}");
+        let estimate = ewma.value().unwrap();
+        assert!((estimate - value).abs() < 1e-9, "{estimate} for {value}");
     }
 
     #[test]
-    fn the_first_samples_are_averaged_plainly_and_the_next_by_the_formula() {
+    fn the_first_samples_are_averaged_plainly_and_later_ones_exponentially() {
         let mut ewma = of(9, 4, [10.0, 20.0, 30.0]);
         assert_near(&ewma, 20.0);
         ewma.observe(60.0);
@@ -93,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_average_of_nothing() {
+    fn there_is_no_average_before_the_first_sample() {
         let mut ewma = Ewma::new(10, 3);
         assert_eq!(ewma.value(), None);
         ewma.scale(2.0);
@@ -104,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_followed_to_all_but_a_seventh_within_the_window() {
+    fn a_step_is_followed_to_six_sevenths_within_the_window() {
         let mut ewma = of(600, 10, [1.0; 600]);
         (0..600).for_each(|_| ewma.observe(2.0));
         let left = 2.0 - ewma.value().unwrap();
@@ -112,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scaled_average_goes_on_from_there_also_while_warming_up() {
+    fn samples_after_scaling_move_the_scaled_average_also_while_warming_up() {
         let mut ewma = of(9, 4, [10.0, 10.0]);
         ewma.scale(0.5);
         assert_near(&ewma, 5.0);
@@ -125,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sample_is_left_out() {
+    fn negative_and_non_finite_samples_are_ignored() {
         let mut ewma = of(9, 1, [10.0]);
         for sample in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
             ewma.observe(sample);
@@ -139,9 +150,9 @@ mod tests {
         fn an_average_is_never_outside_its_samples(
             samples in prop::collection::vec(0.0..1e12_f64, 1..200), window in 1_u32..1_000, warm_up in 0_u32..20,
         ) {
-            let told = of(window, warm_up, samples.iter().copied()).value().unwrap();
+            let estimate = of(window, warm_up, samples.iter().copied()).value().unwrap();
             let (least, most) = samples.iter().fold((f64::MAX, 0.0_f64), |(l, m), s| (l.min(*s), m.max(*s)));
-            prop_assert!(least * (1.0 - 1e-12) <= told && told <= most * (1.0 + 1e-12));
+            prop_assert!(least * (1.0 - 1e-12) <= estimate && estimate <= most * (1.0 + 1e-12));
         }
     }
 }

@@ -1,33 +1,43 @@
-//! One quantile of a stream, without keeping the stream.
+//! P²: estimates one quantile of a stream without storing its values.
 //!
-//! P² (Jain and Chlamtac, "The P² Algorithm for Dynamic Calculation of Quantiles and Histograms Without Storing
-//! Observations", CACM 28(10), 1985). Five markers stand at the smallest value, the p/2, p and (1+p)/2 quantiles and the
-//! largest; each has a height (a value) and a position (how many values lie at or below it). After the n-th value a
-//! marker should stand at
+//! (Jain and Chlamtac, "The P² Algorithm for Dynamic Calculation of Quantiles and Histograms Without Storing
+//! Observations", CACM 28(10), 1985.) Five markers approximate the smallest value, the p/2, p and (1+p)/2 quantiles and the
+//! largest value. Each has a height (a value) and a position (how many values are at or below it). After the n-th value
+//! the position of a marker should be
 //!
 //! ```text
 //! n'ᵢ = 1 + (n − 1)·dᵢ        d = 0, p/2, p, (1+p)/2, 1
 //! ```
 //!
-//! and one of the inner three that is a place or more from there moves by one place, d = ±1, to the height that a
-//! parabola through it and its neighbours has there:
+//! One of the inner three markers that is off by one or more moves by one, d = ±1, and its height moves along a parabola
+//! through it and its neighbours:
 //!
 //! ```text
 //! qᵢ + d/(nᵢ₊₁ − nᵢ₋₁) · ( (nᵢ − nᵢ₋₁ + d)·(qᵢ₊₁ − qᵢ)/(nᵢ₊₁ − nᵢ) + (nᵢ₊₁ − nᵢ − d)·(qᵢ − qᵢ₋₁)/(nᵢ − nᵢ₋₁) )
 //! ```
 //!
-//! or, where that would overtake a neighbour, on the straight line to it.
+//! or along the straight line to the neighbour, if the parabola would overtake it.
 //!
-//! **Error:** no bound holds for every stream: values in sorted order, or two clusters with the quantile at the edge of
-//! one, can lead it astray, though never outside what was seen. Of values that come in random order it is within a few
-//! per cent (the tests say how few). Where a bound is needed, take the [digest](super::digest). A hundred bytes, and
-//! some twenty nanoseconds a value.
+//! **Error:** there is no bound for every stream. Sorted values, or two clusters with the quantile at the edge of one, can
+//! give a wrong estimate, though never one outside the values seen. For values in random order it is within a few per cent
+//! (see the tests). Use the [digest](super::digest) where a bound is needed. Takes a hundred bytes, and about twenty
+//! nanoseconds a value.
 
-use super::is_meaningful;
+use super::has_enough_samples;
 
 const MARKERS: usize = 5;
 
-/// The estimator of one quantile.
+/// An estimator of one quantile.
+///
+/// # Examples
+/// ```
+/// use phalanx::estimate::p2::P2;
+///
+/// let mut median = P2::new(0.5);
+/// (0..1_001).for_each(|i| median.observe(f64::from((i * 409) % 1_001)));
+/// let estimate = median.quantile().unwrap();
+/// assert!((estimate / 500.0 - 1.0).abs() < 0.05, "{estimate}");
+/// ```
 #[derive(Clone, Debug)]
 pub struct P2 {
     quantile: f64,
@@ -37,12 +47,13 @@ pub struct P2 {
 }
 
 impl P2 {
-    /// Has seen nothing. What is no quantile (0.0 to 1.0, one excluded) is never estimated.
+    /// Creates an estimator without values. Returns no estimate for a number that is not a quantile (0.0 to 1.0, one
+    /// excluded).
     pub const fn new(quantile: f64) -> Self {
         Self { quantile, count: 0, heights: [0.0; MARKERS], positions: [1, 2, 3, 4, 5] }
     }
 
-    /// Adds one value. What is negative or no finite number is left out.
+    /// Adds one value. Negative and non-finite values are ignored.
     pub fn observe(&mut self, value: f64) {
         if !(value.is_finite() && value >= 0.0) {
             return;
@@ -50,36 +61,36 @@ impl P2 {
         self.count += 1;
         match usize::try_from(self.count) {
             Ok(count) if count <= MARKERS => self.start(count, value),
-            _ => self.go_on(value),
+            _ => self.advance(value),
         }
     }
 
-    /// The quantile; none before there are 1/(1−q) values, and five.
+    /// Returns the quantile; none for fewer than 1/(1−q) values, or fewer than five.
     pub fn quantile(&self) -> Option<f64> {
-        (self.count >= MARKERS as u64 && is_meaningful(self.count, self.quantile)).then_some(self.heights[2])
+        (self.count >= MARKERS as u64 && has_enough_samples(self.count, self.quantile)).then_some(self.heights[2])
     }
 
-    /// How many values it has seen.
+    /// Returns the number of values.
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Forgets everything.
+    /// Forgets all values.
     pub const fn clear(&mut self) {
         *self = Self::new(self.quantile);
     }
 
-    /// The first five values are the markers' first heights, in order.
+    /// The first five values, sorted, are the initial heights of the markers.
     fn start(&mut self, count: usize, value: f64) {
         let seen = &mut self.heights[..count];
         seen[count - 1] = value;
         seen.sort_unstable_by(f64::total_cmp);
     }
 
-    fn go_on(&mut self, value: f64) {
+    fn advance(&mut self, value: f64) {
         self.heights[0] = self.heights[0].min(value);
         self.heights[MARKERS - 1] = self.heights[MARKERS - 1].max(value);
-        // Every marker above the value has one more below it; the last one has them all.
+        // Every marker above the value has one more value below it; the last marker has them all.
         for marker in 1..MARKERS {
             if marker == MARKERS - 1 || value < self.heights[marker] {
                 self.positions[marker] += 1;
@@ -100,7 +111,7 @@ impl P2 {
         }
     }
 
-    /// The height of an inner marker after a step of one place towards a neighbour.
+    /// Returns the height of an inner marker after a step of one towards a neighbour.
     fn height_after(&self, marker: usize, step: f64, neighbour: usize) -> f64 {
         let position = |marker: usize| self.positions[marker] as f64;
         let (low, high) = (self.heights[marker - 1], self.heights[marker + 1]);
@@ -134,9 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_worked_example_comes_out_line_by_line() {
-        // After so many observations: heights and positions of the markers. The paper rounds to two digits on the way,
-        // so its last digit is a few off by the end.
+    fn the_worked_example_of_the_paper_is_reproduced_line_by_line() {
+        // The number of observations, and then the heights and positions of the markers. The paper rounds to two digits
+        // at every step, so its last digit is off towards the end.
         let table = [
             (5, [0.02, 0.15, 0.74, 0.83, 3.39], [1, 2, 3, 4, 5]),
             (6, [0.02, 0.15, 0.74, 0.83, 22.37], [1, 2, 3, 4, 6]),
@@ -153,8 +164,8 @@ mod tests {
         for (count, heights, positions) in table {
             let p2 = of(0.5, OBSERVATIONS[..count].iter().copied());
             assert_eq!(p2.positions, positions, "after {count}");
-            for (height, told) in p2.heights.iter().zip(heights) {
-                assert!((height - told).abs() < 0.02, "{:?} after {count}", p2.heights);
+            for (height, expected) in p2.heights.iter().zip(heights) {
+                assert!((height - expected).abs() < 0.02, "{:?} after {count}", p2.heights);
             }
         }
         let median = of(0.5, OBSERVATIONS).quantile().unwrap();
@@ -162,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_waits_until_it_can_mean_something() {
+    fn a_quantile_needs_enough_samples() {
         for (quantile, least) in [(0.0, 5), (0.5, 5), (0.9, 10), (0.95, 20), (0.99, 100)] {
             assert_eq!(of(quantile, (1..least).map(f64::from)).quantile(), None, "p{quantile} of one less");
             assert!(of(quantile, (0..least).map(f64::from)).quantile().is_some(), "p{quantile}");
@@ -170,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantile_is_never_estimated() {
+    fn a_number_that_is_not_a_quantile_is_never_estimated() {
         for quantile in [1.0, 1.5, -0.1, f64::NAN, f64::INFINITY] {
             assert_eq!(of(quantile, (0..1_000).map(f64::from)).quantile(), None);
         }
     }
 
     #[test]
-    fn what_is_no_value_is_left_out() {
+    fn negative_and_non_finite_values_are_ignored() {
         let mut p2 = of(0.5, OBSERVATIONS);
         let before = p2.quantile();
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
@@ -193,13 +204,13 @@ mod tests {
         assert_eq!(of(0.95, [7.5; 1_000]).quantile(), Some(7.5));
     }
 
-    /// The 95th percentile of ten thousand values, and how far from the exact one.
+    /// Returns the relative error of the 95th percentile of ten thousand values.
     fn off(draw: impl Fn(&Rng) -> f64) -> f64 {
         let rng = Rng::seeded(11);
         let mut values: Vec<f64> = (0..10_000).map(|_| draw(&rng)).collect();
-        let told = of(0.95, values.iter().copied()).quantile().unwrap();
+        let estimate = of(0.95, values.iter().copied()).quantile().unwrap();
         values.sort_unstable_by(f64::total_cmp);
-        told / values[9_499] - 1.0
+        estimate / values[9_499] - 1.0
     }
 
     #[test]
@@ -215,13 +226,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_estimate_is_never_outside_what_was_seen(
+        fn an_estimate_is_never_outside_the_values_seen(
             values in prop::collection::vec(prop_oneof![0.0..1e9_f64, Just(0.0), Just(f64::MAX)], 20..300), q in 0.0..0.95_f64,
         ) {
             let p2 = of(q, values.iter().copied());
-            let told = p2.quantile().unwrap();
+            let estimate = p2.quantile().unwrap();
             let (least, most) = values.iter().fold((f64::MAX, 0.0_f64), |(l, m), v| (l.min(*v), m.max(*v)));
-            prop_assert!((least..=most).contains(&told), "{told} of {values:?}");
+            prop_assert!((least..=most).contains(&estimate), "{estimate} of {values:?}");
             prop_assert!(p2.heights.is_sorted(), "{:?}", p2.heights);
             prop_assert!(p2.positions.is_sorted_by(|a, b| a < b) && p2.positions[4] == values.len() as u64);
         }

@@ -1,27 +1,41 @@
-//! One quantile of the latencies of late: [P²](super::p2) that forgets.
+//! [P²](super::p2) over a sliding window: estimates one quantile of the recent latencies.
 //!
-//! P² itself remembers for ever. So time is cut into half windows, and two estimators take every latency: the *elder*
-//! since the beginning of the previous half, the *younger* since the beginning of this one. The elder is asked. When a
-//! half is over, the younger takes its place and a new one begins:
+//! P² itself never forgets. Time is therefore cut into half windows, and two estimators take every latency: the *elder*
+//! since the beginning of the previous half, the *younger* since the beginning of the current one. Estimates come from
+//! the elder. At the end of a half, the younger becomes the elder and a new younger starts:
 //!
 //! ```text
 //! half      │   0   │   1   │   2   │   3   │
-//! elder     ├───────────────┼───────┼───────    asked, and covers between one half and one whole window
+//! elder     ├───────────────┼───────┼───────    gives the estimate: covers one half to one whole window
 //! younger           ├───────┤
 //!                           ├───────┤
 //! ```
 //!
-//! **Error:** P²'s, of what the last 1/2 to 2/2 of the window saw; a latency is gone after one window at the latest.
-//! About 200 bytes in one piece, without locks: for the state of one process that is behind a lock already. Where
-//! replicas share latencies, or an error bound is needed, take the [digest](super::digest).
+//! **Error:** that of P², over the last 1/2 to 2/2 of the window; a latency is dropped after one window at the latest.
+//! Takes about 200 bytes and has no lock, so it suits state that is behind a lock already. Use the
+//! [digest](super::digest) where replicas share latencies, or where an error bound is needed.
 
 use std::time::Duration;
 
-use super::bins::LONGEST;
+use super::bins::MAX_LATENCY;
 use super::p2::P2;
 use crate::clock::{Time, micros};
 
-/// The machine. It is given the time.
+/// An estimator of one quantile over a sliding window.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::estimate::p2_window::P2Window;
+/// use phalanx::store::Time;
+///
+/// let mut p90 = P2Window::new(Duration::from_secs(10), 0.9);
+/// let now = Time::from_micros(0);
+/// (0..10).for_each(|_| p90.observe(now, Duration::from_millis(20)));
+/// assert_eq!(p90.quantile(now), Some(Duration::from_millis(20)));
+/// assert_eq!(p90.quantile(now.after(Duration::from_secs(10))), None, "the window has moved on");
+/// ```
 #[derive(Clone, Debug)]
 pub struct P2Window {
     half_micros: u64,
@@ -32,16 +46,16 @@ pub struct P2Window {
 }
 
 impl P2Window {
-    /// Has seen nothing yet of this window.
+    /// Creates an estimator without latencies.
     pub fn new(window: Duration, quantile: f64) -> Self {
         let empty = P2::new(quantile);
         Self { half_micros: (micros(window) / 2).max(1), newest: 0, elder: empty.clone(), younger: empty }
     }
 
-    /// Adds one latency. Anything longer than an hour is none and is left out. A clock that steps back counts into the
-    /// newest half.
+    /// Adds one latency. Latencies over an hour are ignored. If the clock steps back, the latency counts in the newest
+    /// half.
     pub fn observe(&mut self, now: Time, latency: Duration) {
-        if latency > LONGEST {
+        if latency > MAX_LATENCY {
             return;
         }
         let half = self.half_of(now);
@@ -59,18 +73,18 @@ impl P2Window {
         self.younger.observe(value);
     }
 
-    /// The quantile of what the last half to whole window saw; none before there are 1/(1−q) latencies, and five.
+    /// Returns the quantile of the last half to whole window; none for fewer than 1/(1−q) latencies, or fewer than five.
     pub fn quantile(&self, now: Time) -> Option<Duration> {
-        // Who will be the elder at that time, once somebody turns the page.
-        let asked = match self.half_of(now).saturating_sub(self.newest) {
+        // The estimator that the next latency would make the elder.
+        let elder = match self.half_of(now).saturating_sub(self.newest) {
             0 => &self.elder,
             1 => &self.younger,
             _ => return None,
         };
-        asked.quantile().map(|nanos| Duration::from_nanos(nanos as u64))
+        elder.quantile().map(|nanos| Duration::from_nanos(nanos as u64))
     }
 
-    /// A new epoch: nothing that was seen so far is in any quantile from here on.
+    /// Forgets all latencies.
     pub const fn clear(&mut self) {
         self.elder.clear();
         self.younger.clear();
@@ -99,12 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_few_cache_lines() {
+    fn it_fits_into_four_cache_lines() {
         assert!(size_of::<P2Window>() <= 4 * 64, "{}", size_of::<P2Window>());
     }
 
     #[test]
-    fn a_quantile_waits_until_it_can_mean_something() {
+    fn a_quantile_needs_enough_samples() {
         let mut p2 = P2Window::new(WINDOW, 0.95);
         observe(&mut p2, 0, 19, MILLI);
         assert_eq!(p2.quantile(at(0)), None);
@@ -113,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_window_is_forgotten() {
+    fn latencies_older_than_the_window_are_dropped() {
         let mut p2 = P2Window::new(WINDOW, 0.5);
         observe(&mut p2, 0, 100, 50 * MILLI);
         assert_eq!(p2.quantile(at(9_999)), Some(50 * MILLI));
@@ -123,12 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_younger_than_half_a_window_is_never_forgotten() {
+    fn latencies_of_the_last_half_window_are_never_dropped() {
         let mut p2 = P2Window::new(WINDOW, 0.5);
         observe(&mut p2, 4_999, 100, 50 * MILLI);
         observe(&mut p2, 5_000, 1, MILLI);
         assert_eq!(p2.quantile(at(9_998)), Some(50 * MILLI));
-        assert_eq!(p2.quantile(at(10_000)), None, "the one is left");
+        assert_eq!(p2.quantile(at(10_000)), None, "one latency is not enough");
     }
 
     #[test]
@@ -138,14 +152,14 @@ mod tests {
             for millis in until - 10_000..until {
                 p2.observe(at(millis), rng.between(low, 2 * low));
             }
-            let told = p2.quantile(at(until - 1)).unwrap().as_secs_f64();
+            let estimate = p2.quantile(at(until - 1)).unwrap().as_secs_f64();
             let exact = low.as_secs_f64() * 1.95;
-            assert!((told / exact - 1.0).abs() < 0.02, "{told} for {exact}");
+            assert!((estimate / exact - 1.0).abs() < 0.02, "{estimate} for {exact}");
         }
     }
 
     #[test]
-    fn a_new_epoch_sees_only_what_comes_after_it() {
+    fn a_cleared_window_holds_only_later_latencies() {
         let mut p2 = P2Window::new(WINDOW, 0.5);
         observe(&mut p2, 4_000, 100, 50 * MILLI);
         p2.clear();
@@ -166,20 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_latency_is_left_out() {
+    fn latencies_over_an_hour_are_ignored() {
         let mut p2 = P2Window::new(WINDOW, 0.5);
         observe(&mut p2, 0, 100, Duration::MAX);
-        observe(&mut p2, 0, 100, LONGEST + MILLI);
+        observe(&mut p2, 0, 100, MAX_LATENCY + MILLI);
         assert_eq!(p2.quantile(at(0)), None);
-        observe(&mut p2, 0, 5, LONGEST);
+        observe(&mut p2, 0, 5, MAX_LATENCY);
         observe(&mut p2, 0, 5, Duration::ZERO);
         assert!(p2.quantile(at(0)).is_some());
     }
 
     proptest! {
-        /// Against a list of everything that ever happened: asked is what began with the previous half.
+        /// Compared with P² over all latencies since the beginning of the previous half.
         #[test]
-        fn a_quantile_is_of_what_came_since_the_previous_half_began(
+        fn a_quantile_covers_the_latencies_since_the_previous_half_began(
             steps in prop::collection::vec((0_u64..4_000, 1_u64..1_000), 1..100),
         ) {
             let mut p2 = P2Window::new(WINDOW, 0.5);
@@ -188,11 +202,11 @@ mod tests {
                 now += step;
                 p2.observe(at(now), MILLI * latency as u32);
                 seen.push((now / 5_000, latency));
-                let mut alone = P2::new(0.5);
+                let mut expected = P2::new(0.5);
                 for (_, latency) in seen.iter().filter(|(half, _)| half + 1 >= now / 5_000) {
-                    alone.observe((latency * 1_000_000) as f64);
+                    expected.observe((latency * 1_000_000) as f64);
                 }
-                let expected = alone.quantile().map(|nanos| Duration::from_nanos(nanos as u64));
+                let expected = expected.quantile().map(|nanos| Duration::from_nanos(nanos as u64));
                 prop_assert_eq!(p2.quantile(at(now)), expected);
             }
         }

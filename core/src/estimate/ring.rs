@@ -1,14 +1,14 @@
-//! Counters over a sliding window, in slices.
+//! Counters over a sliding window.
 //!
-//! The window is cut into [`SLICES`] equal slices of which the newest is still filling, so a sum covers the last
-//! 9/10 to 10/10 of the window, whatever the moment: a burst across a slice's edge is still one burst. A clock that
-//! steps back lands in the newest slice; nothing is ever counted twice.
+//! The window is cut into [`SLICES`] equal slices, of which the newest is still filling. A sum therefore always covers the
+//! last 9/10 to 10/10 of the window, and a burst across the edge of a slice counts as one burst. If the clock steps back,
+//! counts go into the newest slice; nothing is counted twice.
 
 use std::time::Duration;
 
 use crate::clock::{Time, micros};
 
-/// Slices in a window.
+/// The number of slices of a window.
 pub const SLICES: usize = 10;
 
 /// A window of counters of type `C`.
@@ -21,30 +21,30 @@ pub struct Ring<C> {
 
 /// Counters that can be summed over the window.
 pub trait Counts: Copy + Default {
-    /// Both together.
+    /// Adds two counts.
     #[must_use]
     fn plus(self, other: Self) -> Self;
 }
 
 impl<C: Counts> Ring<C> {
-    /// An empty window of this length.
+    /// Creates an empty window of this length.
     pub fn new(window: Duration) -> Self {
         Self { slice_micros: slice_micros(window), newest: 0, slots: [C::default(); SLICES] }
     }
 
-    /// The slice a moment belongs to.
+    /// Returns the slice that `now` belongs to.
     pub const fn slice_of(&self, now: Time) -> u64 {
         now.as_micros() / self.slice_micros
     }
 
-    /// The counters of the slice that is filling at `now`.
+    /// Returns the counters of the slice that is filling at `now`.
     pub fn at(&mut self, now: Time) -> &mut C {
         let slice = self.slice_of(now).max(self.newest);
         self.roll_to(slice);
         &mut self.slots[position(slice)]
     }
 
-    /// The counters of a slice, if it is still (or only now comes) inside the window.
+    /// Returns the counters of a slice, unless it is older than the window. A newer slice moves the window.
     pub fn slice(&mut self, slice: u64) -> Option<&mut C> {
         if slice > self.newest {
             self.roll_to(slice);
@@ -53,13 +53,20 @@ impl<C: Counts> Ring<C> {
         (age < SLICES as u64).then(|| &mut self.slots[position(slice)])
     }
 
-    /// Everything inside the window that ends at `now`.
+    /// Moves the window to `now` and sums it.
     pub fn sum(&mut self, now: Time) -> C {
         self.at(now);
         self.slots.iter().fold(C::default(), |sum, c| sum.plus(*c))
     }
 
-    /// Forgets everything; with another `window`, from now on over that one.
+    /// Sums the window that ends at `now` without moving it.
+    pub fn peek(&self, now: Time) -> C {
+        let passed = self.slice_of(now).saturating_sub(self.newest);
+        let inside = (0..(SLICES as u64).saturating_sub(passed)).filter_map(|age| self.newest.checked_sub(age));
+        inside.fold(C::default(), |sum, slice| sum.plus(self.slots[position(slice)]))
+    }
+
+    /// Forgets all counts and takes over the length of the window.
     pub fn clear(&mut self, window: Duration) {
         *self = Self::new(window);
     }
@@ -77,7 +84,7 @@ impl<C: Counts> Ring<C> {
     }
 }
 
-/// The length of one slice of a window, at least a microsecond.
+/// Returns the length of one slice of a window, at least one microsecond.
 pub fn slice_micros(window: Duration) -> u64 {
     (micros(window) / SLICES as u64).max(1)
 }
@@ -104,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_across_a_slices_edge_is_one_burst() {
+    fn a_burst_across_the_edge_of_a_slice_is_counted_whole() {
         let mut ring = Ring::<u32>::new(WINDOW);
         *ring.at(at(9_999)) += 5;
         *ring.at(at(10_001)) += 5;
@@ -112,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_window_is_gone() {
+    fn counts_older_than_the_window_are_dropped() {
         let mut ring = Ring::<u32>::new(WINDOW);
         *ring.at(at(500)) += 1;
         assert_eq!(ring.sum(at(9_999)), 1);
@@ -130,9 +137,9 @@ mod tests {
     }
 
     proptest! {
-        /// The ring against a list of everything that ever happened.
+        /// Compared with a list of all counts.
         #[test]
-        fn a_sum_is_what_the_slices_inside_the_window_saw(
+        fn a_sum_covers_exactly_the_slices_inside_the_window(
             steps in proptest::collection::vec((0_u64..4_000, 0_u32..3), 1..200),
         ) {
             let mut ring = Ring::<u32>::new(WINDOW);
@@ -143,7 +150,10 @@ mod tests {
                 *ring.at(at(now)) += count;
                 seen.push((now / 1_000, count));
                 let expected: u32 = seen.iter().filter(|(s, _)| s + 10 > now / 1_000).map(|(_, c)| c).sum();
+                prop_assert_eq!(ring.peek(at(now)), expected);
                 prop_assert_eq!(ring.sum(at(now)), expected);
+                let mut moved = ring.clone();
+                prop_assert_eq!(ring.peek(at(now + step)), moved.sum(at(now + step)));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The last good value of each key, for when there is no new one: bounded in number and age.
+//! A cache of the last good value of each key, bounded in number and age, as a fallback.
 
 use std::future::{Future, ready};
 use std::hash::Hash;
@@ -11,7 +11,22 @@ use super::{Fallback, Served};
 use crate::clock::{Clock, Time};
 use crate::error::Error;
 
-/// Remembers the last good value of each key.
+/// A cache of the last good value of each key.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::{Clock, StaleCache};
+///
+/// let clock = Clock::manual();
+/// let cache = StaleCache::with_clock(1_000, Duration::from_secs(60), clock.clone());
+/// cache.put("eu", 7);
+/// clock.advance(Duration::from_secs(60));
+/// assert_eq!(cache.get(&"eu"), Some((7, Duration::from_secs(60))));
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(cache.get(&"eu"), None, "too old");
+/// ```
 #[derive(Debug)]
 pub struct StaleCache<K: Hash + Eq, V> {
     clock: Clock,
@@ -21,18 +36,18 @@ pub struct StaleCache<K: Hash + Eq, V> {
 }
 
 impl<K: Hash + Eq, V: Clone> StaleCache<K, V> {
-    /// At most `capacity` values (at least one), none older than `max_age`.
+    /// Creates a cache of at most `capacity` values (at least one), none older than `max_age`.
     pub fn new(capacity: usize, max_age: Duration) -> Self {
         Self::with_clock(capacity, max_age, Clock::detect())
     }
 
-    /// The same on a clock of your own.
+    /// Creates a cache on another clock.
     pub fn with_clock(capacity: usize, max_age: Duration, clock: Clock) -> Self {
-        // Unbounded to begin with, because a bounded one makes room for all of them at once.
+        // Unbounded, because a bounded one allocates its whole capacity at once.
         Self { clock, max_age, capacity: capacity.max(1), values: Mutex::new(LruCache::unbounded()) }
     }
 
-    /// Keeps a good value; the key not used for longest makes room.
+    /// Stores a value. A full cache drops the least recently used key.
     pub fn put(&self, key: K, value: V) {
         let mut values = self.values.lock();
         values.put(key, (self.clock.now(), value));
@@ -41,7 +56,7 @@ impl<K: Hash + Eq, V: Clone> StaleCache<K, V> {
         }
     }
 
-    /// The last good value and its age, unless it is too old.
+    /// Returns the last good value and its age, unless it is too old.
     pub fn get(&self, key: &K) -> Option<(V, Duration)> {
         let mut values = self.values.lock();
         let (kept_at, value) = values.get(key)?;
@@ -53,7 +68,7 @@ impl<K: Hash + Eq, V: Clone> StaleCache<K, V> {
         Some((value.clone(), age))
     }
 
-    /// The fallback of one call: its good answer is kept under `key`, its failure answered from there.
+    /// Returns a fallback for one call: a successful answer is stored under `key`, and a failure is answered from there.
     pub const fn at(&self, key: K) -> Stale<'_, K, V> {
         Stale { cache: self, key }
     }
@@ -93,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_as_large_as_can_be_said_costs_nothing_until_it_is_used() {
+    fn the_largest_capacity_allocates_nothing_until_it_is_used() {
         let cache = StaleCache::with_clock(usize::MAX, Duration::from_secs(60), Clock::manual());
         cache.put(1, "a");
         assert!(cache.get(&1).is_some());
     }
 
     #[test]
-    fn it_is_bounded_and_forgets_what_was_not_used_for_longest() {
+    fn it_is_bounded_and_drops_the_least_recently_used_key() {
         let cache = StaleCache::with_clock(2, Duration::from_secs(60), Clock::manual());
         cache.put(1, "a");
         cache.put(2, "b");

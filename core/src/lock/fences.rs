@@ -1,14 +1,25 @@
-//! The other half of a lock: whoever keeps what is written under it rejects the fence of a holder that was replaced.
+//! The check of fences, at the place that is written to under a lock: rejects the writes of a holder that was replaced.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The highest fence that something protected has seen. Keep it where the writes go; a database does the same with
+/// The highest fence that a protected resource has seen. Keep it with the resource; a database does the same with
 /// `UPDATE … WHERE fence <= $1`.
+///
+/// # Examples
+/// ```
+/// use phalanx::lifecycle::Fences;
+///
+/// let fences = Fences::default();
+/// assert!(fences.check(7).is_ok());
+/// assert!(fences.check(7).is_ok(), "the holder may write again");
+/// let stale = fences.check(5).unwrap_err();
+/// assert_eq!((stale.fence, stale.newest), (5, 7));
+/// ```
 #[derive(Debug, Default)]
 pub struct Fences(AtomicU64);
 
-/// Somebody with a higher fence has written since.
+/// A write was rejected because a later holder of the lock has written since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale {
     /// The fence that was rejected.
@@ -18,10 +29,10 @@ pub struct Stale {
 }
 
 impl Fences {
-    /// Lets a write under this fence pass, unless one under a higher fence did before.
+    /// Accepts a write under this fence, unless one under a higher fence was accepted before.
     ///
     /// # Errors
-    /// [`Stale`]: the writer's lock was lost, whatever it believes.
+    /// [`Stale`]: the writer has lost its lock.
     pub fn check(&self, fence: u64) -> Result<(), Stale> {
         let newest = self.0.fetch_max(fence, Ordering::AcqRel);
         if newest > fence { Err(Stale { fence, newest }) } else { Ok(()) }

@@ -1,12 +1,12 @@
-//! One lock, pure: it is given the time. `lua/scripts/lock_*.lua` are its ports.
+//! The state machine of one lock. It takes the time as an argument; `lua/scripts/lock_*.lua` are its ports.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Acquired, LONGEST};
+use super::{Acquired, MAX_TTL};
 use crate::clock::Time;
 
-/// A clock that steps back by more than this moves a lock along.
+/// If the clock steps back by more than this, the holder's ttl is counted from the new time.
 const MAX_BACKSTEP: Duration = Duration::from_secs(1);
 
 /// One lock and its marks.
@@ -14,7 +14,7 @@ const MAX_BACKSTEP: Duration = Duration::from_secs(1);
 pub struct Lock {
     holder: Option<Holder>,
     last_fence: u64,
-    /// By version: the fence under which the work was done, and when that is forgotten.
+    /// By version: the fence under which the work was completed, and when the mark expires.
     marks: HashMap<String, (u64, Time)>,
 }
 
@@ -33,34 +33,34 @@ impl Holder {
 }
 
 impl Lock {
-    /// Takes it if it is free, or keeps it if it is this owner's.
+    /// Acquires the lock if it is free, or extends it if this owner holds it.
     pub fn acquire(&mut self, now: Time, owner: &str, ttl: Duration) -> Acquired {
-        let ttl = ttl.min(LONGEST);
+        let ttl = ttl.min(MAX_TTL);
         if let Some(holder) = self.holder.as_mut().filter(|holder| now < holder.until()) {
             if holder.owner == owner {
                 (holder.at, holder.ttl) = (now, ttl);
                 return Acquired::Held { fence: holder.fence };
             }
             if holder.at.since(now) > MAX_BACKSTEP {
-                holder.at = now; // counted from now on, so that nobody waits longer than one ttl
+                holder.at = now; // so that a waiter waits for one ttl at most
             }
             return Acquired::Taken { fence: holder.fence, left: holder.until().since(now) };
         }
-        // The clock carries on where a lost store would begin again.
+        // Fences follow the clock, so that they still grow after a store has lost its data.
         let fence = now.as_micros().max(self.last_fence + 1);
         self.last_fence = fence;
         self.holder = Some(Holder { fence, at: now, ttl, owner: owner.to_owned() });
         Acquired::Held { fence }
     }
 
-    /// Keeps it for another `ttl`, if it is held.
+    /// Extends the lock by another `ttl`; returns whether it was held.
     pub fn renew(&mut self, now: Time, owner: &str, fence: u64, ttl: Duration) -> bool {
         let Some(holder) = self.held_by(owner, fence).filter(|holder| now < holder.until()) else { return false };
-        (holder.at, holder.ttl) = (now, ttl.min(LONGEST));
+        (holder.at, holder.ttl) = (now, ttl.min(MAX_TTL));
         true
     }
 
-    /// Frees it; whether it was held.
+    /// Releases the lock; returns whether it was held.
     pub fn release(&mut self, now: Time, owner: &str, fence: u64) -> bool {
         let held = self.held_by(owner, fence).map(|holder| now < holder.until());
         if held.is_some() {
@@ -69,17 +69,17 @@ impl Lock {
         held.unwrap_or(false)
     }
 
-    /// Marks the work of this version as done and frees the lock, if it is held.
+    /// Marks the work of this version as completed and releases the lock; returns whether it was held.
     pub fn complete(&mut self, now: Time, owner: &str, fence: u64, version: &str, keep: Duration) -> bool {
         let held = self.release(now, owner, fence);
         if held {
             self.marks.retain(|_, (_, until)| now < *until);
-            self.marks.insert(version.to_owned(), (fence, now.after(keep.min(LONGEST))));
+            self.marks.insert(version.to_owned(), (fence, now.after(keep.min(MAX_TTL))));
         }
         held
     }
 
-    /// The fence under which the work of this version was last done.
+    /// Returns the fence under which the work of this version was last completed.
     pub fn completed(&self, now: Time, version: &str) -> Option<u64> {
         self.marks.get(version).filter(|(_, until)| now < *until).map(|(fence, _)| *fence)
     }

@@ -44,12 +44,14 @@ impl<S: Store> RouteEntry<S> {
 }
 
 impl<S: Store> Entry for RouteEntry<S> {
-    /// The breaker decides; everything else a route holds (throttle, budgets, digest) is relearned within seconds.
+    /// Bucket and breaker decide; everything else a route holds (throttle, budgets, digest) is relearned within seconds.
     fn retention(&self) -> Retention {
         let stages = self.latest.load();
-        match &stages.circuit {
-            Circuit::Breaker { breaker, .. } => stages.store.retention(breaker).max(Retention::Relearnable),
-            Circuit::Throttle(_) | Circuit::None => Retention::Relearnable,
-        }
+        let bucket = stages.rate_limit.as_ref().map(|limit| stages.store.bucket_retention(&limit.bucket));
+        let breaker = match &stages.circuit {
+            Circuit::Breaker { breaker, .. } => Some(stages.store.breaker_retention(breaker)),
+            Circuit::Throttle(_) | Circuit::None => None,
+        };
+        bucket.max(breaker).unwrap_or(Retention::Relearnable).max(Retention::Relearnable)
     }
 }

@@ -1,11 +1,11 @@
-//! What a policy may say: every mistake is found, each with its path and a reason.
+//! Validation of policies: finds every mistake, each with its path and a reason.
 
 mod check;
 mod concurrency;
 
 use std::fmt;
 
-use self::check::{Check, MOST};
+use self::check::{Check, MAX_COUNT};
 use self::concurrency::{bulkhead, hedge};
 use super::{DeadlineSpec, Policy};
 use crate::breaker::BreakerSpec;
@@ -16,26 +16,26 @@ use crate::rate_limit::{MAX_UNITS, Rate, RateLimitSpec};
 use crate::retry::{Backoff, RetrySpec};
 use crate::throttle::ThrottleSpec;
 
-/// One thing wrong with a configuration.
+/// One mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Where, as in `policies.vendor.retry.backoff.max`.
+    /// The path, as in `policies.vendor.retry.backoff.max`.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what would be valid.
     pub reason: String,
-    /// Who said it, where that is known: `phalanx.toml:12`, `environment variable PHALANX__…`.
+    /// The origin of the value, if known: `phalanx.toml:12`, `environment variable PHALANX__…`.
     pub at: Option<String>,
 }
 
 impl Mistake {
-    /// Something wrong at a path.
+    /// Creates a mistake at a path.
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { path: path.into(), reason: reason.into(), at: None }
     }
 
-    /// Who said it.
+    /// Sets the origin of the value.
     #[must_use]
-    pub fn said_by(mut self, at: impl fmt::Display) -> Self {
+    pub fn located_at(mut self, at: impl fmt::Display) -> Self {
         self.at = Some(at.to_string());
         self
     }
@@ -49,7 +49,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Everything wrong with a configuration. Nothing of it was applied.
+/// The error of an invalid configuration: every mistake in it. Nothing was applied.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// The mistakes, in the order of the policies.
@@ -66,7 +66,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// As it is displayed: this is what a `main` that returns it prints.
+/// As displayed, because a `main` that returns the error prints it with `Debug`.
 impl fmt::Debug for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -76,18 +76,18 @@ impl fmt::Debug for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Policy {
-    /// Everything that is wrong with it; empty for a policy that makes sense.
+    /// Returns every mistake; empty for a valid policy.
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut check = Check { path: format!("policies.{}", self.name.escape_debug()), found: Vec::new() };
         if self.name.is_empty() {
-            check.say("name", "a policy needs a name");
+            check.add("name", "a policy needs a name");
         }
         if self.name.len() > MAX_NAME_BYTES {
-            check.say("name", &format!("must be at most {MAX_NAME_BYTES} bytes long"));
+            check.add("name", &format!("must be at most {MAX_NAME_BYTES} bytes long"));
         }
         if self.breaker.is_some() && self.throttle.is_some() {
             let reason = "a breaker and a throttle watch the same outcomes: choose one";
-            check.say("throttle", reason);
+            check.add("throttle", reason);
         }
         check.optional_duration("timeout", self.timeout);
         check.within("deadline", self.deadline.as_ref(), deadline);
@@ -98,7 +98,7 @@ impl Policy {
         check.within("retry", self.retry.as_ref(), retry);
         check.within("hedge", self.hedge.as_ref(), hedge);
         if self.hedge.is_some() && !self.idempotent {
-            check.say("idempotent", "a hedge runs the operation twice at a time: say idempotent = true if it may");
+            check.add("idempotent", "a hedge runs the operation twice at a time: say idempotent = true if it may");
         }
         check.found
     }
@@ -109,7 +109,7 @@ fn deadline(check: &mut Check, spec: &DeadlineSpec) {
     check.bounded("safety_margin", spec.safety_margin);
     check.bounded("failure_floor", spec.failure_floor);
     if spec.total.is_some_and(|total| spec.safety_margin >= total) {
-        check.say("safety_margin", "must leave some of the total for the call");
+        check.add("safety_margin", "must leave some of the total for the call");
     }
 }
 
@@ -124,13 +124,13 @@ fn rate_limit(check: &mut Check, spec: &RateLimitSpec) {
     if check.found.len() > before {
         return;
     }
-    // In lowest terms, so that every plausible rate passes: 1,000,000 a day is one in 86,400 µs.
+    // In lowest terms, so that every plausible rate is valid: 1,000,000 a day is one in 86,400 µs.
     let rate = Rate::of(spec);
     let waiting = micros(spec.max_wait.unwrap_or_default()).saturating_mul(rate.gain);
     let saved = spec.capacity().saturating_mul(rate.price);
     if saved.saturating_add(waiting) >= MAX_UNITS {
         let reason = "burst × per is too large to count exactly: choose a rounder rate";
-        check.say("burst", reason);
+        check.add("burst", reason);
     }
 }
 
@@ -143,14 +143,14 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
     ];
     if !conditions.contains(&true) {
         let reason = "never trips: set failure_ratio, consecutive_failures, slow_call_ratio or latency_quantile";
-        check.here(reason);
+        check.add_here(reason);
     }
     check.optional_share("failure_ratio", spec.failure_ratio);
     check.optional_share("slow_call_ratio", spec.slow_call_ratio);
     check.optional_duration("slow_call_threshold", spec.slow_call_threshold);
     if spec.slow_call_ratio.is_some() && spec.slow_call_threshold.is_none() {
         let reason = "slow_call_ratio needs to know what slow is";
-        check.say("slow_call_threshold", reason);
+        check.add("slow_call_threshold", reason);
     }
     if let Some(failures) = spec.consecutive_failures {
         check.count("consecutive_failures", failures.into());
@@ -159,7 +159,7 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
     check.optional_duration("latency_threshold", spec.latency_threshold);
     check.bounded("latency_duration", spec.latency_duration);
     if spec.latency_quantile.is_some() != spec.latency_threshold.is_some() {
-        check.say("latency_threshold", "latency_quantile and latency_threshold go together");
+        check.add("latency_threshold", "latency_quantile and latency_threshold go together");
     }
     check.duration("sampling_window", spec.sampling_window);
     check.calls("min_throughput", spec.min_throughput.into());
@@ -167,7 +167,7 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
     check.at_least_one("break_multiplier", spec.break_multiplier);
     check.duration("max_break_duration", spec.max_break_duration);
     if spec.break_multiplier > 1.0 && spec.max_break_duration < spec.break_duration {
-        check.say("max_break_duration", "must not be shorter than break_duration");
+        check.add("max_break_duration", "must not be shorter than break_duration");
     }
     check.share_or_zero("break_jitter", spec.break_jitter);
     check.count("half_open_max_calls", spec.half_open_max_calls.into());
@@ -189,11 +189,11 @@ fn retry(check: &mut Check, spec: &RetrySpec) {
     check.count("max_attempts", spec.max_attempts.into());
     if spec.retry_on.is_empty() {
         let reason = "names no kind, so nothing would ever be tried again";
-        check.say("retry_on", reason);
+        check.add("retry_on", reason);
     }
     for kind in spec.retry_on.iter().filter(|kind| !kind.retryable()) {
         let able = "only concurrency, infrastructure and throttled can";
-        check.say("retry_on", &format!("{kind} cannot be retried; {able}"));
+        check.add("retry_on", &format!("{kind} cannot be retried; {able}"));
     }
     check.within("backoff", Some(&spec.backoff), backoff);
     check.within("budget", spec.budget.as_ref(), budget);
@@ -203,18 +203,18 @@ fn backoff(check: &mut Check, spec: &Backoff) {
     check.duration("base", spec.base);
     check.duration("max", spec.max);
     if spec.max < spec.base {
-        check.say("max", "must not be shorter than base");
+        check.add("max", "must not be shorter than base");
     }
     check.at_least_one("multiplier", spec.multiplier);
 }
 
 fn budget(check: &mut Check, spec: &BudgetSpec) {
     check.share_or_zero("ratio", spec.ratio);
-    if u64::from(spec.min_per_second) > MOST {
-        check.say("min_per_second", &format!("must be at most {MOST}"));
+    if u64::from(spec.min_per_second) > MAX_COUNT {
+        check.add("min_per_second", &format!("must be at most {MAX_COUNT}"));
     }
     if spec.ratio == 0.0 && spec.min_per_second == 0 {
-        check.here("allows nothing: raise ratio or min_per_second");
+        check.add_here("allows nothing: raise ratio or min_per_second");
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_policies_are_in_order() {
+    fn the_built_in_policies_are_valid() {
         assert_eq!(Policy::occ().mistakes(), []);
         assert_eq!(Policy::transient().mistakes(), []);
     }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_numbers_are_rejected_wherever_they_stand() {
+    fn numbers_out_of_range_are_rejected() {
         for ratio in [f64::NAN, f64::INFINITY, -0.1, 0.0, 1.1] {
             let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(ratio));
             assert_eq!(paths(&policy), ["policies.p.breaker.failure_ratio"], "{ratio}");
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_have_an_end() {
+    fn counts_have_an_upper_bound() {
         use crate::bulkhead::{AdaptiveSpec, BulkheadSpec, GradientSpec};
         let many = 1_000_001;
         let ms = Duration::from_millis(1);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_an_end() {
+    fn durations_have_an_upper_bound() {
         let long = Duration::from_secs(24 * 3_600) + Duration::from_micros(1);
         let mut breaker = BreakerSpec::slow_call_ratio(0.5, long).or_latency(0.5, long, long).window(long);
         (breaker.break_duration, breaker.max_break_duration, breaker.probe_lease) = (long, long, Some(long));
@@ -339,15 +339,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_says_who_made_it_where_that_is_known() {
+    fn a_mistake_is_displayed_with_its_origin_if_known() {
         let mistake = Mistake::new("policies.p.timeout", "is too long");
         assert_eq!(mistake.to_string(), "policies.p.timeout: is too long");
-        assert_eq!(mistake.said_by("phalanx.toml:3").to_string(), "phalanx.toml:3: policies.p.timeout: is too long");
-        assert_eq!(Mistake::new("", "is too large").said_by("a.json").to_string(), "a.json: is too large");
+        assert_eq!(mistake.located_at("phalanx.toml:3").to_string(), "phalanx.toml:3: policies.p.timeout: is too long");
+        assert_eq!(Mistake::new("", "is too large").located_at("a.json").to_string(), "a.json: is too large");
     }
 
     #[test]
-    fn a_breaker_and_a_throttle_cannot_stand_together() {
+    fn a_breaker_and_a_throttle_exclude_each_other() {
         let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(0.5)).throttle(ThrottleSpec::default());
         assert_eq!(paths(&policy), ["policies.p.throttle"]);
     }

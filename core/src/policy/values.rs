@@ -1,7 +1,7 @@
-//! A policy, or a lever, as a list of its values, each written as a configuration file writes it: `retry.backoff.max`, `"2s"`.
+//! The values of a policy or a lever as a list, each as in a configuration file: `retry.backoff.max`, `"2s"`.
 //!
-//! What is not set is not there; what a spec fills in by itself is. By hand and without serde, so that a module can be
-//! described whatever it was built with. A field that is forgotten here does not compile.
+//! Fields that are not set are left out; defaults are listed. Does not use serde, so that a module can be described without
+//! that feature. Every spec is destructured, so that a forgotten field does not compile.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::retry::backoff::{Backoff, Curve, Jitter};
 use crate::throttle::ThrottleSpec;
 
 impl Policy {
-    /// Its values in the order of its stages: the path below the policy, and the value as in a TOML file.
+    /// Returns the values in the order of the stages: the path below the policy, and the value as in a TOML file.
     pub fn values(&self) -> Vec<(String, String)> {
         let mut list = List::default();
         let Self {
-            name: _, // its key
+            name: _, // the key
             deadline,
             rate_limit,
             bulkhead,
@@ -33,7 +33,7 @@ impl Policy {
             idempotent,
             timeout,
             on_degraded,
-            guards: _, // code
+            guards: _, // code, not data
         } = self;
         list.within("deadline", deadline.as_ref(), List::deadline);
         list.within("rate_limit", rate_limit.as_ref(), List::rate_limit);
@@ -55,7 +55,7 @@ impl Policy {
 }
 
 impl LeverSpec {
-    /// Its values: the name, and the value as in a TOML file.
+    /// Returns the values: the name, and the value as in a TOML file.
     pub fn values(&self) -> Vec<(String, String)> {
         let mut list = List::default();
         let Self { force, hedging, retries, max_concurrency, reason } = self;
@@ -99,7 +99,7 @@ impl List {
     }
 
     fn duration(&mut self, field: &str, duration: Duration) {
-        self.text(field, &written(duration));
+        self.text(field, &to_text(duration));
     }
 
     fn optional_duration(&mut self, field: &str, duration: Option<Duration>) {
@@ -278,8 +278,8 @@ impl List {
     }
 }
 
-/// In the largest unit that divides it, so that it can be read back: `90s`, `1500ms`, `10m`.
-fn written(duration: Duration) -> String {
+/// Writes a duration in the largest unit that divides it, so that it parses to the same value: `90s`, `1500ms`, `10m`.
+fn to_text(duration: Duration) -> String {
     const UNITS: [(u128, &str); 6] = [
         (3_600_000_000_000, "h"),
         (60_000_000_000, "m"),

@@ -1,4 +1,4 @@
-//! The bucket's promises, one by one.
+//! The guarantees of the bucket, one by one.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn take(bucket: &mut Bucket, now: Time, rate: Rate) -> bool {
 }
 
 #[test]
-fn it_starts_full_and_then_gives_the_rate() {
+fn it_starts_full_and_then_admits_at_the_rate() {
     let rate = Rate::of(&RateLimitSpec::per_second(100).burst(3));
     let mut bucket = Bucket::full(at(0), rate);
     assert_eq!((0..9).filter(|_| take(&mut bucket, at(0), rate)).count(), 3);
@@ -23,7 +23,7 @@ fn it_starts_full_and_then_gives_the_rate() {
 }
 
 #[test]
-fn a_rejection_says_when_to_come_back_and_is_right() {
+fn a_rejection_names_the_time_at_which_a_retry_succeeds() {
     let rate = Rate::of(&RateLimitSpec::new(3, Duration::from_secs(1)).burst(1));
     let mut bucket = Bucket::full(at(0), rate);
     assert!(take(&mut bucket, at(0), rate));
@@ -62,7 +62,7 @@ fn a_cost_above_the_burst_is_rejected_for_good() {
 }
 
 #[test]
-fn a_call_that_costs_nothing_passes_even_behind_waiters() {
+fn a_call_without_a_cost_passes_even_behind_waiters() {
     let rate = Rate::of(&RateLimitSpec::per_second(10).burst(1));
     let mut bucket = Bucket::full(at(0), rate);
     for _ in 0..3 {
@@ -88,7 +88,7 @@ fn a_reservation_lapses_if_others_wait_behind_it_and_comes_back_if_not() {
 }
 
 #[test]
-fn a_reservation_is_the_last_of_the_queue_also_by_a_clock_that_is_a_little_off() {
+fn a_reservation_is_found_at_the_end_of_the_queue_by_a_clock_that_is_slightly_off() {
     let rate = Rate::of(&RateLimitSpec::per_second(1).burst(1));
     let patience = Duration::from_secs(9);
     let queue = |due| {
@@ -100,11 +100,11 @@ fn a_reservation_is_the_last_of_the_queue_also_by_a_clock_that_is_a_little_off()
         bucket.take(at(0), rate, 1, patience)
     };
     assert_eq!(queue(1_500_000), Take::Granted { wait: Duration::from_secs(2) }, "within half a permit of the end");
-    assert_eq!(queue(1_499_999), Take::Granted { wait: Duration::from_secs(3) }, "others wait behind it");
+    assert_eq!(queue(1_499_999), Take::Granted { wait: Duration::from_secs(3) }, "a later reservation is behind it");
 }
 
 #[test]
-fn nobody_queues_beyond_what_can_be_counted() {
+fn no_reservation_exceeds_the_largest_number_of_units() {
     let rate = Rate::of(&RateLimitSpec::new(1, Duration::from_secs(3_600)).burst(1_000_000));
     let mut bucket = Bucket::full(at(0), rate);
     let forever = Duration::MAX;
@@ -141,15 +141,15 @@ fn a_small_step_back_freezes_the_refill_and_a_large_one_restarts_it() {
     let rate = Rate::of(&RateLimitSpec::per_second(10).burst(1));
     let mut bucket = Bucket::full(at(5_000_000), rate);
     assert!(take(&mut bucket, at(5_000_000), rate));
-    assert!(!take(&mut bucket, at(4_500_000), rate), "nothing minted");
-    assert!(take(&mut bucket, at(5_100_000), rate), "the old anchor holds");
-    assert!(!take(&mut bucket, at(1_000_000), rate), "nothing minted");
-    assert!(take(&mut bucket, at(1_100_000), rate), "anchored anew");
+    assert!(!take(&mut bucket, at(4_500_000), rate), "no permits are added");
+    assert!(take(&mut bucket, at(5_100_000), rate), "counted from the old time");
+    assert!(!take(&mut bucket, at(1_000_000), rate), "no permits are added");
+    assert!(take(&mut bucket, at(1_100_000), rate), "counted from the new time");
 }
 
 proptest! {
     #[test]
-    fn another_rate_keeps_whole_permits_and_mints_nothing(
+    fn another_rate_keeps_whole_permits_and_creates_none(
         level in -(1_i64 << 52)..1 << 52, old_price in 1_u64..1 << 40, price in 1_u64..1 << 40,
     ) {
         let rate = |price| Rate { gain: 1, price, capacity: MAX_UNITS };
@@ -162,8 +162,8 @@ proptest! {
         prop_assert!(converted >= (exact - 3).clamp(-bound, bound));
     }
 
-    /// FAULTS I-1 and I-2: whatever the clock does, no more is admitted than burst + rate × the distance it
-    /// moved forward; and a quiet bucket is full again.
+    /// Guarantees I-1 and I-2 (docs/guarantees.md): whatever the clock does, no more is admitted than burst + rate × the
+    /// time by which it moved forward; and an idle bucket becomes full again.
     #[test]
     fn never_more_than_burst_plus_rate_times_time(
         permits in 1_u64..2_000, per in 1_u64..5_000_000, burst in 1_u64..500,

@@ -1,43 +1,56 @@
-//! How long to wait before the next attempt: a curve, a cap and a jitter.
+//! The delay before the next attempt: a curve, a cap and a jitter.
 //!
-//! | jitter | the wait before attempt n + 1, with c = min(max, curve(n)) |
+//! | jitter | the delay before attempt n + 1, with c = min(max, curve(n)) |
 //! |---|---|
 //! | `none` | c |
 //! | `full` | uniform in 0 … c |
 //! | `equal` | c/2 + uniform in 0 … c/2 |
-//! | `decorrelated` | exponential: uniform in base … 3 × the wait before, capped; constant and linear: c × 0.5 … 1.5 |
+//! | `decorrelated` | exponential: uniform in base … 3 × the delay before, capped; constant and linear: c × 0.5 … 1.5 |
 //!
-//! The first three and the decorrelated form are from "Exponential Backoff and Jitter" (AWS Architecture Blog, 2015).
-//! Waiting in step is how a fleet turns one hiccup into a storm, so the default is `decorrelated`.
+//! They are those of "Exponential Backoff and Jitter" (AWS Architecture Blog, 2015). Replicas that retry in step turn a
+//! short failure into waves of load, so the default is `decorrelated`.
 
 use std::time::Duration;
 
 use crate::rng::Rng;
 
-/// The waits between attempts.
+/// The delays between attempts.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::policy::Jitter;
+/// use phalanx::store::Rng;
+/// use phalanx::Backoff;
+///
+/// let backoff = Backoff::exponential(Duration::from_millis(100)).max(Duration::from_millis(350)).jitter(Jitter::None);
+/// let millis: Vec<_> = backoff.delays(Rng::seeded(1)).take(4).map(|delay| delay.as_millis()).collect();
+/// assert_eq!(millis, [100, 200, 350, 350]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Backoff {
-    /// How waits grow. Default `exponential`.
+    /// How delays grow. Default `exponential`.
     pub curve: Curve,
-    /// The first wait. Default 100 ms.
+    /// The first delay. Default 100 ms.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub base: Duration,
-    /// The longest wait. Default 5 s.
+    /// The longest delay. Default 5 s.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub max: Duration,
-    /// Growth of the exponential curve, at least 1.0. Default 2.0.
+    /// The growth of the exponential curve, at least 1.0. Default 2.0.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Factor"))]
     pub multiplier: f64,
-    /// How chance enters. Default `decorrelated`.
+    /// The random part of a delay. Default `decorrelated`.
     pub jitter: Jitter,
 }
 
-/// How waits grow.
+/// How delays grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -52,19 +65,19 @@ pub enum Curve {
     Exponential,
 }
 
-/// How chance enters a wait.
+/// The random part of a delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Jitter {
-    /// Not at all.
+    /// None.
     None,
-    /// Anything from nothing to the curve.
+    /// From zero to the curve.
     Full,
-    /// At least half the curve.
+    /// From half of the curve to the curve.
     Equal,
-    /// Around the wait before, so that no two callers stay in step.
+    /// Random relative to the previous delay, so that callers do not stay in step.
     #[default]
     Decorrelated,
 }
@@ -82,17 +95,17 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The same wait every time.
+    /// Uses the same delay every time.
     pub fn constant(base: Duration) -> Self {
         Self::of(Curve::Constant, base)
     }
 
-    /// Waits that grow by `base`.
+    /// Uses delays that grow by `base`.
     pub fn linear(base: Duration) -> Self {
         Self::of(Curve::Linear, base)
     }
 
-    /// Waits that double, or grow by `multiplier`.
+    /// Uses delays that double, or grow by `multiplier`.
     pub fn exponential(base: Duration) -> Self {
         Self::of(Curve::Exponential, base)
     }
@@ -102,34 +115,34 @@ impl Backoff {
         Self {
             curve,
             base,
-            // A base above the usual cap lifts it: the author's own number comes first.
+            // A base above the default cap raises it: the configured number takes precedence.
             max: defaults.max.max(base),
             ..defaults
         }
     }
 
-    /// The longest wait.
+    /// Sets the longest delay.
     #[must_use]
     pub const fn max(mut self, max: Duration) -> Self {
         self.max = max;
         self
     }
 
-    /// Growth of the exponential curve.
+    /// Sets the growth of the exponential curve.
     #[must_use]
     pub const fn multiplier(mut self, multiplier: f64) -> Self {
         self.multiplier = multiplier;
         self
     }
 
-    /// How chance enters.
+    /// Sets the random part of a delay.
     #[must_use]
     pub const fn jitter(mut self, jitter: Jitter) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// The wait after `failed` attempts (1 after the first), given the wait before it (zero at first).
+    /// Returns the delay after `failed` attempts (1 after the first), given the delay before it (zero at first).
     pub fn delay(&self, failed: u32, before: Duration, rng: &Rng) -> Duration {
         let curve = self.on_curve(failed);
         match (self.jitter, self.curve) {
@@ -145,8 +158,8 @@ impl Backoff {
         }
     }
 
-    /// The same when the dependency asked for a wait: at least that, and unless jitter is off a little more, so that all
-    /// who were told the same do not come back together.
+    /// Returns the delay if the dependency may have asked for one (`Retry-After`): at least that, and a little more unless
+    /// jitter is off, so that callers with the same answer do not come back together.
     pub(crate) fn delay_asked(&self, failed: u32, before: Duration, asked: Option<Duration>, rng: &Rng) -> Duration {
         let own = self.delay(failed, before, rng);
         match (asked, self.jitter) {
@@ -156,7 +169,7 @@ impl Backoff {
         }
     }
 
-    /// All waits in a row, for use without a policy.
+    /// Returns all delays in order, for use without a policy.
     pub fn delays(&self, rng: Rng) -> impl Iterator<Item = Duration> + use<> {
         let backoff = *self;
         let mut before = Duration::ZERO;
@@ -173,7 +186,7 @@ impl Backoff {
             Curve::Linear => base * f64::from(failed),
             Curve::Exponential => base * self.multiplier.powf(f64::from(failed.saturating_sub(1))),
         };
-        // Beyond what a Duration can hold is certainly beyond the cap.
+        // More than a `Duration` can hold is more than the cap.
         Duration::try_from_secs_f64(seconds).unwrap_or(self.max).min(self.max)
     }
 }
@@ -190,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curves_without_jitter() {
+    fn without_jitter_delays_follow_the_curve() {
         let base = Duration::from_millis(100);
         let plain = |backoff: Backoff| millis(backoff.jitter(Jitter::None));
         assert_eq!(plain(Backoff::constant(base)), [100; 5]);
@@ -201,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn attempts_without_end_stay_at_the_cap() {
+    fn delays_stay_at_the_cap_for_any_number_of_attempts() {
         let backoff = Backoff::exponential(Duration::from_secs(1)).jitter(Jitter::None);
         assert_eq!(backoff.delay(u32::MAX, Duration::ZERO, &Rng::seeded(1)), Duration::from_secs(5));
     }
 
     #[test]
-    fn a_base_above_the_usual_cap_lifts_it() {
+    fn a_base_above_the_default_cap_raises_it() {
         let backoff = Backoff::constant(Duration::from_secs(60)).jitter(Jitter::None);
         assert_eq!(backoff.delay(1, Duration::ZERO, &Rng::seeded(1)), Duration::from_secs(60));
     }

@@ -1,11 +1,10 @@
-//! Nested policies do not multiply: three attempts around three attempts are not nine.
+//! Nested retries: three attempts around three attempts do not become nine.
 //!
-//! When a call inside an attempt gives up after having tried again (or for want of budget), it leaves a mark; when the
-//! attempt then fails with the same kind, the policy around it does not try again either. The mark belongs to the
-//! attempt: it lives in its ride and visits a thread-local for the time of a poll, which is where the call inside finds
-//! it; no task-local, no allocation. The last call inside to end has the word, so one that was made good by another says
-//! nothing. (Work handed to another task ends elsewhere and is not seen: there the outer policy's own attempts and
-//! budget are the bound.)
+//! When a nested call has used up its attempts or its budget, it marks the attempt of the outer call. If that attempt
+//! fails with the same kind, the outer policy does not retry it. The mark is stored with the outer call and is in a
+//! thread-local while the attempt is polled, where the nested call finds it; this needs neither a task-local nor an
+//! allocation. The last nested call to end decides, so that a failure followed by a success leaves no mark. A nested call
+//! in another task is not seen; there the outer policy is bounded by its own attempts and budget.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -23,12 +22,12 @@ thread_local! {
     static GAVE_UP: Cell<u8> = const { Cell::new(NONE) };
 }
 
-/// What calls inside an attempt left behind. Atomic only so that a future that holds it can change threads.
+/// The mark of one attempt. Atomic only so that a future that holds it can move between threads.
 #[derive(Debug, Default)]
 pub(crate) struct Mark(AtomicU8);
 
 impl Mark {
-    /// Runs a piece of the attempt with its mark in place.
+    /// Runs one poll of the attempt with its mark in the thread-local.
     #[inline]
     pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         let outer = GAVE_UP.replace(self.0.load(Ordering::Relaxed));
@@ -37,19 +36,19 @@ impl Mark {
         done
     }
 
-    /// Whether a call inside gave up on this kind.
+    /// Returns whether a nested call gave up on this kind.
     #[inline]
     pub(crate) fn is(&self, kind: Kind) -> bool {
         self.0.load(Ordering::Relaxed) == number(kind)
     }
 
-    /// Before another attempt.
+    /// Clears the mark before another attempt.
     pub(crate) fn wipe(&self) {
         self.0.store(NONE, Ordering::Relaxed);
     }
 }
 
-/// At the end of a call: whether it gave up, and on what.
+/// Records at the end of a call the kind on which it gave up, if it did.
 #[inline(always)]
 pub(crate) fn note(gave_up: Option<Kind>) {
     GAVE_UP.set(gave_up.map_or(NONE, number));

@@ -1,11 +1,11 @@
-//! Timers that are used again.
+//! Pooled timers.
 //!
-//! Registering with tokio's timer wheel and leaving it again takes its lock twice, which is most of what a time limit
-//! costs and all of what threads fight over. A limit that was not needed, as nearly all are not, is therefore not
-//! cancelled: its timer goes back to a pool of the thread, still registered, and the next call takes it as it is. Set
-//! a little too early, it may fire before the call's time is up; only then is it moved to where it belongs. So a busy
-//! thread touches the wheel about once per time limit and not twice per call, and an idle timer costs one turn of the
-//! wheel and at worst one wake-up too many of a task (whose waker it holds until then).
+//! Registering a timer with tokio's timer wheel and cancelling it takes the wheel's lock twice, which is most of the cost
+//! of a timeout and the only point of contention between threads. A timer that did not fire, as nearly all do not, is
+//! therefore not cancelled: it goes back to a pool of its thread, still registered, and the next call reuses it. It is set
+//! a little too early then and may fire before the deadline of that call; only then is it reset. So a busy thread uses the
+//! wheel about once per timeout and not twice per call. An idle timer costs one expiry, and at worst one spurious wake-up
+//! of the task whose waker it still holds.
 //!
 //! A timer belongs to the runtime it was registered with; a thread that sees another runtime starts a new pool.
 
@@ -22,11 +22,11 @@ use tokio::task;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Idle timers a thread keeps: enough for what waits at a time on one worker, and 150 KiB at most.
-const KEPT: usize = 1024;
+/// The most idle timers of a thread: enough for the calls that wait on one worker, and 150 KiB at most.
+const MAX_IDLE: usize = 1024;
 
-/// Tasks a thread remembers to be of its pool's runtime.
-const KNOWN: usize = 64;
+/// The number of tasks of which a thread remembers the runtime.
+const KNOWN_TASKS: usize = 64;
 
 thread_local! {
     static POOL: RefCell<Pool> = const { RefCell::new(Pool::EMPTY) };
@@ -34,11 +34,11 @@ thread_local! {
 
 struct Pool {
     runtime: Option<runtime::Id>,
-    #[allow(clippy::vec_box)] // boxed for its holder's sake: a future that waits for nothing should stay small
+    #[allow(clippy::vec_box)] // boxed, so that a future that needs no timer stays small
     idle: Vec<Box<Armed>>,
-    /// Tasks of this runtime, each in the place that its number says. A task never changes its runtime, so knowing the
-    /// task saves asking for the runtime, whose reference count all threads would fight over.
-    known: [Option<task::Id>; KNOWN],
+    /// Tasks of this runtime, each at the index of its id. A task never changes its runtime, so a known task saves a call
+    /// of `Handle::current`, whose reference count all threads contend for.
+    known: [Option<task::Id>; KNOWN_TASKS],
 }
 
 impl Default for Pool {
@@ -48,14 +48,15 @@ impl Default for Pool {
 }
 
 impl Pool {
-    const EMPTY: Self = Self { runtime: None, idle: Vec::new(), known: [None; KNOWN] };
+    const EMPTY: Self = Self { runtime: None, idle: Vec::new(), known: [None; KNOWN_TASKS] };
 
-    /// The runtime of the running task; the pool is of that runtime afterwards. What it held of another one comes back
-    /// to be dropped outside: dropping a timer drops a waker, and so may run code that comes back here.
+    /// Returns the runtime of the current task, and makes the pool one of that runtime. A pool of another runtime is
+    /// returned for the caller to drop after the borrow: dropping a timer drops a waker, which may run code that uses the
+    /// pool.
     fn runtime(&mut self) -> (runtime::Id, Option<Self>) {
         let task = task::try_id();
         if let (Some(task), Some(runtime)) = (task, self.runtime)
-            && self.known[place(task)] == Some(task)
+            && self.known[index_of(task)] == Some(task)
         {
             return (runtime, None);
         }
@@ -63,7 +64,7 @@ impl Pool {
         let stale = (self.runtime != Some(runtime))
             .then(|| std::mem::replace(self, Self { runtime: Some(runtime), ..Self::EMPTY }));
         if let Some(task) = task {
-            self.known[place(task)] = Some(task);
+            self.known[index_of(task)] = Some(task);
         }
         (runtime, stale)
     }
@@ -80,11 +81,11 @@ struct Armed {
 }
 
 impl Timer {
-    /// Ready `limit` after it was first polled.
+    /// Becomes ready `limit` after the first poll.
     pub(crate) fn poll_after(&mut self, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
         let armed = self.0.get_or_insert_with(|| Armed::new(limit));
         loop {
-            // It must fire even when the operation used up the task's cooperative budget.
+            // It must fire even if the operation has used up the task's cooperative budget.
             ready!(pin!(unconstrained(armed.sleep.as_mut())).poll(cx));
             if Instant::now() >= armed.deadline {
                 return Poll::Ready(());
@@ -93,7 +94,7 @@ impl Timer {
         }
     }
 
-    /// Ready to be set anew.
+    /// Returns the timer to the pool, so that the next poll starts a new one.
     #[inline]
     pub(crate) fn disarm(&mut self) {
         if let Some(armed) = self.0.take() {
@@ -105,12 +106,12 @@ impl Timer {
 impl Armed {
     fn new(limit: Duration) -> Box<Self> {
         let now = Instant::now();
-        // Further away than the clock can count is as good as a month.
+        // A deadline beyond the range of the clock becomes one in a month.
         let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(30 * 24 * 3_600));
         let ((runtime, stale), pooled) = POOL.with_borrow_mut(|pool| (pool.runtime(), pool.idle.pop()));
         drop(stale);
         match pooled {
-            // A task can have entered another runtime: what is made here is of that one, whatever task asked.
+            // A task may have entered another runtime: a new timer belongs to that one.
             None => {
                 let sleep = Box::pin(sleep_until(deadline));
                 Box::new(Self { runtime: Handle::current().id(), deadline, sleep })
@@ -135,11 +136,10 @@ impl Drop for Timer {
 
 fn put_back(armed: Box<Armed>) {
     let mut armed = Some(armed);
-    // A thread that is ending has no pool any more: the timer is dropped like any other, but not while the pool is
-    // borrowed.
+    // A thread that is ending has no pool: the timer is dropped then, but not while the pool is borrowed.
     let _ = POOL.try_with(|pool| {
         let mut pool = pool.borrow_mut();
-        if pool.idle.len() < KEPT
+        if pool.idle.len() < MAX_IDLE
             && let Some(armed) = armed.take_if(|armed| pool.runtime == Some(armed.runtime))
         {
             pool.idle.push(armed);
@@ -147,8 +147,8 @@ fn put_back(armed: Box<Armed>) {
     });
 }
 
-/// The place of a task among the known ones: its number, which is all that its hash feeds.
-fn place(task: task::Id) -> usize {
+/// Returns the index of a task among the known ones: its id, which is the only input of its hash.
+fn index_of(task: task::Id) -> usize {
     #[derive(Default)]
     struct Number(u64);
     impl Hasher for Number {
@@ -162,7 +162,7 @@ fn place(task: task::Id) -> usize {
             self.0 = number;
         }
     }
-    BuildHasherDefault::<Number>::default().hash_one(task) as usize % KNOWN
+    BuildHasherDefault::<Number>::default().hash_one(task) as usize % KNOWN_TASKS
 }
 
 impl fmt::Debug for Timer {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_that_was_not_needed_is_used_again_and_fires_when_it_should() {
+    async fn a_timer_that_did_not_fire_is_reused_and_fires_on_time() {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         for _ in 0..10 {
             let mut timer = Timer::default();
@@ -197,12 +197,12 @@ mod tests {
         wait(Duration::from_secs(5)).await;
         assert_eq!(start.elapsed(), Duration::from_secs(5));
         wait(Duration::from_millis(10)).await;
-        assert_eq!(start.elapsed(), Duration::from_millis(5_010), "also when it is sooner than it was set before");
+        assert_eq!(start.elapsed(), Duration::from_millis(5_010), "also earlier than it was set before");
         assert_eq!(idle(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_that_fired_while_idle_is_as_good_as_new() {
+    async fn a_timer_that_fired_while_idle_can_be_reused() {
         wait(Duration::from_millis(1)).await;
         tokio::time::advance(Duration::from_secs(60)).await;
         let start = Instant::now();
@@ -246,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_made_while_the_task_visits_another_runtime_does_not_outlive_that_one() {
+    fn a_timer_created_inside_another_runtime_does_not_outlive_that_runtime() {
         let build = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (home, away) = (build(), build());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         home.block_on(async {
             let guest = away.handle().clone();
             let visit = tokio::spawn(async move {
-                wait(Duration::from_millis(1)).await; // the task is known from now on
+                wait(Duration::from_millis(1)).await; // the task is known from here on
                 let _ = POOL.take();
                 POOL.with_borrow_mut(|pool| pool.runtime().0);
                 let _away = guest.enter();
@@ -267,12 +267,12 @@ mod tests {
             visit.await.unwrap();
             away.shutdown_background();
             let mut timer = Timer::default();
-            assert!(timer.poll_after(Duration::from_secs(9), &mut cx).is_pending(), "and does not panic");
+            assert!(timer.poll_after(Duration::from_secs(9), &mut cx).is_pending(), "it does not panic");
         });
     }
 
     #[test]
-    fn a_timer_may_be_dropped_anywhere() {
+    fn a_timer_may_be_dropped_on_another_thread_after_its_runtime() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let timer = runtime.block_on(async {
             let mut timer = Timer::default();

@@ -108,7 +108,7 @@ pub async fn another_window_starts_the_digest_over<B: Bed>() {
     assert_about(fleet.one.quantile(0.5), MILLI);
 }
 
-pub async fn what_is_no_latency_is_left_out<B: Bed>() {
+pub async fn a_latency_over_an_hour_is_ignored<B: Bed>() {
     let fleet = Fleet::<B>::new().await;
     fleet.one.observe(50, 3_601 * SECOND);
     fleet.two.observe(50, Duration::MAX);

@@ -105,7 +105,7 @@ pub async fn a_lock_that_ran_out_cannot_be_renewed<B: Bed>() {
     take::<B>(&locks, "l", "b").await;
 }
 
-pub async fn a_lock_that_somebody_else_took_cannot_be_renewed<B: Bed>() {
+pub async fn a_lock_that_another_owner_took_cannot_be_renewed<B: Bed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let old = take::<B>(&a, "l", "a").await;
@@ -127,7 +127,7 @@ pub async fn a_released_lock_is_free_at_once<B: Bed>() {
     assert_eq!(a.release("l", "a", fence).await, Ok(false));
 }
 
-pub async fn a_release_by_anybody_else_changes_nothing<B: Bed>() {
+pub async fn a_release_by_another_owner_changes_nothing<B: Bed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let fence = take::<B>(&a, "l", "a").await;

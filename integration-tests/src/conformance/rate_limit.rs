@@ -160,7 +160,7 @@ pub async fn permits_come_back_at_the_declared_rate<B: Bed>() {
     assert_eq!(fleet.one.permits().await, 3, "never more than the burst");
 }
 
-pub async fn an_empty_bucket_rejects_and_says_when_to_come_back<B: Bed>() {
+pub async fn an_empty_bucket_rejects_and_names_the_time_to_retry<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(3).burst(1)).await;
     assert_eq!(fleet.one.take().await, AT_ONCE);
     assert_eq!(fleet.two.take().await, not_before(333_334 * MICRO));
@@ -263,7 +263,7 @@ pub async fn a_refund_never_overfills<B: Bed>() {
     assert_eq!(fleet.two.permits().await, 10);
 }
 
-pub async fn a_look_takes_nothing<B: Bed>() {
+pub async fn a_peek_takes_nothing<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
     fleet.one.ask(9, Duration::ZERO).await;
     for replica in [&fleet.one, &fleet.two, &fleet.two] {
@@ -278,7 +278,7 @@ pub async fn a_look_takes_nothing<B: Bed>() {
     assert_eq!(fleet.two.take().await, not_before((100_000 - 99 * 1_001) * MICRO));
 }
 
-pub async fn what_is_known_of_a_bucket_is_what_the_last_call_left<B: Bed>() {
+pub async fn the_cached_level_is_that_of_the_last_call<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
     let known = |replica: &Replica<B>| {
         let level = replica.store.cached_level(&replica.bucket, replica.store.clock().now());

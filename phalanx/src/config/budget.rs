@@ -50,7 +50,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
             Ok(record) => record,
             Err(error) => {
                 let line = error.position().map_or(1, csv::Position::line);
-                mistakes.push(Mistake::new("", "is not a CSV row").said_by(at(line)));
+                mistakes.push(Mistake::new("", "is not a CSV row").located_at(at(line)));
                 break;
             }
         };
@@ -63,7 +63,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
         let Some((dep, policy)) = row.policy() else { continue };
         if let Some(first) = policies.get(&dep) {
             let reason = format!("{} appears twice, first at {}", Escaped(&dep), first.at);
-            mistakes.push(Mistake::new("dep", reason).said_by(&at));
+            mistakes.push(Mistake::new("dep", reason).located_at(&at));
         } else {
             policies.insert(dep, policy);
         }
@@ -84,7 +84,7 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
 type Columns = BTreeMap<&'static str, usize>;
 
 fn columns_of(header: &StringRecord, at: &Origin) -> Result<Columns, Mistake> {
-    let wrong = |reason: String| Mistake::new("", reason).said_by(at);
+    let wrong = |reason: String| Mistake::new("", reason).located_at(at);
     let mut columns = Columns::new();
     for (index, name) in header.iter().enumerate() {
         let Some(column) = COLUMNS.into_iter().find(|column| *column == name) else {
@@ -164,7 +164,7 @@ impl Row<'_> {
     }
 
     fn mistake(&mut self, column: &str, reason: impl Into<String>) {
-        self.mistakes.push(Mistake::new(column, reason).said_by(self.at));
+        self.mistakes.push(Mistake::new(column, reason).located_at(self.at));
     }
 
     fn number(&mut self, column: &'static str, max: u64) -> Option<u64> {

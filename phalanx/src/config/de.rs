@@ -52,7 +52,7 @@ impl Mistakes {
     }
 
     pub(crate) fn note_at(&mut self, at: Origin, steps: Vec<Step>, reason: &str) {
-        let mistake = Mistake::new(path_of(&steps), reason).said_by(&at);
+        let mistake = Mistake::new(path_of(&steps), reason).located_at(&at);
         self.found.push((at, mistake));
         self.noted.push(steps);
     }

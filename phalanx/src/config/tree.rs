@@ -168,5 +168,5 @@ impl fmt::Display for Escaped<'_> {
 
 /// A mistake about a whole source, or one line of it.
 pub(crate) fn unreadable(at: &Origin, reason: impl Into<String>) -> Mistake {
-    Mistake::new("", reason).said_by(at)
+    Mistake::new("", reason).located_at(at)
 }

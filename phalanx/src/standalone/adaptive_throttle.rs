@@ -9,7 +9,7 @@ use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rejection::{Rejection, RejectionCode};
 use phalanx_core::rng::Rng;
-use phalanx_core::throttle::{Appetite, Throttle, ThrottleSpec};
+use phalanx_core::throttle::{Acceptance, Throttle, ThrottleSpec};
 
 use super::check;
 
@@ -105,20 +105,20 @@ pub struct ThrottlePermit<'a> {
 impl ThrottlePermit<'_> {
     /// Records that the dependency answered, be it with a domain error.
     pub fn accepted(self) {
-        self.settle(Appetite::Accepted);
+        self.settle(Acceptance::Accepted);
     }
 
     /// Records that the dependency failed or rejected the call for load.
     pub fn declined(self) {
-        self.settle(Appetite::Declined);
+        self.settle(Acceptance::NotAccepted);
     }
 
-    fn settle(mut self, appetite: Appetite) {
+    fn settle(mut self, appetite: Acceptance) {
         self.settled = true;
         self.record(appetite);
     }
 
-    fn record(&self, appetite: Appetite) {
+    fn record(&self, appetite: Acceptance) {
         self.shared.throttle.lock().record(self.shared.clock.now(), appetite);
     }
 }
@@ -126,7 +126,7 @@ impl ThrottlePermit<'_> {
 impl Drop for ThrottlePermit<'_> {
     fn drop(&mut self) {
         if !self.settled {
-            self.record(Appetite::Unknown);
+            self.record(Acceptance::Unknown);
         }
     }
 }

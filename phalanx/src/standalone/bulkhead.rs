@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use phalanx_core::bulkhead::{Arrival, Bulkhead as Hull, BulkheadSpec, BulkheadView, Completion, Entry, Place};
+use phalanx_core::bulkhead::{Arrival, Bulkhead as Hull, BulkheadSpec, BulkheadView, Completion, Entry, WaiterId};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::context::Context;
 use phalanx_core::estimate::p2_window::P2Window;
@@ -122,7 +122,7 @@ impl Inner {
         BulkheadPermit { inner: self, entered }
     }
 
-    async fn wait(&self, place: Place, patience: Option<Duration>) -> Result<(), RejectionCode> {
+    async fn wait(&self, place: WaiterId, patience: Option<Duration>) -> Result<(), RejectionCode> {
         let mut waiting = Waiting { inner: self, place: Some(place) };
         let verdict = timeout(patience, poll_fn(|cx| self.hull.poll(place, cx.waker()))).await;
         waiting.place = None;
@@ -147,7 +147,7 @@ impl Inner {
 /// A position in the queue. Dropping it leaves the queue.
 struct Waiting<'a> {
     inner: &'a Inner,
-    place: Option<Place>,
+    place: Option<WaiterId>,
 }
 
 impl Drop for Waiting<'_> {

@@ -76,7 +76,8 @@ fn the_budget_of_the_guide_adds_up() {
 #[test]
 fn the_sums_of_the_guide_are_right() {
     let guide = guide();
-    let states = |words: &str| assert!(guide.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
+    let states =
+        |words: &str| assert!(guide.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{words}");
 
     let budget = policy("vendor").retry.unwrap().budget.unwrap();
     let retries = budget.ratio * 1_000.0 + 10.0 * f64::from(budget.min_per_second);

@@ -1,4 +1,4 @@
-//! The shared circuit against the bare machine, and against threads.
+//! The shared breaker compared with the plain one, and under concurrent threads.
 
 use super::*;
 use phalanx_core::breaker::Admission;
@@ -22,7 +22,7 @@ fn spec() -> BreakerSpec {
 }
 
 fn admit(cell: &BreakerCell, now: Time) -> (AdmitReply, Option<Transition>) {
-    cell.admit_now(now).map_or_else(|| cell.admit(now), |answer| (answer, None))
+    cell.admit_now(now).map_or_else(|| cell.admit(now), |reply| (reply, None))
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn for_one_thread_it_answers_exactly_as_the_bare_machine(steps in steps()) {
+    fn for_one_thread_it_decides_exactly_as_the_plain_breaker(steps in steps()) {
         let clock = Clock::manual();
         clock.advance(1_000 * SECOND);
         let mut spec = spec();
@@ -68,9 +68,9 @@ proptest! {
             let now = clock.now();
             match step {
                 Step::Admit => {
-                    let (answer, told) = admit(&cell, now);
-                    let (admission, transition) = bare.admit(now, &spec);
-                    prop_assert_eq!((answer.admission, told), (admission, transition));
+                    let (reply, transition) = admit(&cell, now);
+                    let (admission, expected) = bare.admit(now, &spec);
+                    prop_assert_eq!((reply.admission, transition), (admission, expected));
                     if let Admission::Admitted(ticket) = admission {
                         tickets.push(ticket);
                     }
@@ -84,8 +84,8 @@ proptest! {
                         _ => Outcome::Cancelled,
                     };
                     let sample = Sample { outcome, latency: SECOND * u32::from(slow) };
-                    let told = cell.record(now, ticket, sample);
-                    prop_assert_eq!(told, bare.record(now, &spec, ticket, sample, 0.0));
+                    let transition = cell.record(now, ticket, sample);
+                    prop_assert_eq!(transition, bare.record(now, &spec, ticket, sample, 0.0));
                 }
                 Step::End { .. } => {}
                 Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
@@ -134,7 +134,7 @@ fn threads_lose_no_success_and_no_failure() {
 }
 
 #[test]
-fn a_thousand_tasks_at_the_edge_of_the_break_get_exactly_one_probe() {
+fn a_thousand_calls_at_the_end_of_the_break_get_exactly_one_probe() {
     let clock = Clock::manual();
     let spec = BreakerSpec::consecutive_failures(1).break_for(SECOND);
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Every order in which threads can meet on one bucket, explored by loom: `make model`.
+//! Every interleaving of threads on one bucket, explored by loom: `make model`.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -28,21 +28,21 @@ fn the_last_permit_is_granted_exactly_once() {
 }
 
 #[test]
-fn a_change_of_the_rate_neither_loses_nor_mints_a_permit() {
+fn a_change_of_the_rate_neither_loses_nor_creates_a_permit() {
     loom::model(|| {
         let cell = Arc::new(BucketCell::new(Clock::manual(), &spec(1, 3)));
         let other = cell.clone();
         let thread = thread::spawn(move || granted(&other));
-        // Permits count in other units afterwards.
+        // Permits are counted in other units afterwards.
         cell.retune(&spec(4, 3));
         let taken = granted(&cell) + thread.join().unwrap();
-        assert_eq!(taken, 2, "there were three");
+        assert_eq!(taken, 2, "two of three");
         assert_eq!(cell.peek(cell.clock.now()).permits(), 1);
     });
 }
 
 #[test]
-fn a_refund_and_a_taker_never_disagree() {
+fn a_refunded_permit_is_taken_once_or_left_in_the_bucket() {
     loom::model(|| {
         let cell = Arc::new(BucketCell::new(Clock::manual(), &spec(1, 1)));
         assert_eq!(granted(&cell), 1);

@@ -55,7 +55,7 @@ async fn receive(store: &StoreInner, mut subscription: Subscription) {
 /// Applies one push. Those of this replica itself are skipped: their state arrived with the reply.
 fn dispatch(store: &StoreInner, message: &str) {
     if let Some(lock) = message.strip_prefix("lock ") {
-        return store.lock_releases.ring(lock);
+        return store.lock_releases.notify(lock);
     }
     if let Some(message) = decode_push(message)
         && message.sender != store.owner

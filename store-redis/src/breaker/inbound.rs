@@ -53,7 +53,7 @@ impl Shared {
     pub(super) fn update_fast_path(&self, state: &mut State, now: Time) {
         state.held_open = state.held_open.filter(|until| now < *until);
         let Some(last_known) = &state.last_known else {
-            return self.fast_path.show(0, state.held_open.map_or(FastAnswer::Ask, FastAnswer::Open));
+            return self.fast_path.publish(0, state.held_open.map_or(FastAnswer::Ask, FastAnswer::Open));
         };
         let shown = match (last_known.snapshot.overridden, last_known.snapshot.phase) {
             _ if self.is_degraded() => FastAnswer::Ask,
@@ -62,7 +62,7 @@ impl Shared {
             (None, Phase::Open) => FastAnswer::Open(last_known.until),
             _ => FastAnswer::Ask,
         };
-        self.fast_path.show(last_known.snapshot.epoch, shown);
+        self.fast_path.publish(last_known.snapshot.epoch, shown);
     }
 
     pub(super) fn emit(&self, change: Transition) {

@@ -145,7 +145,7 @@ impl Shared {
     /// Pushes are no longer received: clears the fast path, so that the next caller asks Redis.
     pub(crate) fn forget_phase(&self) {
         let state = self.state.lock();
-        self.fast_path.show(
+        self.fast_path.publish(
             state.last_known.map_or(0, |last_known| last_known.snapshot.epoch),
             phalanx_core::breaker::FastAnswer::Ask,
         );

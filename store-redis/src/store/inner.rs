@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::event::{EventKind, Observers};
 use phalanx_core::key::StateKey;
-use phalanx_core::lock::Bells;
+use phalanx_core::lock::ReleaseNotifier;
 use phalanx_core::rng::Rng;
 use phalanx_lua::Script;
 use tokio::sync::Notify;
@@ -50,7 +50,7 @@ pub(crate) struct StoreInner {
     pub(crate) wake: Arc<Notify>,
     pub(crate) background: Background,
     /// Wakes callers that wait for a lock.
-    pub(crate) lock_releases: Bells,
+    pub(crate) lock_releases: ReleaseNotifier,
     mismatches: Mutex<HashMap<StateKey, Time>>,
 }
 
@@ -86,7 +86,7 @@ impl StoreInner {
             dispatcher_of_slot: many.then(|| (0..SLOTS).map(|_| AtomicU8::new(0)).collect()),
             wake: parts.wake,
             background: parts.background,
-            lock_releases: Bells::default(),
+            lock_releases: ReleaseNotifier::default(),
             mismatches: Mutex::default(),
             options,
         }

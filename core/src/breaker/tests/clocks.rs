@@ -1,4 +1,4 @@
-//! A clock that steps back, a store that lost the circuit, a spec that changes under a break.
+//! A clock that steps back, a store that has lost the breaker, a spec that changes during a break.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn a_small_step_back_is_a_standstill() {
     rig.back(SECOND);
     assert_eq!(rig.admit(), Err(RejectionCode::ProbeQuota));
     assert_eq!(rig.end(probe, Outcome::Success).unwrap().to, Phase::Closed);
-    assert_eq!(rig.breaker.at().since(rig.now), SECOND, "it closed at the moment it had reached");
+    assert_eq!(rig.breaker.at().since(rig.now), SECOND, "it closed at the latest time it had seen");
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_large_step_back_moves_the_break_along_with_the_clock() {
     rig.wait(3_600 * SECOND);
     rig.trip();
     rig.back(3_600 * SECOND);
-    assert_eq!(rig.break_left(), 30 * SECOND, "a look moves nothing and sees the same");
+    assert_eq!(rig.break_left(), 30 * SECOND, "inspecting moves nothing");
     assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
     rig.wait(30 * SECOND - Duration::from_micros(1));
     assert_eq!(rig.admit(), Err(RejectionCode::CircuitOpen));
@@ -51,7 +51,7 @@ fn a_large_step_back_moves_leases_and_forgets_the_window() {
     rig.back(60 * SECOND);
     assert_eq!(rig.admit(), Err(RejectionCode::ProbeQuota));
     rig.wait(2 * SECOND);
-    assert!(rig.admit().is_ok(), "the lease ran out");
+    assert!(rig.admit().is_ok(), "the lease expired");
 
     let mut rig = Rig::new(ratio());
     for _ in 0..9 {
@@ -63,7 +63,7 @@ fn a_large_step_back_moves_leases_and_forgets_the_window() {
 }
 
 #[test]
-fn a_shorter_break_also_cuts_the_one_that_is_running() {
+fn a_shorter_break_in_the_spec_cuts_the_current_break() {
     let mut rig = Rig::new(ratio());
     rig.trip();
     let shorter = ratio().break_for(4 * SECOND).escalate(2.0, 8 * SECOND).jitter(0.5);
@@ -74,7 +74,7 @@ fn a_shorter_break_also_cuts_the_one_that_is_running() {
 }
 
 #[test]
-fn a_restored_circuit_goes_on_where_it_was_known_to_stand() {
+fn a_restored_breaker_continues_from_the_last_known_state() {
     let (spec, now) = (ratio().escalate(2.0, 60 * SECOND), Time::from_micros(1_000_000_000));
     let restore = |phase, left| Breaker::restore(now, &spec, 7, phase, left, 2, Some(Override::MetricsOnly));
     let mut open = restore(Phase::Open, 5 * SECOND);
@@ -101,5 +101,5 @@ fn a_rejection_forgets_no_lease() {
     rig.breaker.retune(&rig.spec, &fewer);
     rig.spec = fewer;
     assert_eq!(rig.admit(), Err(RejectionCode::ProbeQuota));
-    assert_eq!(rig.end(early, Outcome::Success).unwrap().to, Phase::Closed, "nobody took its place");
+    assert_eq!(rig.end(early, Outcome::Success).unwrap().to, Phase::Closed, "it was not replaced");
 }

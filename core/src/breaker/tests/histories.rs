@@ -1,4 +1,4 @@
-//! Any history of calls, at random: what must hold after every step of it, and at its end.
+//! Random histories of calls: what must hold after every step, and at the end.
 
 use super::*;
 use proptest::prelude::*;
@@ -20,10 +20,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// FAULTS I-4, I-7 and I-8: never more probes than allowed, epochs only grow, and however a history ends, after
-    /// the break and the lease somebody is let through.
+    /// Guarantees I-4, I-7 and I-8 (docs/guarantees.md): never more probes than allowed, epochs only grow, and however a
+    /// history ends, a call is admitted after the break and the lease.
     #[test]
-    fn no_history_wedges_a_circuit_or_overbooks_its_probes(steps in steps(), probes in 1_u32..4) {
+    fn no_history_blocks_a_breaker_or_admits_too_many_probes(steps in steps(), probes in 1_u32..4) {
         let spec = ratio().probes(probes, 2).probe_lease(5 * SECOND).escalate(1.5, 60 * SECOND);
         let mut rig = Rig::new(spec);
         let mut out: Vec<Ticket> = Vec::new();

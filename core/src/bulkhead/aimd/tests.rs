@@ -1,4 +1,4 @@
-//! The machine's promises, one by one. What a fleet of them does is in `sim/aimd.rs`.
+//! The guarantees of the AIMD limit, one by one. `sim/aimd.rs` tests a fleet of them.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ const MILLI: Duration = Duration::from_millis(1);
 const QUICK: Duration = Duration::from_millis(10);
 const SLOW: Duration = Duration::from_millis(101);
 
-/// A machine with its spec and a hand-moved clock.
+/// A limit with its spec and a manual clock.
 struct Rig {
     aimd: Aimd,
     spec: AdaptiveSpec,
@@ -44,27 +44,27 @@ impl Rig {
 }
 
 #[test]
-fn it_starts_at_max_and_stays_there_while_calls_are_quick() {
+fn it_starts_at_max_and_stays_there_while_calls_are_fast() {
     let mut rig = Rig::new(16);
     rig.succeed(1_000);
     assert_eq!(rig.aimd.limit(), 16);
 }
 
 #[test]
-fn a_slow_completion_takes_a_tenth_and_says_so() {
+fn a_slow_completion_lowers_the_limit_by_a_tenth_and_reports_it() {
     let mut rig = Rig::new(20);
     assert_eq!(rig.end(Outcome::Success, SLOW), Some(LimitChange { from: 20, to: 18 }));
     assert_eq!(rig.aimd.limit(), 18);
 }
 
 #[test]
-fn a_completion_at_the_threshold_is_in_budget() {
+fn a_completion_at_the_threshold_is_no_breach() {
     let mut rig = Rig::new(20);
     assert_eq!(rig.end(Outcome::Success, Duration::from_millis(100)), None);
 }
 
 #[test]
-fn a_burst_of_slow_completions_backs_off_once_a_cooldown() {
+fn a_burst_of_slow_completions_lowers_the_limit_once_per_cooldown() {
     let mut rig = Rig::new(100);
     let lowered = |rig: &mut Rig| (0..50).filter(|_| rig.end(Outcome::Success, SLOW).is_some()).count();
     assert_eq!(lowered(&mut rig), 1);
@@ -76,7 +76,7 @@ fn a_burst_of_slow_completions_backs_off_once_a_cooldown() {
 }
 
 #[test]
-fn a_limits_worth_of_quick_successes_adds_about_a_slot() {
+fn as_many_fast_successes_as_the_limit_add_about_a_slot() {
     let mut rig = Rig::new(100);
     rig.end(Outcome::Success, SLOW);
     rig.succeed(91);
@@ -86,7 +86,7 @@ fn a_limits_worth_of_quick_successes_adds_about_a_slot() {
 }
 
 #[test]
-fn steps_become_smaller_before_the_threshold_but_never_none() {
+fn steps_become_smaller_below_the_threshold_but_never_zero() {
     let grown = |latency: u64| {
         let mut rig = Rig::new(100);
         rig.end(Outcome::Success, SLOW);
@@ -99,14 +99,14 @@ fn steps_become_smaller_before_the_threshold_but_never_none() {
 }
 
 #[test]
-fn what_was_slow_lowers_it_whatever_came_of_it() {
+fn a_slow_completion_lowers_it_whatever_its_outcome() {
     for outcome in [Outcome::Success, Outcome::Failure, Outcome::Neutral, Outcome::Cancelled] {
         assert!(Rig::new(20).end(outcome, SLOW).is_some(), "{outcome:?}");
     }
 }
 
 #[test]
-fn what_was_quick_and_no_success_changes_nothing() {
+fn a_fast_completion_that_is_not_a_success_changes_nothing() {
     for outcome in [Outcome::Failure, Outcome::Neutral, Outcome::Cancelled] {
         let mut rig = Rig::new(20);
         rig.end(Outcome::Success, SLOW);
@@ -116,7 +116,7 @@ fn what_was_quick_and_no_success_changes_nothing() {
 }
 
 #[test]
-fn it_never_falls_below_its_least_and_then_has_nothing_to_tell() {
+fn it_never_falls_below_its_minimum_and_reports_no_change_there() {
     let mut rig = Rig::with(AdaptiveSpec::threshold(QUICK).min_concurrency(3), 4);
     let mut told = 0;
     for _ in 0..100 {
@@ -127,7 +127,7 @@ fn it_never_falls_below_its_least_and_then_has_nothing_to_tell() {
 }
 
 #[test]
-fn a_least_above_the_most_is_the_most() {
+fn a_minimum_above_the_maximum_is_the_maximum() {
     let mut rig = Rig::with(AdaptiveSpec::threshold(QUICK).min_concurrency(10), 4);
     rig.end(Outcome::Success, SLOW);
     assert_eq!(rig.aimd.limit(), 4);
@@ -142,7 +142,7 @@ fn a_retune_moves_the_limit_into_its_new_bounds() {
     assert_eq!(rig.aimd.limit(), 10);
     rig.max = 20;
     rig.succeed(1);
-    assert_eq!(rig.aimd.limit(), 10, "more room is grown into");
+    assert_eq!(rig.aimd.limit(), 10, "a higher maximum is grown into");
     rig.spec.min_concurrency = 15;
     rig.aimd.retune(&rig.spec, rig.max);
     assert_eq!(rig.aimd.limit(), 15);
@@ -160,28 +160,32 @@ fn with_a_quantile_outliers_do_not_move_it() {
 }
 
 #[test]
-fn a_quantile_over_the_threshold_backs_off_and_opens_an_epoch() {
+fn a_quantile_over_the_threshold_lowers_the_limit_and_starts_an_epoch() {
     let mut rig = Rig::with(Rig::new(1).spec.quantile(0.95), 20);
     assert_eq!(rig.judge(SLOW), Some(LimitChange { from: 20, to: 18 }));
     let epoch = rig.aimd.measured_since();
-    assert_eq!(epoch, rig.now.after(SLOW), "calls begun at the old limit are left out");
+    assert_eq!(epoch, rig.now.after(SLOW), "calls that started under the old limit are left out");
     rig.wait(SECOND / 2);
     assert_eq!(rig.judge(SLOW), None);
-    assert_eq!(rig.aimd.measured_since(), epoch, "the epoch is the back-off's");
+    assert_eq!(rig.aimd.measured_since(), epoch, "only a decrease starts an epoch");
     rig.wait(SECOND / 2);
     assert!(rig.judge(Duration::MAX).is_some());
-    assert_eq!(rig.aimd.measured_since(), rig.now.after(SECOND), "a hung dependency is judged again after a cooldown");
+    assert_eq!(
+        rig.aimd.measured_since(),
+        rig.now.after(SECOND),
+        "for a dependency that hangs, the epoch starts after a cooldown"
+    );
 }
 
 #[test]
-fn after_a_breach_nothing_grows_for_a_cooldown_but_then_it_does_unjudged() {
+fn after_a_breach_the_limit_grows_again_only_after_a_cooldown() {
     let mut rig = Rig::with(Rig::new(1).spec.quantile(0.95), 20);
     rig.judge(SLOW);
     rig.wait(SECOND / 2);
     rig.judge(QUICK);
     rig.succeed(100);
     assert_eq!(rig.aimd.limit(), 18);
-    // A replica with few calls may never have enough for a quantile; it must not stay small for ever.
+    // Without another quantile: a replica with few calls may never have enough samples, and must still grow.
     rig.wait(SECOND / 2);
     assert_eq!(rig.aimd.judge(rig.now, None, &rig.spec, rig.max), None);
     rig.succeed(100);
@@ -189,7 +193,7 @@ fn after_a_breach_nothing_grows_for_a_cooldown_but_then_it_does_unjudged() {
 }
 
 #[test]
-fn a_clock_that_steps_back_delays_a_back_off_by_at_most_a_cooldown() {
+fn a_clock_that_steps_back_delays_a_decrease_by_at_most_a_cooldown() {
     let mut rig = Rig::with(Rig::new(1).spec.quantile(0.95), 20);
     rig.judge(SLOW);
     rig.now = Time::from_micros(5);
@@ -226,7 +230,7 @@ fn outcomes() -> impl Strategy<Value = Outcome> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn the_limit_stays_in_bounds_and_falls_once_a_cooldown_whatever_comes(
+    fn the_limit_stays_in_bounds_and_falls_once_per_cooldown(
         steps in prop::collection::vec((0..400_u64, latencies(), outcomes(), any::<bool>()), 1..300),
         threshold in prop_oneof![Just(Duration::ZERO), Just(MILLI * 100), Just(Duration::MAX)],
         (least, max) in (0..50_u32, 0..500_u32),

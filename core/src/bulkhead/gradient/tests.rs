@@ -1,4 +1,4 @@
-//! The machine's promises, one by one. What it finds on a real queue is in `sim/gradient.rs`.
+//! The guarantees of the Gradient2 limit, one by one. `sim/gradient.rs` tests it on a simulated queue.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::clock::Time;
 
 const QUICK: Duration = Duration::from_millis(10);
 
-/// A machine with its spec.
+/// A limit with its spec.
 struct Rig {
     gradient: Gradient,
     spec: GradientSpec,
@@ -28,17 +28,17 @@ impl Rig {
         self.gradient.observe(&done, &self.spec, self.max);
     }
 
-    /// So many successes with nobody else around.
-    fn alone(&mut self, latency: Duration, times: u32) {
+    /// Completes `times` successes with one slot in use.
+    fn lightly(&mut self, latency: Duration, times: u32) {
         (0..times).for_each(|_| self.end(Outcome::Success, latency, 1));
     }
 
-    /// So many successes with every slot in use.
+    /// Completes `times` successes with every slot in use.
     fn full(&mut self, latency: Duration, times: u32) {
         (0..times).for_each(|_| self.end(Outcome::Success, latency, self.limit()));
     }
 
-    /// One more such success, unless the limit is down at `goal`.
+    /// Completes one more such success, unless the limit has reached `goal`.
     fn full_until(&mut self, latency: Duration, goal: u32) -> bool {
         let above = self.limit() > goal;
         self.full(latency, u32::from(above));
@@ -57,27 +57,27 @@ impl Rig {
 #[test]
 fn it_starts_at_max_and_stays_there_while_little_is_in_use() {
     let mut rig = Rig::new(40);
-    rig.alone(QUICK, 1_000);
-    rig.alone(QUICK * 20, 100);
-    assert_eq!(rig.limit(), 40, "a slow dependency is not made quicker by slots that nobody uses");
+    rig.lightly(QUICK, 1_000);
+    rig.lightly(QUICK * 20, 100);
+    assert_eq!(rig.limit(), 40, "a slow dependency is no reason to lower a limit that is not used");
 }
 
 #[test]
 fn a_lightly_loaded_service_does_not_grow_its_limit() {
     let mut rig = Rig::new(10);
-    rig.alone(QUICK, 100);
+    rig.lightly(QUICK, 100);
     rig.max = 100;
-    rig.alone(QUICK, 10_000);
+    rig.lightly(QUICK, 10_000);
     assert_eq!(rig.limit(), 10);
     (0..1_000).for_each(|_| rig.end(Outcome::Success, QUICK, 9));
-    assert!((15..=20).contains(&rig.limit()), "until half of it is not in use: {}", rig.limit());
+    assert!((15..=20).contains(&rig.limit()), "it stops when half of it is not in use: {}", rig.limit());
 }
 
 #[test]
-fn pools_of_4_and_of_400_contract_alike() {
+fn limits_of_4_and_of_400_shrink_alike() {
     for max in [4, 40, 400] {
         let mut rig = Rig::new(max);
-        rig.alone(QUICK, 100);
+        rig.lightly(QUICK, 100);
         // Seven rounds at 0.9 each.
         let taken = (0..).take_while(|_| rig.full_until(QUICK * 4, max / 2)).count();
         assert!(taken as u32 <= 7 * max.max(10), "{taken} samples for {max}");
@@ -85,19 +85,19 @@ fn pools_of_4_and_of_400_contract_alike() {
 }
 
 #[test]
-fn it_contracts_down_to_its_least() {
+fn it_shrinks_to_its_minimum() {
     let mut rig = Rig::with(GradientSpec::default().min_concurrency(2), 4);
-    rig.alone(QUICK, 100);
+    rig.lightly(QUICK, 100);
     // Nine rounds.
     (0..90).for_each(|_| rig.end(Outcome::Success, QUICK * 10, 4));
     assert_eq!(rig.limit(), 2);
 }
 
 #[test]
-fn one_spike_takes_a_tenth_and_at_most_a_half() {
+fn one_spike_lowers_it_by_a_tenth_and_at_most_by_half() {
     for (smoothing, left) in [(0.2, 90), (1.0, 50)] {
         let mut rig = Rig::with(GradientSpec::default().smoothing(smoothing), 100);
-        rig.alone(QUICK, 1_000);
+        rig.lightly(QUICK, 1_000);
         rig.full(Duration::from_secs(3_600), 1);
         rig.full(QUICK, 99);
         assert_eq!(rig.limit(), left);
@@ -105,10 +105,10 @@ fn one_spike_takes_a_tenth_and_at_most_a_half() {
 }
 
 #[test]
-fn latency_within_the_tolerance_lets_it_grow_by_the_headroom() {
+fn it_grows_by_the_headroom_while_the_latency_is_within_the_tolerance() {
     for (headroom, grown) in [(None, 52), (Some(20.0), 58)] {
         let mut rig = Rig::with(GradientSpec { headroom, ..GradientSpec::default() }, 50);
-        rig.alone(QUICK, 100);
+        rig.lightly(QUICK, 100);
         rig.max = 100;
         (0..80).for_each(|_| rig.end(Outcome::Success, QUICK * 14 / 10, 40));
         assert_eq!(rig.limit(), grown, "two rounds");
@@ -116,9 +116,9 @@ fn latency_within_the_tolerance_lets_it_grow_by_the_headroom() {
 }
 
 #[test]
-fn only_successes_teach() {
+fn only_successes_count() {
     let mut rig = Rig::new(10);
-    rig.alone(QUICK, 100);
+    rig.lightly(QUICK, 100);
     for outcome in [Outcome::Failure, Outcome::Neutral, Outcome::Cancelled] {
         (0..1_000).for_each(|_| rig.end(outcome, QUICK * 100, 10));
         (0..1_000).for_each(|_| rig.end(outcome, QUICK * 100, 1));
@@ -127,31 +127,31 @@ fn only_successes_teach() {
 }
 
 #[test]
-fn load_does_not_teach_the_baseline_its_own_queue() {
+fn load_does_not_raise_the_baseline() {
     let mut rig = Rig::new(40);
-    rig.alone(QUICK, 100);
+    rig.lightly(QUICK, 100);
     (0..10_000).for_each(|_| rig.end(Outcome::Success, QUICK * 14 / 10, 30));
     assert_eq!((rig.limit(), rig.baseline()), (40, 1.0));
 }
 
 #[test]
-fn a_baseline_recovers_after_sustained_inflation() {
+fn the_baseline_falls_again_after_a_long_time_of_high_latency() {
     let mut rig = Rig::new(40);
-    rig.alone(QUICK, 600);
-    rig.alone(QUICK * 10, 6_000);
+    rig.lightly(QUICK, 600);
+    rig.lightly(QUICK * 10, 6_000);
     assert!(rig.baseline() > 9.0);
-    rig.alone(QUICK, 600);
+    rig.lightly(QUICK, 600);
     assert!(rig.baseline() < 1.5, "{}", rig.baseline());
-    // And under load, where little teaches it: at half of the present value, and by dips.
-    rig.alone(QUICK * 10, 6_000);
+    // Under load it falls too: by decay while it is over twice the latency, and by dips.
+    rig.lightly(QUICK * 10, 6_000);
     rig.full(QUICK, 6_000);
     assert!(rig.baseline() < 1.5, "{}", rig.baseline());
 }
 
 #[test]
-fn a_full_limit_dips_to_half_now_and_then_and_comes_back() {
+fn a_full_limit_dips_to_half_at_intervals_and_returns() {
     let mut rig = Rig::new(40);
-    rig.alone(QUICK, 100);
+    rig.lightly(QUICK, 100);
     let limits: Vec<u32> = (0..6_000)
         .map(|_| {
             rig.full(QUICK, 1);
@@ -164,7 +164,7 @@ fn a_full_limit_dips_to_half_now_and_then_and_comes_back() {
 }
 
 #[test]
-fn a_limit_that_is_not_full_is_not_dipped_while_calls_are_quick() {
+fn a_limit_that_is_not_full_has_no_dips_while_calls_are_fast() {
     let mut rig = Rig::new(40);
     for _ in 0..10_000 {
         rig.end(Outcome::Success, QUICK, 39);
@@ -173,7 +173,7 @@ fn a_limit_that_is_not_full_is_not_dipped_while_calls_are_quick() {
 }
 
 #[test]
-fn a_dip_never_goes_below_the_least() {
+fn a_dip_never_goes_below_the_minimum() {
     let mut rig = Rig::with(GradientSpec::default().min_concurrency(30), 40);
     for _ in 0..6_000 {
         rig.full(QUICK, 1);
@@ -182,18 +182,18 @@ fn a_dip_never_goes_below_the_least() {
 }
 
 #[test]
-fn a_retune_moves_bounds_and_window_and_keeps_what_was_learned() {
+fn a_retune_takes_over_bounds_and_window_and_keeps_limit_and_baseline() {
     let mut rig = Rig::new(40);
-    rig.alone(QUICK, 100);
+    rig.lightly(QUICK, 100);
     rig.max = 8;
     rig.spec.long_window = 10;
     rig.gradient.retune(&rig.spec, rig.max);
     assert_eq!((rig.limit(), rig.baseline()), (8, 1.0));
     rig.spec.min_concurrency = 20;
     rig.max = 30;
-    rig.alone(QUICK * 3, 30);
+    rig.lightly(QUICK * 3, 30);
     assert_eq!(rig.limit(), 20);
-    assert!(rig.baseline() > 2.5, "a window of ten forgets soon");
+    assert!(rig.baseline() > 2.5, "a window of ten follows quickly");
 }
 
 fn latencies() -> impl Strategy<Value = Duration> {
@@ -225,7 +225,7 @@ proptest! {
                 prop_assert!(rig.gradient.limit.is_finite());
                 prop_assert!((least.clamp(1, max.max(1))..=max.max(1)).contains(&after), "{}", after);
                 prop_assert!(after >= before / 2, "{} to {}", before, after);
-                // Coming back from a dip aside, which for a large tolerance is deeper than a half.
+                // Except after a dip, which for a large tolerance goes below half.
                 prop_assert!(after <= 2 * before + 1 || rtt_tolerance > 1.5, "{} to {}", before, after);
                 prop_assert!(rig.gradient.baseline.value().is_none_or(f64::is_finite));
             }

@@ -1,8 +1,8 @@
-//! N replicas with an AIMD limit each, on one bottleneck, from unequal starts and with late joiners.
+//! Replicas with an AIMD limit each on one bottleneck, with unequal starts and late joiners.
 //!
 //! The threshold is twice the service time, so the capacity is two calls in flight for each server: with that many the
-//! latency is the threshold. Fair is four slots for each replica, fewer than the default ratio of 0.9 can express in
-//! whole slots; that is the hard case, and that of a large fleet.
+//! latency is the threshold. A fair share is four slots, fewer than the default ratio of 0.9 can express in whole slots:
+//! the difficult case, as in a large fleet.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::bulkhead::spec::AdaptiveSpec;
 const SERVICE: Duration = Duration::from_millis(50);
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// One replica: the machine, and an exact window for its quantile.
+/// One replica: the limit, and an exact window for its quantile.
 struct Rig {
     aimd: Aimd,
     spec: AdaptiveSpec,
@@ -22,7 +22,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// A machine that is about to grow from `start` into `max`.
+    /// Creates a limit that grows from `start` to `max`.
     fn new(spec: AdaptiveSpec, start: u32, max: u32) -> Self {
         Self { aimd: Aimd::new(&spec, start), spec, max, recent: VecDeque::new() }
     }
@@ -59,7 +59,7 @@ impl Controller for Rig {
     }
 }
 
-/// What a fleet of `replicas` settles at, with this many slots for each.
+/// Returns the state at which a fleet of `replicas` settles, with this many slots for each.
 fn settled(replicas: usize, share: usize, quantile: Option<f64>, seed: u64) -> Seen {
     let mut spec = AdaptiveSpec::threshold(SERVICE * 2);
     spec.latency_quantile = quantile;
@@ -72,7 +72,7 @@ fn settled(replicas: usize, share: usize, quantile: Option<f64>, seed: u64) -> S
         fleet.join(Rig::new(spec, [max, 1, max / 2][index % 3], max));
     }
     fleet.run(Duration::from_secs(30));
-    // By chance one or the other is lowered more often; with few of them that takes longer to even out.
+    // By chance some limits are lowered more often; with few replicas this takes longer to even out.
     fleet.run(Duration::from_secs(if replicas <= 5 { 120 } else { 30 }))
 }
 
@@ -96,7 +96,7 @@ fn two_to_fifty_replicas_share_a_bottleneck_fairly_by_their_own_quantile() {
 
 #[test]
 fn a_share_of_two_slots_is_still_fair_and_not_overshot() {
-    // With two replicas one slot is a quarter of it all.
+    // With two replicas one slot is a quarter of the capacity.
     [5, 10, 50].into_iter().for_each(|replicas| assert_fair(replicas, 2, None));
     [5, 10].into_iter().for_each(|replicas| assert_fair(replicas, 2, Some(0.95)));
 }

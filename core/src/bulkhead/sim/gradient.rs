@@ -1,9 +1,9 @@
-//! Gradient2 on a queue with a known knee, under load that always wants more.
+//! Gradient2 on a queue with a known knee, under unlimited load.
 //!
-//! With `c` servers more than `c` calls in flight only wait. The knee that the controller can find is where the latency
-//! is `rtt_tolerance` times that without a queue: 1.5 c, plus what the headroom adds, at most a few slots. So it is
-//! within 1.1 c and 2 c (whole slots: a limit of 2 on one server), the throughput is all but the dips cost, and the
-//! latency at most twice the least. Where it may be 400 times too much, that says nearly everything.
+//! With `c` servers, calls beyond `c` in flight only wait. The knee that the limit can find is where the latency is
+//! `rtt_tolerance` times the latency without a queue: 1.5 c, plus a few slots of headroom. The limit must therefore be
+//! within 1.1 c and 2 c (in whole slots: 2 on one server), the throughput that of the servers minus the cost of dips, and
+//! the latency at most twice the lowest.
 
 use super::*;
 use crate::bulkhead::gradient::Gradient;
@@ -35,8 +35,7 @@ fn fleet(max: u32, servers: usize, noise: Noise, seed: u64) -> Fleet<Rig> {
     fleet
 }
 
-/// What is seen for a while, the throughput and the calls in flight as shares of what the servers can do
-/// without a queue.
+/// Measures for a while: throughput and calls in flight as shares of what the servers can do without a queue.
 fn measure(fleet: &mut Fleet<Rig>, servers: usize) -> (f64, f64, f64) {
     let seen = fleet.run(MEASURED);
     let servers = servers as f64;
@@ -46,11 +45,11 @@ fn measure(fleet: &mut Fleet<Rig>, servers: usize) -> (f64, f64, f64) {
 #[track_caller]
 fn assert_at_knee(what: &str, fleet: &mut Fleet<Rig>, servers: usize) {
     let max = fleet.controller(0).max;
-    // Half of three slots is one: there a dip costs half of what two servers can do.
+    // Half of three slots is one: there a dip costs half of the throughput of two servers.
     let least_throughput = match fleet.noise {
         Noise::Uniform(_) if max > 4 => 0.94,
         Noise::Uniform(_) => 0.9,
-        // Ten calls have a mean that is off by a third: it errs on the side of fewer.
+        // The mean of ten calls is off by a third, and the limit tends to be lower.
         Noise::Exponential => 0.85,
     };
     let (in_flight, throughput, latency) = measure(fleet, servers);
@@ -60,7 +59,7 @@ fn assert_at_knee(what: &str, fleet: &mut Fleet<Rig>, servers: usize) {
 }
 
 #[test]
-fn it_finds_the_knee_in_pools_of_4_40_and_400() {
+fn it_finds_the_knee_with_limits_of_4_40_and_400() {
     for (max, servers) in [(4, 1), (4, 2), (4, 3), (40, 4), (40, 20), (400, 5), (400, 20)] {
         let mut fleet = fleet(max, servers, Noise::Uniform(0.2), 1);
         fleet.run(Duration::from_secs(20));
@@ -76,7 +75,7 @@ fn it_finds_the_knee_of_a_large_dependency() {
 }
 
 #[test]
-fn it_finds_the_knee_also_when_service_times_scatter_exponentially() {
+fn it_finds_the_knee_with_exponential_service_times() {
     for (max, servers) in [(4, 2), (40, 10), (400, 40)] {
         let mut fleet = fleet(max, servers, Noise::Exponential, 1);
         fleet.run(Duration::from_secs(20));
@@ -85,7 +84,7 @@ fn it_finds_the_knee_also_when_service_times_scatter_exponentially() {
 }
 
 #[test]
-fn it_contracts_when_capacity_is_halved_and_grows_when_it_is_back() {
+fn it_shrinks_when_capacity_is_halved_and_grows_when_it_is_back() {
     for (max, servers) in [(4, 2), (40, 20), (400, 10)] {
         let mut fleet = fleet(max, servers, Noise::Uniform(0.2), 1);
         fleet.run(Duration::from_secs(10));
@@ -100,7 +99,7 @@ fn it_contracts_when_capacity_is_halved_and_grows_when_it_is_back() {
 }
 
 #[test]
-fn its_baseline_follows_a_dependency_that_becomes_slow_and_quick_again() {
+fn its_baseline_follows_a_dependency_that_becomes_slow_and_fast_again() {
     for (max, servers) in [(4, 2), (40, 20), (400, 10)] {
         let mut fleet = fleet(max, servers, Noise::Uniform(0.2), 1);
         for (what, service) in [("quick", SERVICE), ("slow", SERVICE * 3), ("quick again", SERVICE)] {
@@ -115,8 +114,8 @@ fn its_baseline_follows_a_dependency_that_becomes_slow_and_quick_again() {
 }
 
 #[test]
-fn a_service_that_uses_a_part_of_its_limit_is_never_held_back() {
-    // 15 of 20 wanted, and 40 servers: nothing queues, so nothing is to be found by rejecting calls.
+fn a_service_that_uses_part_of_its_limit_is_never_held_back() {
+    // Demand 15 of 20 with 40 servers: nothing queues, so there is no reason to reject calls.
     let mut fleet = fleet(20, 40, Noise::Exponential, 1);
     fleet.set_demand(0, 15);
     fleet.run(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Who is rejected while he waits, when, and why.
+//! Rejections while waiting: which waiter, when, and why.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn under_sustained_congestion_a_waiter_may_stay_only_the_target() {
 }
 
 #[test]
-fn whoever_waited_too_long_is_shed_when_his_turn_comes_and_the_next_is_served() {
+fn a_waiter_past_its_time_is_shed_when_its_turn_comes_and_the_next_is_served() {
     let bench = Bench::full(codel());
     let early = bench.wait();
     bench.advance(98 * MS);
@@ -41,7 +41,7 @@ fn whoever_waited_too_long_is_shed_when_his_turn_comes_and_the_next_is_served() 
 }
 
 #[test]
-fn an_empty_queue_is_a_fresh_start() {
+fn congestion_ends_when_the_queue_is_empty() {
     let bench = Bench::full(codel());
     let waiter = bench.wait();
     bench.advance(90 * MS);
@@ -65,7 +65,7 @@ fn while_congested_the_newest_is_served_first() {
 }
 
 #[test]
-fn the_critical_are_served_in_order_as_long_as_all_of_them_can_be() {
+fn critical_waiters_are_served_in_order_while_only_others_are_congested() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(9).adaptive_lifo().prioritized());
     let normal = bench.wait();
     bench.advance(100 * MS);
@@ -73,7 +73,7 @@ fn the_critical_are_served_in_order_as_long_as_all_of_them_can_be() {
     let [first, second] = [(); 2].map(|()| bench.wait_as(Criticality::Critical));
     for next in [first, second, newest, normal] {
         bench.leave();
-        assert_eq!(bench.poll(next), SERVED, "the others' congestion is not theirs");
+        assert_eq!(bench.poll(next), SERVED, "the congestion of other tiers does not matter");
     }
 }
 
@@ -87,33 +87,33 @@ fn a_full_queue_that_serves_the_newest_first_displaces_the_oldest() {
 }
 
 #[test]
-fn the_less_critical_may_wait_less_long() {
+fn less_critical_waiters_may_wait_less_long() {
     let bench = Bench::full(codel().prioritized());
     let dues =
         [Criticality::BestEffort, Criticality::Degraded, Criticality::Normal, Criticality::Critical].map(|tier| {
-            let Ok(Entry::Waiting(place, due)) = bench.arrive_as(tier) else { panic!("no place") };
-            let _ = bench.bulkhead.give_up(place);
+            let Ok(Entry::Waiting(waiter, due)) = bench.arrive_as(tier) else { panic!("not queued") };
+            let _ = bench.bulkhead.give_up(waiter);
             due.since(bench.clock.now())
         });
-    // Alone in the queue: congestion begins after an interval, and then twice the target would be over for anybody.
+    // With an empty queue, congestion begins after an interval; by then twice the target has passed for every tier.
     assert_eq!(dues, [25 * MS, 50 * MS, 100 * MS, 100 * MS]);
     bench.wait_as(Criticality::Critical);
     bench.advance(100 * MS);
     let dues =
         [Criticality::BestEffort, Criticality::Degraded, Criticality::Normal, Criticality::Critical].map(|tier| {
-            let Ok(Entry::Waiting(place, due)) = bench.arrive_as(tier) else { panic!("no place") };
-            let _ = bench.bulkhead.give_up(place);
+            let Ok(Entry::Waiting(waiter, due)) = bench.arrive_as(tier) else { panic!("not queued") };
+            let _ = bench.bulkhead.give_up(waiter);
             due.since(bench.clock.now())
         });
     assert_eq!(dues, [5 * MS / 4, 5 * MS / 2, 5 * MS, 10 * MS]);
 }
 
 #[test]
-fn a_waiter_past_its_deadline_is_failed_at_wake() {
+fn a_waiter_past_its_deadline_is_rejected_when_its_turn_comes() {
     let bench = Bench::full(BulkheadSpec::fixed(1).queue(2));
     let deadline = bench.clock.now().after(30 * MS);
     let late = Arrival { now: bench.clock.now(), criticality: Criticality::Normal, deadline };
-    let Ok(Entry::Waiting(late, due)) = bench.bulkhead.enter(late) else { panic!("no place") };
+    let Ok(Entry::Waiting(late, due)) = bench.bulkhead.enter(late) else { panic!("not queued") };
     assert_eq!(due, deadline);
     let next = bench.wait();
     bench.advance(30 * MS);
@@ -122,7 +122,7 @@ fn a_waiter_past_its_deadline_is_failed_at_wake() {
 }
 
 #[test]
-fn a_queue_that_nobody_leaves_is_emptied_by_the_waiters_own_timers() {
+fn timers_empty_a_queue_while_the_calls_in_flight_hang() {
     let bench = Bench::full(codel().queue_timeout(50 * MS));
     let waiter = bench.wait();
     bench.advance(50 * MS);
@@ -133,7 +133,7 @@ fn a_queue_that_nobody_leaves_is_emptied_by_the_waiters_own_timers() {
 }
 
 #[test]
-fn a_slot_that_came_with_the_bell_is_taken() {
+fn a_slot_that_arrives_with_the_timer_is_taken() {
     let bench = Bench::full(codel());
     let waiter = bench.wait();
     bench.leave();

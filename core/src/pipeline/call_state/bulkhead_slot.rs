@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{CallState, Step};
-use crate::bulkhead::{Arrival, Entry, Place};
+use crate::bulkhead::{Arrival, Entry, WaiterId};
 use crate::clock::Time;
 use crate::pipeline::stages::BulkheadStage;
 use crate::policy::Stage;
@@ -16,7 +16,7 @@ use crate::timeout::Elapsed;
 #[derive(Clone, Copy)]
 pub(super) enum BulkheadSlot {
     None,
-    Queued(Place),
+    Queued(WaiterId),
     Taken,
 }
 

@@ -12,7 +12,7 @@ use crate::kind::{Kind, Outcome};
 use crate::pipeline::stages::{Circuit, GuardPosition};
 use crate::policy::Stage;
 use crate::store::Store;
-use crate::throttle::Appetite;
+use crate::throttle::Acceptance;
 
 impl<'a, S: Store> CallState<'a, S> {
     /// Returns what a guard at this position sees of the call.
@@ -171,10 +171,10 @@ impl<'a, S: Store> CallState<'a, S> {
 
 /// What an outcome means to the throttle. A rejection by an overloaded dependency counts as declined, although a breaker
 /// ignores it.
-const fn appetite(outcome: Outcome, kind: Option<Kind>) -> Appetite {
+const fn appetite(outcome: Outcome, kind: Option<Kind>) -> Acceptance {
     match (outcome, kind) {
-        (Outcome::Success, _) => Appetite::Accepted,
-        (Outcome::Failure, _) | (Outcome::Neutral, Some(Kind::Throttled)) => Appetite::Declined,
-        (Outcome::Neutral | Outcome::Cancelled, _) => Appetite::Unknown,
+        (Outcome::Success, _) => Acceptance::Accepted,
+        (Outcome::Failure, _) | (Outcome::Neutral, Some(Kind::Throttled)) => Acceptance::NotAccepted,
+        (Outcome::Neutral | Outcome::Cancelled, _) => Acceptance::Unknown,
     }
 }

@@ -1,48 +1,48 @@
-//! What numbers may be, whatever they belong to.
+//! The checks of single values: ranges of numbers and durations.
 
 use std::time::Duration;
 
 use super::Mistake;
 
-const LONGEST: Duration = Duration::from_secs(24 * 3_600);
-/// The largest count of things that exist or happen: slots, waiters, attempts.
-pub(super) const MOST: u64 = 1_000_000;
-/// The largest count of calls that others are only compared with: permits of a rate, calls in a window.
-const MOST_CALLS: u64 = 1_000_000_000;
+const MAX_DURATION: Duration = Duration::from_secs(24 * 3_600);
+/// The largest count of things that exist at a time: slots, waiters, attempts.
+pub(super) const MAX_COUNT: u64 = 1_000_000;
+/// The largest count of calls in a period: permits of a rate, calls in a window.
+const MAX_CALLS: u64 = 1_000_000_000;
 
-/// A walk through a policy that writes down what is wrong, with the path to it.
+/// Collects mistakes while it descends into a policy.
 pub(super) struct Check {
     pub(super) path: String,
     pub(super) found: Vec<Mistake>,
 }
 
 impl Check {
-    pub(super) fn within<T>(&mut self, name: &str, spec: Option<&T>, look: impl FnOnce(&mut Self, &T)) {
+    pub(super) fn within<T>(&mut self, name: &str, spec: Option<&T>, check: impl FnOnce(&mut Self, &T)) {
         let Some(spec) = spec else { return };
         let outer = self.path.len();
         self.path = format!("{}.{name}", self.path);
-        look(self, spec);
+        check(self, spec);
         self.path.truncate(outer);
     }
 
-    pub(super) fn say(&mut self, field: &str, reason: &str) {
+    pub(super) fn add(&mut self, field: &str, reason: &str) {
         self.found.push(Mistake::new(format!("{}.{field}", self.path), reason));
     }
 
-    pub(super) fn here(&mut self, reason: &str) {
+    pub(super) fn add_here(&mut self, reason: &str) {
         self.found.push(Mistake::new(self.path.clone(), reason));
     }
 
-    /// Zero is fine, for ever is not.
+    /// Checks the upper bound only; zero is valid.
     pub(super) fn bounded(&mut self, field: &str, duration: Duration) {
-        if duration > LONGEST {
-            self.say(field, "must be at most 24 hours");
+        if duration > MAX_DURATION {
+            self.add(field, "must be at most 24 hours");
         }
     }
 
     pub(super) fn duration(&mut self, field: &str, duration: Duration) {
         if duration < Duration::from_micros(1) {
-            self.say(field, "must be at least a microsecond");
+            self.add(field, "must be at least a microsecond");
         }
         self.bounded(field, duration);
     }
@@ -54,44 +54,44 @@ impl Check {
     }
 
     pub(super) fn count(&mut self, field: &str, count: u64) {
-        if !(1..=MOST).contains(&count) {
-            self.say(field, &format!("must be between 1 and {MOST}"));
+        if !(1..=MAX_COUNT).contains(&count) {
+            self.add(field, &format!("must be between 1 and {MAX_COUNT}"));
         }
     }
 
     pub(super) fn calls(&mut self, field: &str, calls: u64) {
-        if !(1..=MOST_CALLS).contains(&calls) {
-            self.say(field, &format!("must be between 1 and {MOST_CALLS}"));
+        if !(1..=MAX_CALLS).contains(&calls) {
+            self.add(field, &format!("must be between 1 and {MAX_CALLS}"));
         }
     }
 
     pub(super) fn optional_share(&mut self, field: &str, share: Option<f64>) {
         if share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
-            self.say(field, "must be above 0 and at most 1");
+            self.add(field, "must be above 0 and at most 1");
         }
     }
 
     pub(super) fn optional_quantile(&mut self, field: &str, quantile: Option<f64>) {
         if quantile.is_some_and(|quantile| !(quantile > 0.0 && quantile < 1.0)) {
-            self.say(field, "must lie between 0 and 1, both excluded");
+            self.add(field, "must lie between 0 and 1, both excluded");
         }
     }
 
     pub(super) fn positive(&mut self, field: &str, number: f64) {
         if !(number > 0.0 && number <= 1e6) {
-            self.say(field, "must be above 0 and at most 1,000,000");
+            self.add(field, "must be above 0 and at most 1,000,000");
         }
     }
 
     pub(super) fn share_or_zero(&mut self, field: &str, share: f64) {
         if !(0.0..=1.0).contains(&share) {
-            self.say(field, "must be between 0 and 1");
+            self.add(field, "must be between 0 and 1");
         }
     }
 
     pub(super) fn at_least_one(&mut self, field: &str, factor: f64) {
         if !(1.0..=1e6).contains(&factor) {
-            self.say(field, "must be between 1 and 1,000,000");
+            self.add(field, "must be between 1 and 1,000,000");
         }
     }
 }

@@ -1,21 +1,21 @@
-//! What may be said about how many run at a time: bulkheads and hedges.
+//! Validation of the stages that limit or add concurrency: bulkheads and hedges.
 
 use super::budget;
-use super::check::{Check, MOST};
+use super::check::{Check, MAX_COUNT};
 use crate::bulkhead::spec::default_interval;
 use crate::bulkhead::{AdaptiveSpec, BulkheadSpec, GradientSpec};
 use crate::hedge::HedgeSpec;
 
 pub(super) fn bulkhead(check: &mut Check, spec: &BulkheadSpec) {
     check.count("max_concurrency", spec.max_concurrency.into());
-    if u64::from(spec.max_queue) > MOST {
-        check.say("max_queue", &format!("must be at most {MOST}"));
+    if u64::from(spec.max_queue) > MAX_COUNT {
+        check.add("max_queue", &format!("must be at most {MAX_COUNT}"));
     }
     check.optional_duration("queue_timeout", spec.queue_timeout);
     check.optional_duration("queue_target", spec.queue_target);
     check.duration("queue_interval", spec.queue_interval);
     if spec.queue_target.is_some_and(|target| target >= spec.queue_interval) {
-        check.say("queue_target", "must be shorter than queue_interval");
+        check.add("queue_target", "must be shorter than queue_interval");
     }
     let options = [
         ("queue_timeout", spec.queue_timeout.is_some()),
@@ -25,16 +25,16 @@ pub(super) fn bulkhead(check: &mut Check, spec: &BulkheadSpec) {
         ("prioritized", spec.prioritized),
     ];
     for (option, _) in options.into_iter().filter(|(_, set)| *set && spec.max_queue == 0) {
-        check.say(option, "is about a queue, and max_queue is 0");
+        check.add(option, "is about a queue, and max_queue is 0");
     }
     if spec.adaptive.is_some() && spec.gradient.is_some() {
-        check.say("gradient", "adaptive and gradient move the same limit: choose one");
+        check.add("gradient", "adaptive and gradient move the same limit: choose one");
     }
     check.within("adaptive", spec.adaptive.as_ref(), adaptive);
     check.within("gradient", spec.gradient.as_ref(), gradient);
     let least = [spec.adaptive.map(|it| it.min_concurrency), spec.gradient.map(|it| it.min_concurrency)];
     if least.into_iter().flatten().any(|least| least > spec.max_concurrency) {
-        check.say("max_concurrency", "must not be below min_concurrency");
+        check.add("max_concurrency", "must not be below min_concurrency");
     }
 }
 
@@ -42,7 +42,7 @@ fn adaptive(check: &mut Check, spec: &AdaptiveSpec) {
     check.duration("latency_threshold", spec.latency_threshold);
     check.count("min_concurrency", spec.min_concurrency.into());
     if !(spec.backoff_ratio > 0.0 && spec.backoff_ratio < 1.0) {
-        check.say("backoff_ratio", "must lie between 0 and 1, both excluded");
+        check.add("backoff_ratio", "must lie between 0 and 1, both excluded");
     }
     check.positive("increase_step", spec.increase_step);
     check.bounded("cooldown", spec.cooldown);
@@ -61,20 +61,20 @@ fn gradient(check: &mut Check, spec: &GradientSpec) {
 
 pub(super) fn hedge(check: &mut Check, spec: &HedgeSpec) {
     check.duration("delay", spec.delay);
-    if !(2..=MOST).contains(&spec.max_attempts.into()) {
-        check.say("max_attempts", &format!("must be between 2 and {MOST}: the first counts"));
+    if !(2..=MAX_COUNT).contains(&spec.max_attempts.into()) {
+        check.add("max_attempts", &format!("must be between 2 and {MAX_COUNT}: the first counts"));
     }
     check.optional_quantile("adaptive_delay_quantile", spec.adaptive_delay_quantile);
     for (field, bound) in [("delay_min", spec.delay_min), ("delay_max", spec.delay_max)] {
         check.optional_duration(field, bound);
         if bound.is_some() && spec.adaptive_delay_quantile.is_none() {
-            check.say(field, "bounds an adaptive delay, and there is no adaptive_delay_quantile");
+            check.add(field, "bounds an adaptive delay, and there is no adaptive_delay_quantile");
         }
     }
     if let (Some(least), Some(most)) = (spec.delay_min, spec.delay_max)
         && most < least
     {
-        check.say("delay_max", "must not be shorter than delay_min");
+        check.add("delay_max", "must not be shorter than delay_min");
     }
     check.within("budget", Some(&spec.budget), budget);
 }
@@ -111,21 +111,21 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_shorter_than_its_interval() {
+    fn a_target_must_be_shorter_than_the_interval() {
         let spec = BulkheadSpec::fixed(8).queue(8);
         assert_eq!(of_bulkhead(spec.queue_target(100 * MS)), ["bulkhead.queue_target"]);
         assert!(of_bulkhead(spec.queue_target(99 * MS)).is_empty());
     }
 
     #[test]
-    fn one_limit_is_not_moved_by_two() {
+    fn adaptive_and_gradient_exclude_each_other() {
         let mut spec = BulkheadSpec::adaptive(8, AdaptiveSpec::threshold(MS));
         spec.gradient = Some(GradientSpec::default());
         assert_eq!(of_bulkhead(spec), ["bulkhead.gradient"]);
     }
 
     #[test]
-    fn nonsense_in_a_limit_that_moves_is_rejected() {
+    fn invalid_numbers_of_an_adaptive_limit_are_rejected() {
         let adaptive = AdaptiveSpec::threshold(Duration::ZERO)
             .min_concurrency(9)
             .backoff_ratio(1.0)
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hedge_demands_that_the_operation_may_run_twice() {
+    fn a_hedge_needs_an_idempotent_operation() {
         let policy = Policy::named("p").hedge(HedgeSpec::after(MS));
         assert_eq!(paths(&policy), ["idempotent"]);
         assert!(paths(&policy.idempotent()).is_empty());
     }
 
     #[test]
-    fn a_hedge_needs_two_to_race_and_bounds_that_bound_something() {
+    fn a_hedge_needs_two_attempts_and_bounds_need_an_adaptive_delay() {
         let spec = HedgeSpec::after(MS).max_attempts(1).between(2 * MS, MS);
         let policy = Policy::named("p").hedge(spec).idempotent();
         let expected = ["max_attempts", "delay_min", "delay_max", "delay_max"];

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub async fn an_open_circuit_rejects_and_says_when_the_break_is_over<B: Bed>() {
+pub async fn an_open_circuit_rejects_and_names_the_end_of_the_break<B: Bed>() {
     let fleet = Fleet::<B>::tripped(&brittle()).await;
     for replica in [&fleet.one, &fleet.two] {
         let answer = replica.ask().await;
@@ -39,7 +39,7 @@ pub async fn after_the_break_the_allowed_number_of_probes_passes<B: Bed>() {
     }
 }
 
-pub async fn a_lost_probe_frees_its_place_when_its_lease_is_over<B: Bed>() {
+pub async fn a_lost_probe_is_replaced_when_its_lease_expires<B: Bed>() {
     let (fleet, lost) = Fleet::<B>::probing(&brittle().probe_lease(2 * SECOND)).await;
     fleet.advance(2 * SECOND - MICRO).await;
     assert_eq!(fleet.two.admit().await, Err(NO_PLACE));

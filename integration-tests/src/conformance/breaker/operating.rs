@@ -100,7 +100,7 @@ pub async fn a_reset_circuit_is_closed_and_old_tickets_are_void<B: Bed>() {
     fleet.call(&fleet.one, Outcome::Failure, opening(Phase::Closed, FIRST_OPEN + 3, BREAK)).await;
 }
 
-pub async fn a_look_shows_what_was_counted<B: Bed>() {
+pub async fn an_inspection_returns_the_counts<B: Bed>() {
     let spec = ratio().or_slow_call_ratio(0.9, SECOND).probes(2, 2).probe_lease(5 * SECOND);
     let fleet = Fleet::<B>::new(&spec).await;
     fleet.calls(5, Outcome::Success).await;
@@ -129,7 +129,7 @@ pub async fn a_look_shows_what_was_counted<B: Bed>() {
     fleet.shows(half_open).await;
 }
 
-pub async fn what_is_known_of_a_circuit_is_its_phase_and_the_word_above_it<B: Bed>() {
+pub async fn the_cached_phase_comes_with_the_override<B: Bed>() {
     let fleet = Fleet::<B>::new(&brittle()).await;
     let known = |phase, word| {
         for replica in [&fleet.one, &fleet.two] {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub async fn a_cancelled_probe_frees_its_place<B: Bed>() {
+pub async fn a_cancelled_probe_gives_its_lease_back<B: Bed>() {
     let (fleet, mut probe) = Fleet::<B>::probing(&brittle()).await;
     // A neutral end says as little about the dependency as none.
     for outcome in [Outcome::Cancelled, Outcome::Neutral] {

@@ -1,0 +1,81 @@
+//! The specification of a rate limit.
+
+use std::time::Duration;
+
+/// Configures a rate limit: a token bucket that holds `burst` permits and is refilled with `permits` every `per`.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// use phalanx::{Policy, RateLimitSpec, RejectionCode, ResilienceModule};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), phalanx::ConfigError> {
+/// let spec = RateLimitSpec::per_second(10).burst(2);
+/// let module = ResilienceModule::in_memory().policy(Policy::named("vendor").rate_limit(spec)).build()?;
+/// let call = || async { Ok::<_, std::io::Error>(()) };
+/// assert!(module.run("vendor", (), call).await.is_ok());
+/// assert!(module.run("vendor", (), call).await.is_ok());
+/// let rejection = *module.run("vendor", (), call).await.unwrap_err().rejection().unwrap();
+/// assert_eq!(rejection.code(), RejectionCode::RateLimited);
+/// assert_eq!(rejection.retry_after(), Some(Duration::from_millis(100)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+pub struct RateLimitSpec {
+    /// Permits added every `per`; at least 1.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
+    pub permits: u64,
+    /// The period in which `permits` are added; more than zero.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
+    pub per: Duration,
+    /// The most permits that can accumulate. Default: `permits`.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
+    pub burst: Option<u64>,
+    /// How long a call may wait for its permit. Default: not at all.
+    #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
+    pub max_wait: Option<Duration>,
+}
+
+impl RateLimitSpec {
+    /// Allows `permits` every `per`.
+    pub const fn new(permits: u64, per: Duration) -> Self {
+        Self { permits, per, burst: None, max_wait: None }
+    }
+
+    /// Allows `permits` a second.
+    pub const fn per_second(permits: u64) -> Self {
+        Self::new(permits, Duration::from_secs(1))
+    }
+
+    /// Allows `permits` a minute.
+    pub const fn per_minute(permits: u64) -> Self {
+        Self::new(permits, Duration::from_secs(60))
+    }
+
+    /// Sets the most permits that can accumulate.
+    #[must_use]
+    pub const fn burst(mut self, permits: u64) -> Self {
+        self.burst = Some(permits);
+        self
+    }
+
+    /// Sets how long a call may wait for its permit.
+    #[must_use]
+    pub const fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = Some(wait);
+        self
+    }
+
+    /// Returns the most permits that the bucket holds.
+    pub fn capacity(&self) -> u64 {
+        self.burst.unwrap_or(self.permits)
+    }
+}
