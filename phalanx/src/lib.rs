@@ -109,7 +109,7 @@
 //! * [`Pipeline`]: one policy on one route, resolved once, for hot paths. [`Call`]: cost, classifier, fallback and
 //!   deadline of a single call.
 //! * [`standalone`]: a rate limiter, breaker, throttle or bulkhead without a module.
-//! * `#[resilient]`: policies on async functions and whole impl blocks; [`Resilient`] tells it where the module is.
+//! * `#[resilient]`: policies on async functions and whole impl blocks; [`Resilient`] gives it the module.
 //! * [`policy`]: what specs are made of, levers and overrides. [`describe`]: what is in force and where it came from.
 //! * `phalanx-tower`: the same policies as tower layers, for servers and clients.
 

@@ -23,10 +23,11 @@ use crate::module::ResilienceModule;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let locks = ResilienceModule::in_memory().build()?.locks();
 /// let ttl = Duration::from_secs(30);
-/// assert_eq!(locks.acquire("migrate", "replica-1", ttl).await?, Acquired::Held { fence: 1 });
-/// assert!(matches!(locks.acquire("migrate", "replica-2", ttl).await?, Acquired::Taken { fence: 1, .. }));
-/// assert!(locks.release("migrate", "replica-1", 1).await?);
-/// assert_eq!(locks.acquire("migrate", "replica-2", ttl).await?, Acquired::Held { fence: 2 });
+/// let Acquired::Held { fence } = locks.acquire("migrate", "replica-1", ttl).await? else { panic!("it is free") };
+/// assert!(matches!(locks.acquire("migrate", "replica-2", ttl).await?, Acquired::Taken { .. }));
+/// assert!(locks.release("migrate", "replica-1", fence).await?);
+/// let next = locks.acquire("migrate", "replica-2", ttl).await?;
+/// assert!(matches!(next, Acquired::Held { fence: higher } if higher > fence));
 /// # Ok(())
 /// # }
 /// ```

@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
-const MANIFEST: &str = include_str!("../Cargo.toml");
+const CARGO_TOML: &str = include_str!("../Cargo.toml");
 const CRATE_DOCS: &str = include_str!("../src/lib.rs");
 
-/// The features of the manifest, each with whether it is a default.
+/// The features of `Cargo.toml`, each with whether it is a default.
 fn features() -> BTreeMap<String, bool> {
-    let manifest: toml::Table = MANIFEST.parse().unwrap();
-    let features = manifest["features"].as_table().unwrap();
+    let cargo_toml: toml::Table = CARGO_TOML.parse().unwrap();
+    let features = cargo_toml["features"].as_table().unwrap();
     let default = features["default"].as_array().unwrap();
     let named = features.keys().filter(|name| *name != "default");
     named.map(|name| (name.clone(), default.contains(&name.as_str().into()))).collect()
@@ -28,6 +28,6 @@ fn documented() -> BTreeMap<String, bool> {
 }
 
 #[test]
-fn the_table_of_features_is_that_of_the_manifest() {
+fn the_documented_features_are_those_of_cargo_toml() {
     assert_eq!(documented(), features());
 }
