@@ -1,28 +1,28 @@
-//! A judge by the schema's own rules, for the words our schema uses and no others: a word it does not know is a panic.
+//! A validator for the subset of JSON Schema that our schema uses; it panics on a keyword it does not support.
 
 use regex::Regex;
 use serde_json::Value;
 
 use crate::walk::resolve;
 
-/// What is wrong with a value by the schema, each with its path; empty if nothing is.
+/// Returns every violation of the schema, each with its path; empty if the value is valid.
 pub(crate) fn complaints(root: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    judge(root, root, value, "", &mut found);
+    validate(root, root, value, "", &mut found);
     found
 }
 
-fn judge(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
+fn validate(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
     for (word, rule) in schema.as_object().expect("a schema") {
         let fine = match word.as_str() {
             "$schema" | "$defs" | "title" | "description" | "default" | "examples" | "format" => true,
             "$ref" => {
-                judge(root, resolve(root, schema), value, path, found);
+                validate(root, resolve(root, schema), value, path, found);
                 true
             }
             "anyOf" | "oneOf" => rule.as_array().unwrap().iter().any(|choice| {
                 let mut objections = Vec::new();
-                judge(root, choice, value, path, &mut objections);
+                validate(root, choice, value, path, &mut objections);
                 objections.is_empty()
             }),
             "type" => is_a(value, rule.as_str().expect("one type")),
@@ -37,7 +37,7 @@ fn judge(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Ve
             "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= rule.as_u64().unwrap()),
             "items" => {
                 for item in value.as_array().into_iter().flatten() {
-                    judge(root, rule, item, path, found);
+                    validate(root, rule, item, path, found);
                 }
                 true
             }
@@ -46,17 +46,17 @@ fn judge(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Ve
                 for (key, below) in value.as_object().into_iter().flatten() {
                     let known = schema["properties"].get(key);
                     match (word.as_str(), known) {
-                        ("properties", Some(known)) => judge(root, known, below, &format!("{path}.{key}"), found),
+                        ("properties", Some(known)) => validate(root, known, below, &format!("{path}.{key}"), found),
                         ("additionalProperties", None) if rule == &Value::Bool(false) => {
                             found.push(format!("{path}.{key}: unknown"));
                         }
-                        ("additionalProperties", None) => judge(root, rule, below, &format!("{path}.{key}"), found),
+                        ("additionalProperties", None) => validate(root, rule, below, &format!("{path}.{key}"), found),
                         _ => {}
                     }
                 }
                 true
             }
-            other => panic!("the judge does not know {other}"),
+            other => panic!("unsupported keyword {other}"),
         };
         if !fine {
             found.push(format!("{path}: {word}"));
@@ -72,7 +72,7 @@ fn is_a(value: &Value, kind: &str) -> bool {
         "boolean" => value.is_boolean(),
         "number" => value.is_number(),
         "integer" => value.is_u64() || value.is_i64(),
-        other => panic!("the judge does not know the type {other}"),
+        other => panic!("unsupported type {other}"),
     }
 }
 

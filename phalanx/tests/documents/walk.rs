@@ -1,25 +1,25 @@
-//! A walk through a schema: every key that can be written, by its path, with what the schema says of it.
+//! Traverses a schema: every key by its path, with its definition.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What stands behind a `$ref`; everything else is itself.
+/// Resolves a `$ref`; every other node is returned as it is.
 pub(crate) fn resolve<'a>(root: &'a Value, node: &'a Value) -> &'a Value {
     match node["$ref"].as_str() {
-        Some(pointer) => resolve(root, root.pointer(pointer.trim_start_matches('#')).expect("a reference that points")),
+        Some(pointer) => resolve(root, root.pointer(pointer.trim_start_matches('#')).expect("a valid reference")),
         None => node,
     }
 }
 
-/// Every object of a schema that has keys, by its path; `*` is a name that the user chooses.
+/// Returns every object of a schema that has keys, by its path; `*` is a name that the user chooses.
 pub(crate) fn objects(root: &Value) -> BTreeMap<String, &Value> {
     let mut found = BTreeMap::new();
     visit(root, root, String::new(), &mut found);
     found
 }
 
-/// Every key of a schema by its path, as its object describes it.
+/// Returns every key of a schema by its path, with its definition.
 pub(crate) fn keys(root: &Value) -> BTreeMap<String, &Value> {
     let mut found = BTreeMap::new();
     for (path, object) in objects(root) {
@@ -29,7 +29,7 @@ pub(crate) fn keys(root: &Value) -> BTreeMap<String, &Value> {
     found
 }
 
-/// A path and one step more.
+/// Appends one step to a path.
 pub(crate) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
