@@ -1,11 +1,11 @@
-//! The module, and the file of levers that it follows while it runs, if there is one.
+//! Builds the module, and watches a file of levers if there is one.
 
 use std::error::Error;
 use std::path::Path;
 
 use phalanx::{ModuleBuilder, ResilienceModule};
 
-/// What has to be kept for as long as the file is to be followed.
+/// The watcher, which must be kept for as long as the file is to be watched.
 #[cfg(all(feature = "toml", feature = "reload"))]
 pub(crate) type ConfigWatcher = Option<phalanx::config::ConfigWatcher>;
 
@@ -17,8 +17,8 @@ pub(crate) fn build(
     let Some(file) = file else { return Ok((builder.build()?, None)) };
     let loader = phalanx::config::Config::loader().file(file);
     let module = builder.config(loader.load()?).build()?;
-    let following = module.watch_config(loader)?;
-    Ok((module, Some(following)))
+    let watcher = module.watch_config(loader)?;
+    Ok((module, Some(watcher)))
 }
 
 #[cfg(not(all(feature = "toml", feature = "reload")))]

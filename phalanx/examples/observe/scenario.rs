@@ -1,19 +1,19 @@
-//! What happens when: four phases of one length, again and again.
+//! What happens when: four phases of the same length, repeated.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One stretch of the warehouse's life.
+/// A phase of the warehouse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Quick answers.
     Healthy,
-    /// Most answers are quick, some take long, a few never come.
+    /// Most answers are quick, some are slow, a few never come.
     SlowTail,
-    /// Nothing but errors.
+    /// Only errors.
     Failing,
-    /// Quick answers again, and all the customers who had waited.
+    /// Quick answers again, and three times the load.
     Recovering,
 }
 
@@ -30,35 +30,35 @@ impl Phase {
     }
 }
 
-/// The story and when it began.
+/// The scenario and when it started.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Story {
-    began: Instant,
+pub(crate) struct Scenario {
+    started_at: Instant,
     phase: Duration,
 }
 
-impl Story {
-    pub(crate) fn begin(phase: Duration) -> Self {
-        Self { began: Instant::now(), phase }
+impl Scenario {
+    pub(crate) fn start(phase: Duration) -> Self {
+        Self { started_at: Instant::now(), phase }
     }
 
-    /// Time since the beginning.
+    /// The time since the start.
     pub(crate) fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 
-    /// The phase that is played, and how much of it is over, from 0.0 to 1.0.
-    pub(crate) fn moment(&self) -> (Phase, f64) {
+    /// The current phase, and how much of it is over, from 0.0 to 1.0.
+    pub(crate) fn phase_and_progress(&self) -> (Phase, f64) {
         let phases = self.now().as_secs_f64() / self.phase.as_secs_f64();
         (Phase::ALL[phases as usize % Phase::ALL.len()], phases.fract())
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        self.moment().0
+        self.phase_and_progress().0
     }
 
-    /// A part of a phase: what the policies' own times are made of, so that every phase sees them react.
-    pub(crate) fn share(&self, part: u32, of: u32) -> Duration {
+    /// A fraction of a phase. The times of the policies are such fractions, so that they react within every phase.
+    pub(crate) fn fraction(&self, part: u32, of: u32) -> Duration {
         self.phase * part / of
     }
 }

@@ -1,24 +1,25 @@
-//! What an example has to say: lines, tables and promises, written at once when all is known.
+//! The printout of a simulated demo: text, tables and expectations, written at once at the end.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The page, and whether every promise on it was kept.
+/// The lines to print, and whether every expectation was met.
 #[derive(Debug)]
-pub(crate) struct Page {
+pub(crate) struct Printout {
     lines: Vec<String>,
-    kept: bool,
+    met: bool,
 }
 
-impl Page {
-    pub(crate) fn new() -> Self {
-        Self { lines: vec![String::new()], kept: true }
+impl Printout {
+    /// A printout whose first line names the demo.
+    pub(crate) fn new(title: &str) -> Self {
+        Self { lines: vec![format!("demo: {title}"), String::new()], met: true }
     }
 
-    /// Text, in lines no longer than a terminal is wide.
-    pub(crate) fn say(&mut self, text: impl Display) {
+    /// Adds text, one or more lines.
+    pub(crate) fn text(&mut self, text: impl Display) {
         self.lines.extend(text.to_string().lines().map(|line| format!("  {line}").trim_end().to_owned()));
     }
 
@@ -26,7 +27,7 @@ impl Page {
         self.lines.push(String::new());
     }
 
-    /// Columns as wide as their widest cell: the first reads from the left, figures end at the right.
+    /// Adds a table. The first column is aligned to the left, the others to the right.
     pub(crate) fn table(&mut self, rows: &[Vec<String>]) {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let wide = |text: &String| text.chars().count();
@@ -36,24 +37,24 @@ impl Page {
             let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
                 if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
             });
-            self.say(cells.collect::<Vec<_>>().join("   "));
+            self.text(cells.collect::<Vec<_>>().join("   "));
         }
         self.blank();
     }
 
-    /// What was promised, and whether it was seen.
-    pub(crate) fn promise(&mut self, kept: bool, what: impl Display) {
-        self.kept &= kept;
-        self.say(format_args!("{:>6}   {what}", if kept { "kept" } else { "BROKEN" }));
+    /// Adds an expectation, and whether it was met.
+    pub(crate) fn expect(&mut self, met: bool, what: impl Display) {
+        self.met &= met;
+        self.text(format_args!("{:>7}   {what}", if met { "met" } else { "NOT MET" }));
     }
 
-    /// Writes it. With `check`, a broken promise is a failure.
+    /// Prints everything. With `check`, an expectation that is not met is a failure.
     pub(crate) fn write(mut self, check: bool) -> io::Result<ExitCode> {
-        self.blank(); // so that the last line is ended
+        self.blank(); // ends the last line
         match io::stdout().write_all(self.lines.join("\n").as_bytes()) {
-            // `| head` has seen enough; that is no failure.
+            // `| head` closes the pipe early; that is no failure.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
-            _ if check && !self.kept => Ok(ExitCode::FAILURE),
+            _ if check && !self.met => Ok(ExitCode::FAILURE),
             _ => Ok(ExitCode::SUCCESS),
         }
     }
@@ -68,12 +69,12 @@ pub(crate) fn millis(duration: Duration) -> String {
     format!("{:.0} ms", duration.as_secs_f64() * 1_000.0)
 }
 
-/// A share of a whole, in per cent.
+/// Formats a part of a whole in per cent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     match part as f64 * 100.0 / whole.max(1) as f64 {
         0.0 => "0 %".to_owned(),
-        // "100 %" is all of it, and nothing less.
-        share if share < 10.0 || share > 99.0 && part < whole => format!("{share:.1} %"),
-        share => format!("{share:.0} %"),
+        // "100 %" is printed only for all of it.
+        percent if percent < 10.0 || percent > 99.0 && part < whole => format!("{percent:.1} %"),
+        percent => format!("{percent:.0} %"),
     }
 }

@@ -1,10 +1,10 @@
-//! Text with colours, cut to the width there is.
+//! Text with colours, cut to the width of the terminal.
 
 use phalanx::describe::Phase;
 
-/// A way to write.
+/// The style of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ink {
+pub(crate) enum Style {
     Plain,
     Bold,
     Dim,
@@ -13,8 +13,8 @@ pub(crate) enum Ink {
     Red,
 }
 
-impl Ink {
-    /// The circuit's colours.
+impl Style {
+    /// The colour of a breaker phase.
     pub(crate) const fn of_phase(phase: Phase) -> Self {
         match phase {
             Phase::Closed => Self::Green,
@@ -35,9 +35,9 @@ impl Ink {
     }
 }
 
-/// One line of pieces. Every character used here is one column wide.
+/// A line of styled pieces. Every character used here is one column wide.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Line(Vec<(Ink, String)>);
+pub(crate) struct Line(Vec<(Style, String)>);
 
 impl Line {
     pub(crate) fn new() -> Self {
@@ -46,27 +46,27 @@ impl Line {
 
     /// Adds a piece.
     #[must_use]
-    pub(crate) fn with(mut self, ink: Ink, text: impl Into<String>) -> Self {
-        self.push(ink, text);
+    pub(crate) fn with(mut self, style: Style, text: impl Into<String>) -> Self {
+        self.push(style, text);
         self
     }
 
-    pub(crate) fn push(&mut self, ink: Ink, text: impl Into<String>) {
+    pub(crate) fn push(&mut self, style: Style, text: impl Into<String>) {
         let text = text.into();
         match self.0.last_mut() {
-            Some((last, before)) if *last == ink => before.push_str(&text),
-            _ => self.0.push((ink, text)),
+            Some((last, before)) if *last == style => before.push_str(&text),
+            _ => self.0.push((style, text)),
         }
     }
 
-    /// The line as bytes for a terminal of this width: what does not fit is left out, never wrapped.
+    /// Renders the line for this width. What does not fit is cut off, never wrapped.
     pub(crate) fn render(&self, width: usize, colour: bool) -> String {
         let mut room = width;
         let mut out = String::new();
-        for (ink, text) in &self.0 {
+        for (style, text) in &self.0 {
             let piece: String = text.chars().take(room).collect();
             room -= piece.chars().count();
-            match ink.escape() {
+            match style.escape() {
                 escape if colour && !escape.is_empty() && !piece.is_empty() => {
                     out.push_str(escape);
                     out.push_str(&piece);

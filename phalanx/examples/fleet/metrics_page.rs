@@ -1,13 +1,13 @@
-//! A replica's page of metrics, where it was built with the feature `prometheus` and is told an address.
+//! The `/metrics` page of a replica, with the feature `prometheus` and `--metrics`.
 
 use std::error::Error;
 
 use phalanx::ModuleBuilder;
 
-use crate::args::Single;
+use crate::args::ReplicaArgs;
 
 #[cfg(feature = "prometheus")]
-pub(crate) async fn shown(builder: ModuleBuilder, args: &Single) -> Result<ModuleBuilder, Box<dyn Error>> {
+pub(crate) async fn install(builder: ModuleBuilder, args: &ReplicaArgs) -> Result<ModuleBuilder, Box<dyn Error>> {
     let Some(address) = args.metrics else { return Ok(builder) };
     let listener = tokio::net::TcpListener::bind(address).await?;
     let page = phalanx::telemetry::prometheus::Page::install()?;
@@ -16,6 +16,6 @@ pub(crate) async fn shown(builder: ModuleBuilder, args: &Single) -> Result<Modul
 }
 
 #[cfg(not(feature = "prometheus"))]
-pub(crate) async fn shown(builder: ModuleBuilder, _: &Single) -> Result<ModuleBuilder, Box<dyn Error>> {
+pub(crate) async fn install(builder: ModuleBuilder, _: &ReplicaArgs) -> Result<ModuleBuilder, Box<dyn Error>> {
     Ok(builder)
 }

@@ -1,7 +1,7 @@
-//! A redis-server of our own: started, stopped, killed and started again by words.
+//! A redis-server for the demo: started, stopped, killed and started again by commands.
 //!
-//! It is kept by a process of its own that obeys its standard input and ends, with the server, when that is closed. So
-//! no server outlives the show, whatever ended it.
+//! A supervisor process runs it, reads commands from its standard input and ends the server when the input is closed. So the
+//! server never outlives the demo, however the demo ends.
 
 use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,33 +12,33 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout};
 
-use crate::processes::itself;
+use crate::processes::own_command;
 
-/// How often a starting server is knocked at, and how long.
-const KNOCK: Duration = Duration::from_millis(20);
-const KNOCKS: u32 = 250;
+/// How often and how many times to try to connect to a starting server.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
+const CONNECT_ATTEMPTS: u32 = 250;
 
-/// The show's handle on the keeper.
+/// The handle on the supervisor.
 pub(crate) struct Server {
     port: u16,
-    words: ChildStdin,
+    commands: ChildStdin,
     replies: Lines<BufReader<ChildStdout>>,
-    _keeper: tokio::process::Child,
+    _supervisor: tokio::process::Child,
 }
 
 impl Server {
     /// Starts a server on a free port of the loopback and waits until it listens.
     pub(crate) async fn start() -> io::Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let mut command = itself()?;
-        // Not killed with its handle: it has a server to end first.
-        command.kill_on_drop(false).arg("redis-keeper").args(["--port", &port.to_string()]);
-        let mut keeper = command.spawn()?;
-        let (Some(words), Some(replies)) = (keeper.stdin.take(), keeper.stdout.take()) else {
-            return Err(io::Error::other("the keeper of redis-server has no pipes"));
+        let mut command = own_command()?;
+        // Not killed with its handle: it must end the server first.
+        command.kill_on_drop(false).arg("redis-supervisor").args(["--port", &port.to_string()]);
+        let mut supervisor = command.spawn()?;
+        let (Some(commands), Some(replies)) = (supervisor.stdin.take(), supervisor.stdout.take()) else {
+            return Err(io::Error::other("the supervisor of redis-server has no pipes"));
         };
-        let mut server = Self { port, words, replies: BufReader::new(replies).lines(), _keeper: keeper };
-        server.tell("start").await?;
+        let mut server = Self { port, commands, replies: BufReader::new(replies).lines(), _supervisor: supervisor };
+        server.send("start").await?;
         Ok(server)
     }
 
@@ -46,31 +46,31 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// One word to the keeper: `start`, `kill`, `stop`, `cont`. Returns when it is done.
-    pub(crate) async fn tell(&mut self, word: &str) -> io::Result<()> {
-        self.words.write_all(format!("{word}\n").as_bytes()).await?;
+    /// Sends a command, `start`, `kill`, `stop` or `cont`, and waits until it is done.
+    pub(crate) async fn send(&mut self, command: &str) -> io::Result<()> {
+        self.commands.write_all(format!("{command}\n").as_bytes()).await?;
         match self.replies.next_line().await? {
             Some(reply) if reply == "done" => Ok(()),
-            Some(complaint) => Err(io::Error::other(complaint)),
-            None => Err(io::Error::other("the keeper of redis-server is gone")),
+            Some(error) => Err(io::Error::other(error)),
+            None => Err(io::Error::other("the supervisor of redis-server has ended")),
         }
     }
 }
 
-/// The keeper's whole life.
-pub(crate) fn keep(port: u16) -> io::Result<()> {
+/// Runs the supervisor until its standard input is closed.
+pub(crate) fn supervise(port: u16) -> io::Result<()> {
     let mut server = None;
-    for word in io::stdin().lock().lines() {
-        let done = obey(&word?, port, &mut server);
-        let reply = done.map_or_else(|complaint| complaint.to_string(), |()| "done".to_owned());
+    for command in io::stdin().lock().lines() {
+        let done = execute(&command?, port, &mut server);
+        let reply = done.map_or_else(|error| error.to_string(), |()| "done".to_owned());
         let mut out = io::stdout().lock();
         writeln!(out, "{reply}").and_then(|()| out.flush())?;
     }
     end(&mut server)
 }
 
-fn obey(word: &str, port: u16, server: &mut Option<Child>) -> io::Result<()> {
-    match (word, &*server) {
+fn execute(command: &str, port: u16, server: &mut Option<Child>) -> io::Result<()> {
+    match (command, &*server) {
         ("start", None) => {
             *server = Some(launch(port)?);
             wait_for(port)
@@ -80,7 +80,7 @@ fn obey(word: &str, port: u16, server: &mut Option<Child>) -> io::Result<()> {
         ("stop", Some(server)) => signal(server, rustix::process::Signal::STOP),
         #[cfg(unix)]
         ("cont", Some(server)) => signal(server, rustix::process::Signal::CONT),
-        _ => Err(io::Error::other(format!("redis-server cannot be told to {word} now"))),
+        _ => Err(io::Error::other(format!("redis-server cannot {command} now"))),
     }
 }
 
@@ -97,11 +97,11 @@ fn launch(port: u16) -> io::Result<Child> {
 }
 
 fn wait_for(port: u16) -> io::Result<()> {
-    for _ in 0..KNOCKS {
+    for _ in 0..CONNECT_ATTEMPTS {
         if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return Ok(());
         }
-        thread::sleep(KNOCK);
+        thread::sleep(CONNECT_INTERVAL);
     }
     Err(io::Error::other(format!("redis-server does not listen on port {port}")))
 }
