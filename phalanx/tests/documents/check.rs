@@ -1,11 +1,11 @@
-//! A judge by the schema's own rules, for the words our schema uses and no others: a word it does not know is a panic.
+//! Validates a value against a JSON Schema. It knows the keywords that our schema uses and panics at any other.
 
 use regex::Regex;
 use serde_json::Value;
 
 use crate::walk::resolve;
 
-/// What is wrong with a value by the schema, each with its path; empty if nothing is.
+/// The violations of the schema, each with its path; empty if the value is valid.
 pub(crate) fn complaints(root: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     judge(root, root, value, "", &mut found);
@@ -13,8 +13,8 @@ pub(crate) fn complaints(root: &Value, value: &Value) -> Vec<String> {
 }
 
 fn judge(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
-    for (word, rule) in schema.as_object().expect("a schema") {
-        let fine = match word.as_str() {
+    for (keyword, rule) in schema.as_object().expect("a schema") {
+        let fine = match keyword.as_str() {
             "$schema" | "$defs" | "title" | "description" | "default" | "examples" | "format" => true,
             "$ref" => {
                 judge(root, resolve(root, schema), value, path, found);
@@ -45,7 +45,7 @@ fn judge(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Ve
             "properties" | "additionalProperties" => {
                 for (key, below) in value.as_object().into_iter().flatten() {
                     let known = schema["properties"].get(key);
-                    match (word.as_str(), known) {
+                    match (keyword.as_str(), known) {
                         ("properties", Some(known)) => judge(root, known, below, &format!("{path}.{key}"), found),
                         ("additionalProperties", None) if rule == &Value::Bool(false) => {
                             found.push(format!("{path}.{key}: unknown"));
@@ -59,7 +59,7 @@ fn judge(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Ve
             other => panic!("the judge does not know {other}"),
         };
         if !fine {
-            found.push(format!("{path}: {word}"));
+            found.push(format!("{path}: {keyword}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `docs/reference.toml` against the schema: it has every key, and what it says of defaults is true.
+//! `docs/reference.toml` against the schema: it has every key, and its defaults are the real ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::check::complaints;
 use crate::{docs, read, toml_as_json, walk};
 
-/// A key of the reference: its path with `*` for names that users choose, its value, and what is said of it.
+/// A key of the reference: its path with `*` for names that users choose, its value, and its comment.
 struct Line {
     path: String,
     value: Value,
@@ -18,7 +18,7 @@ struct Line {
 }
 
 impl Line {
-    /// Whether the value is meant as an example, and not as the default.
+    /// Whether the value is an example and not the default.
     fn is_an_example(&self) -> bool {
         self.comment.starts_with("example")
     }
@@ -34,12 +34,12 @@ fn lines() -> Vec<Line> {
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         if let Some(name) = line.strip_prefix('[') {
             let steps = name.trim_end_matches(']').split('.').enumerate();
-            let chosen = |first: &str, place| place == 1 && ["policies", "levers"].contains(&first);
+            let chosen = |first: &str, step| step == 1 && ["policies", "levers"].contains(&first);
             let first = name.split('.').next().unwrap();
             table = steps.map(|(i, step)| if chosen(first, i) { "*" } else { step }).collect::<Vec<_>>().join(".");
             continue;
         }
-        let (written, comment) = line.split_once('#').unwrap_or_else(|| panic!("{line} says nothing of itself"));
+        let (written, comment) = line.split_once('#').unwrap_or_else(|| panic!("{line} has no comment"));
         let (key, value) = toml_as_json(written).as_object().unwrap().clone().into_iter().next().unwrap();
         lines.push(Line { path: walk::join(&table, &key), value, comment: comment.trim().to_owned() });
     }
@@ -47,12 +47,12 @@ fn lines() -> Vec<Line> {
 }
 
 #[test]
-fn the_reference_is_a_file_that_the_schema_takes() {
+fn the_reference_is_valid_by_the_schema() {
     assert_eq!(complaints(&phalanx::config::schema(), &toml_as_json(&text())), [""; 0]);
 }
 
 #[test]
-fn the_reference_is_a_file_that_can_be_read_and_run() {
+fn the_reference_can_be_loaded_and_built() {
     let config = Config::from_toml(&text()).unwrap();
     let names: Vec<_> = config.policies().iter().map(|policy| policy.name.as_str()).collect();
     assert_eq!(names, ["payments", "reports", "search"]);
@@ -69,7 +69,7 @@ fn every_key_is_in_the_reference() {
     let tables = |path: &String| written.iter().any(|other| other.starts_with(&format!("{path}.")));
     let missing: Vec<_> = walk::keys(&schema)
         .into_keys()
-        // What `default` may contain is what any policy may.
+        // `default` has the keys of any policy.
         .filter(|path| !path.starts_with("default."))
         .filter(|path| !written.contains(path) && !tables(path))
         .collect();
@@ -77,7 +77,7 @@ fn every_key_is_in_the_reference() {
 }
 
 #[test]
-fn a_value_is_the_default_or_says_that_it_is_an_example() {
+fn a_value_is_the_default_or_marked_as_an_example() {
     let schema = phalanx::config::schema();
     let keys = walk::keys(&schema);
     let mut shown: BTreeMap<String, bool> = BTreeMap::new();
@@ -91,7 +91,7 @@ fn a_value_is_the_default_or_says_that_it_is_an_example() {
 }
 
 #[test]
-fn a_required_key_says_so() {
+fn a_required_key_is_marked() {
     let schema = phalanx::config::schema();
     let objects = walk::objects(&schema);
     for line in lines() {
@@ -101,7 +101,7 @@ fn a_required_key_says_so() {
     }
 }
 
-/// The keys that must be given, all the way down, with the values of the reference; and every table, even an empty one.
+/// The required keys at every level with the values of the reference, and every table, even an empty one.
 fn only_what_is_required(objects: &BTreeMap<String, &Value>, path: &str, given: &Value) -> Value {
     let Some(given) = given.as_object() else { return given.clone() };
     let required = objects[path]["required"].as_array().cloned().unwrap_or_default();
@@ -114,7 +114,7 @@ fn only_what_is_required(objects: &BTreeMap<String, &Value>, path: &str, given: 
 }
 
 #[test]
-fn the_defaults_of_the_schema_are_those_of_a_policy_with_nothing_but_what_is_required() {
+fn the_defaults_of_the_schema_are_those_of_a_policy_with_only_required_keys() {
     let schema = phalanx::config::schema();
     let (keys, objects) = (walk::keys(&schema), walk::objects(&schema));
     let mut compared = BTreeSet::new();
@@ -127,7 +127,7 @@ fn the_defaults_of_the_schema_are_those_of_a_policy_with_nothing_but_what_is_req
             let (real, before) = (written.pointer(&pointer), least.pointer(&pointer));
             let table = written.pointer(pointer.rsplit_once('/').unwrap().0);
             if table.is_none_or(Value::is_null) || before.is_some() {
-                continue; // the table it stands in is not there, or it was given
+                continue; // its table is missing, or the key was given
             }
             assert_eq!(real, key.get("default"), "{name}: {path}");
             compared.insert(path.to_owned());

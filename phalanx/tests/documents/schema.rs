@@ -1,4 +1,4 @@
-//! The schema against the specs: the same keys, the same ranges, and the copy in `docs` is the one that is made.
+//! The schema against the specs: the same keys, the same ranges, and the file in `docs` is up to date.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,18 +13,18 @@ use crate::check::complaints;
 use crate::{docs, read, toml_as_json, walk};
 
 #[test]
-fn the_schema_in_the_documents_is_the_one_of_the_specs() {
+fn the_schema_in_docs_is_up_to_date() {
     let (path, schema) = (docs().join("phalanx.schema.json"), phalanx::config::schema());
     if std::env::var_os("PHALANX_RENEW_DOCS").is_some() {
         std::fs::write(&path, serde_json::to_string_pretty(&schema).unwrap() + "\n").unwrap();
     }
     let kept: Value = serde_json::from_str(&read(&path)).unwrap();
     let advice = "renew it: PHALANX_RENEW_DOCS=1 cargo test -p phalanx --all-features --test documents";
-    assert!(kept == schema, "docs/phalanx.schema.json is not what the specs say; {advice}");
+    assert!(kept == schema, "docs/phalanx.schema.json is out of date; {advice}");
 }
 
 #[test]
-fn no_object_takes_keys_that_nobody_knows() {
+fn no_object_accepts_unknown_keys() {
     let schema = phalanx::config::schema();
     for (path, object) in walk::objects(&schema) {
         assert_eq!(object["additionalProperties"], json!(false), "{path:?}");
@@ -34,14 +34,14 @@ fn no_object_takes_keys_that_nobody_knows() {
 }
 
 #[test]
-fn every_key_says_what_it_is() {
+fn every_key_has_a_description() {
     for (path, key) in walk::keys(&phalanx::config::schema()) {
         let described = key["description"].as_str().is_some_and(|text| text.len() > 10 && !text.contains("[`"));
         assert!(described, "{path}: {key}");
     }
 }
 
-/// The names that a message of serde's lists after `expected`.
+/// The names that an error of serde lists after `expected`.
 fn expected(message: &str) -> BTreeSet<String> {
     let (_, names) = message.split_once("expected ").unwrap_or_else(|| panic!("{message}"));
     names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -57,7 +57,7 @@ fn the_schema_has_the_keys_that_the_specs_read() {
             assert_eq!(described, expected(&rejection), "{path}");
         }
         let Some(path) = path.strip_prefix("policies.*") else { continue };
-        // A name that cannot be a key, at the end of the path: what is rejected says what would have been read.
+        // An unknown key at the end of the path: the error lists the keys that would have been accepted.
         let steps = path.split('.').skip(1).collect::<Vec<_>>();
         let nested = steps.iter().rev().fold(json!({ "?": 0 }), |inner, step| json!({ *step: inner }));
         let rejection = serde_json::from_value::<Policy>(nested).unwrap_err().to_string();
@@ -88,7 +88,7 @@ fn the_ranges_of_the_schema_are_those_of_the_specs() {
                 policy.mistakes().iter().any(|mistake| mistake.path == format!("policies.{name}.{path}"))
             };
             let whole = rule["type"] == "integer";
-            let edge = |word: &str| rule[word].as_f64();
+            let edge = |keyword: &str| rule[keyword].as_f64();
             let step = if whole { 1.0 } else { 1e-9 };
             let value = |number: f64| if whole { json!(number as i64) } else { json!(number) };
             let least = edge("minimum").map(|it| (it, it - step));
@@ -108,7 +108,7 @@ fn the_ranges_of_the_schema_are_those_of_the_specs() {
 }
 
 #[test]
-fn as_many_routes_can_be_written_as_are_read() {
+fn schema_and_loader_accept_the_same_max_routes() {
     let schema = phalanx::config::schema();
     for (routes, allowed) in [(0, false), (1, true), (1_000_000, true), (1_000_001, false)] {
         let taken = complaints(&schema, &json!({ "max_routes": routes })).is_empty();
@@ -118,14 +118,14 @@ fn as_many_routes_can_be_written_as_are_read() {
 }
 
 #[test]
-fn durations_that_are_read_are_those_that_the_schema_takes() {
+fn schema_and_loader_accept_the_same_durations() {
     let schema = phalanx::config::schema();
     let mut texts: Vec<String> = ["250ms", "1.5s", "1m 30s", "1m30s", "2 hours", "1day", "0", "10us", "5µs", "3 min"]
         .into_iter()
         .chain(["", "5", "s", "5 parsecs", "-1s", "1,5s", "forever", "1s!", "1s 5"])
         .map(str::to_owned)
         .collect();
-    // And whatever is written by us.
+    // And durations that phalanx itself writes.
     for millis in [0, 1, 999, 1_000, 61_001, 3_600_000, 86_399_999] {
         let policy = Policy::named("p").timeout(Duration::from_millis(millis));
         texts.push(serde_json::to_value(policy).unwrap()["timeout"].as_str().unwrap().to_owned());
@@ -139,7 +139,7 @@ fn durations_that_are_read_are_those_that_the_schema_takes() {
 }
 
 #[test]
-fn only_kinds_that_may_be_retried_can_be_written() {
+fn the_schema_accepts_only_kinds_that_can_be_retried() {
     let schema = phalanx::config::schema();
     for kind in Kind::ALL {
         let document = json!({ "default": { "retry": { "max_attempts": 2, "retry_on": [kind] } } });
@@ -147,9 +147,9 @@ fn only_kinds_that_may_be_retried_can_be_written() {
     }
 }
 
-/// What the reader takes, the schema takes. The other way round there is more than a schema can see.
+/// What the loader accepts, the schema accepts. The converse is false: the loader checks more.
 #[test]
-fn files_that_are_read_are_those_that_the_schema_takes() {
+fn the_schema_accepts_what_the_loader_accepts() {
     let schema = phalanx::config::schema();
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
     for name in ["full.toml", "plain.toml"] {
@@ -159,7 +159,7 @@ fn files_that_are_read_are_those_that_the_schema_takes() {
     }
     let full: Value = serde_json::from_str(&read(files.join("full.json"))).unwrap();
     assert_eq!(complaints(&schema, &full), [""; 0]);
-    let mut judged = 0;
+    let mut checked_files = 0;
     for entry in std::fs::read_dir(files.join("hostile")).unwrap() {
         let path = entry.unwrap().path();
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
@@ -168,13 +168,13 @@ fn files_that_are_read_are_those_that_the_schema_takes() {
             Some("json") => serde_json::from_str(&text).ok(),
             _ => None,
         };
-        // Only an empty file and keys given twice look harmless once they are parsed.
+        // An empty file and duplicate keys are valid once they are parsed.
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let harmless = ["empty.toml", "only_comments.toml", "duplicate_key.json"].contains(&name.as_str());
-        if let Some(document) = document.filter(|_| !harmless) {
+        let valid = ["empty.toml", "only_comments.toml", "duplicate_key.json"].contains(&name.as_str());
+        if let Some(document) = document.filter(|_| !valid) {
             assert_ne!(complaints(&schema, &document), [""; 0], "{name}");
-            judged += 1;
+            checked_files += 1;
         }
     }
-    assert!(judged >= 10, "{judged}");
+    assert!(checked_files >= 10, "{checked_files}");
 }

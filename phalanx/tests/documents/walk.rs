@@ -1,10 +1,10 @@
-//! A walk through a schema: every key that can be written, by its path, with what the schema says of it.
+//! Walks through a schema: every key by its path, with its description.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What stands behind a `$ref`; everything else is itself.
+/// Follows a `$ref`; returns any other node as it is.
 pub(crate) fn resolve<'a>(root: &'a Value, node: &'a Value) -> &'a Value {
     match node["$ref"].as_str() {
         Some(pointer) => resolve(root, root.pointer(pointer.trim_start_matches('#')).expect("a reference that points")),
@@ -29,7 +29,7 @@ pub(crate) fn keys(root: &Value) -> BTreeMap<String, &Value> {
     found
 }
 
-/// A path and one step more.
+/// Appends a key to a path.
 pub(crate) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }

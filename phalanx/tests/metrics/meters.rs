@@ -1,4 +1,4 @@
-//! A meter provider that keeps what it exports, and questions to it.
+//! A meter provider that keeps what it exports, and helpers to read it.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -12,21 +12,21 @@ use phalanx::telemetry::metrics::names::Named;
 /// The attributes of a series, as text.
 pub type Attributes = BTreeMap<String, String>;
 
-/// Attributes written down in a test.
-pub fn on(pairs: &[(&str, &str)]) -> Attributes {
+/// The attributes that a test expects.
+pub fn attributes(pairs: &[(&str, &str)]) -> Attributes {
     pairs
         .iter()
         .map(|(name, value)| (format!("phalanx.{name}").replace("phalanx.error", "error"), (*value).to_owned()))
         .collect()
 }
 
-/// Where a test's metrics go.
+/// The meter provider of a test.
 pub struct Meters {
     provider: SdkMeterProvider,
     exporter: InMemoryMetricExporter,
 }
 
-/// What one series stood at.
+/// The value of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     Number(f64),
@@ -45,7 +45,7 @@ impl Meters {
         Metrics::of(self.provider.meter("phalanx"))
     }
 
-    /// Collects, and hands over everything.
+    /// Collects and returns all series.
     pub fn collect(&self) -> Collected {
         self.exporter.reset();
         self.provider.force_flush().unwrap();
@@ -59,7 +59,7 @@ impl Meters {
 pub struct Collected(pub BTreeMap<String, (String, Vec<(Attributes, Value)>)>);
 
 impl Collected {
-    /// The series of an instrument, which must have the unit of the table and no attribute that is not there.
+    /// The series of an instrument. Checks its unit and attributes against the table of names.
     pub fn series(&self, named: &Named) -> Vec<(Attributes, Value)> {
         let Some((unit, series)) = self.0.get(named.name) else { return Vec::new() };
         assert_eq!(unit, named.unit, "{}", named.name);
@@ -72,7 +72,7 @@ impl Collected {
         series.clone()
     }
 
-    /// The value of one series; none if it is not there.
+    /// The value of one series; `None` if it does not exist.
     pub fn value(&self, named: &Named, pairs: &[(&str, &str)]) -> Option<f64> {
         self.find(named, pairs).map(|value| match value {
             Value::Number(value) => value,
@@ -89,7 +89,7 @@ impl Collected {
     }
 
     fn find(&self, named: &Named, pairs: &[(&str, &str)]) -> Option<Value> {
-        let wanted = on(pairs);
+        let wanted = attributes(pairs);
         self.series(named).into_iter().find(|(attributes, _)| *attributes == wanted).map(|(_, value)| value)
     }
 }
@@ -126,6 +126,6 @@ fn of_data<T: Copy + Debug>(data: &MetricData<T>, number: fn(T) -> f64) -> Vec<(
                 (text(point.attributes()), value)
             })
             .collect(),
-        MetricData::ExponentialHistogram(_) => panic!("we make none"),
+        MetricData::ExponentialHistogram(_) => panic!("phalanx exports none"),
     }
 }

@@ -1,4 +1,4 @@
-//! Who lives how long: metrics never keep a module alive, and end with it.
+//! Lifetimes: metrics never keep a module alive, and end with it.
 
 use std::sync::{Arc, Weak};
 
@@ -6,14 +6,14 @@ use phalanx::policy::LeverSpec;
 use phalanx::telemetry::metrics::names::*;
 use phalanx::*;
 
-use crate::kit::Meters;
+use crate::meters::Meters;
 use crate::support::*;
 use crate::{metered, ok};
 
-/// Knows whether the module that holds it is gone.
-struct Held(#[allow(dead_code)] Arc<()>);
+/// An observer that shows whether its module still exists.
+struct LifetimeProbe(#[allow(dead_code)] Arc<()>);
 
-impl Observer for Held {
+impl Observer for LifetimeProbe {
     fn on_event(&self, _: &Event<'_>) {}
 }
 
@@ -27,24 +27,24 @@ fn stages() -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_module_that_is_dropped_ends_its_pulled_series_and_nothing_keeps_it() {
+async fn a_dropped_module_ends_its_observable_series_and_is_freed() {
     let meters = Meters::new();
     let life = Arc::new(());
     let left: Weak<()> = Arc::downgrade(&life);
-    let module = builder(stages()).observer(Held(life)).metered_by(meters.metrics()).build().unwrap();
+    let module = builder(stages()).observer(LifetimeProbe(life)).metered_by(meters.metrics()).build().unwrap();
     module.run("p", "r", ok).await.unwrap();
     module.pull("p", LeverSpec::force_open()).unwrap();
     let pulled = [EXECUTIONS, BREAKER_STATE, BULKHEAD_LIMIT, RATE_LIMIT_REMAINING, HEDGE_DELAY, LEVER];
     let seen = meters.collect();
     assert!(pulled.iter().all(|named| !seen.series(named).is_empty()), "{seen:?}");
     drop(module);
-    assert!(left.upgrade().is_none(), "somebody still holds the module");
+    assert!(left.upgrade().is_none(), "the module is not freed");
     let seen = meters.collect();
     assert!(pulled.iter().all(|named| seen.series(named).is_empty()), "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kept_pipeline_outlives_its_module_and_is_still_counted() {
+async fn a_pipeline_that_outlives_its_module_is_still_counted() {
     let meters = Meters::new();
     let (module, pipeline) = metered(&meters, stages());
     drop(module);
@@ -55,11 +55,11 @@ async fn a_kept_pipeline_outlives_its_module_and_is_still_counted() {
     assert_eq!(seen.histogram(&DURATION, &one).map(|(count, _)| count), Some(1));
     assert_eq!(seen.value(&EXECUTIONS, &ended), Some(1.0));
     drop(pipeline);
-    assert_eq!(meters.collect().series(&EXECUTIONS), [], "and then nobody is left to count");
+    assert_eq!(meters.collect().series(&EXECUTIONS), [], "the series ends with the pipeline");
 }
 
 #[tokio::test(start_paused = true)]
-async fn modules_metered_by_the_same_metrics_add_up() {
+async fn modules_with_the_same_metrics_are_added_up() {
     let meters = Meters::new();
     let metrics = meters.metrics();
     let modules = [(); 2].map(|()| builder(stages()).metered_by(metrics.clone()).build().unwrap());
@@ -74,7 +74,7 @@ async fn modules_metered_by_the_same_metrics_add_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_changes_keeps_its_series() {
+async fn a_retuned_policy_keeps_its_series() {
     let meters = Meters::new();
     let (module, pipeline) = metered(&meters, stages());
     pipeline.run(ok).await.unwrap();

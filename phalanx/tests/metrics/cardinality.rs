@@ -1,15 +1,15 @@
-//! There are only so many series, whatever names callers invent; and what is counted is counted all the same.
+//! The number of series is bounded whatever names callers use, and no count is lost.
 
 use phalanx::telemetry::metrics::OTHER;
 use phalanx::telemetry::metrics::names::*;
 use phalanx::*;
 
-use crate::kit::{Meters, Value};
+use crate::meters::{Meters, Value};
 use crate::support::*;
 use crate::{broken, ok};
 
 /// The sum over all series of a counter.
-fn sum(series: &[(crate::kit::Attributes, Value)]) -> f64 {
+fn sum(series: &[(crate::meters::Attributes, Value)]) -> f64 {
     let values = series.iter().map(|(_, value)| match value {
         Value::Number(value) => *value,
         Value::Histogram { count, .. } => *count as f64,
@@ -18,7 +18,7 @@ fn sum(series: &[(crate::kit::Attributes, Value)]) -> f64 {
 }
 
 #[tokio::test]
-async fn ten_thousand_routes_have_no_more_series_than_the_cap_and_all_add_up() {
+async fn ten_thousand_routes_export_no_more_series_than_the_cap_and_lose_no_counts() {
     const ROUTES: usize = 10_000;
     let meters = Meters::new();
     let policy = Policy::named("p")
@@ -51,11 +51,11 @@ async fn ten_thousand_routes_have_no_more_series_than_the_cap_and_all_add_up() {
     let other = [("policy", "p"), ("route", OTHER), ("outcome", "success"), ("source", "local")];
     assert_eq!(seen.value(&EXECUTIONS, &other), Some((ROUTES - 20) as f64));
     let open = [("policy", "p"), ("route", OTHER), ("state", "open")];
-    assert_eq!(seen.value(&BREAKER_STATE, &open), Some((ROUTES - 20) as f64), "as many circuits are open");
+    assert_eq!(seen.value(&BREAKER_STATE, &open), Some((ROUTES - 20) as f64), "all breakers beyond the cap are open");
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_of_policies_that_callers_invent_are_bounded_too() {
+async fn unknown_policy_names_are_bounded_too() {
     let meters = Meters::new();
     let module = ResilienceModule::in_memory()
         .default_policy(Policy::named("default"))
@@ -72,12 +72,12 @@ async fn names_of_policies_that_callers_invent_are_bounded_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_route_keeps_its_series_while_others_come_and_its_pipeline_is_made_anew() {
+async fn a_route_keeps_its_series_when_its_pipeline_is_rebuilt() {
     let meters = Meters::new();
     let module = builder(Policy::named("p")).max_routes(1).metered_by(meters.metrics()).build().unwrap();
     for _ in 0..3 {
         module.run("p", "a", ok).await.unwrap();
-        module.run("p", "b", ok).await.unwrap(); // there is room for one pipeline only
+        module.run("p", "b", ok).await.unwrap(); // the table has room for one pipeline
     }
     let seen = meters.collect();
     for route in ["a", "b"] {
@@ -87,7 +87,7 @@ async fn a_route_keeps_its_series_while_others_come_and_its_pipeline_is_made_ane
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_route_of_a_policy_as_a_whole_is_the_empty_text() {
+async fn a_call_without_a_route_has_an_empty_route_label() {
     let meters = Meters::new();
     let module = builder(Policy::named("p")).metered_by(meters.metrics()).build().unwrap();
     module.run("p", (), ok).await.unwrap();
@@ -96,7 +96,7 @@ async fn the_route_of_a_policy_as_a_whole_is_the_empty_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hostile_name_is_escaped_and_cut() {
+async fn a_hostile_name_is_escaped_and_truncated() {
     let meters = Meters::new();
     let module = builder(Policy::named("p")).metered_by(meters.metrics()).build().unwrap();
     module.run("p", format!("x\r\n\u{1b}[2J{}", "y".repeat(900)).as_str(), ok).await.unwrap();
