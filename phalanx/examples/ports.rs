@@ -1,5 +1,5 @@
-//! A port with policies on it: the domain sees a trait, the adapter's methods run under policies, and neither says a word
-//! about retries.
+//! Demo: policies on a port. The domain calls a trait, the methods of the adapter run under policies, and neither contains
+//! retry code. For a small example see `attribute`.
 //!
 //! ```sh
 //! cargo run --example ports
@@ -13,7 +13,7 @@ use phalanx::{
     Backoff, BreakerSpec, Class, Classify, Kind, Policy, Rejection, ResilienceModule, Resilient, RetrySpec, resilient,
 };
 
-/// What the domain wants done, and how it may fail.
+/// The port of the domain.
 trait Payments {
     async fn balance(&self, account: &str) -> Result<u32, PaymentError>;
     async fn charge(&self, account: &str, order: Order) -> Result<Receipt, PaymentError>;
@@ -32,7 +32,7 @@ struct Receipt(String);
 enum PaymentError {
     /// The provider did not answer.
     Unreachable,
-    /// A policy rejected to ask it.
+    /// A policy rejected the call.
     Rejected(Rejection),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for PaymentError {
     }
 }
 
-/// The adapter, and the way to its provider.
+/// The adapter, with the HTTP client of the provider.
 struct Stripe {
     resilience: ResilienceModule,
     http: Http,
@@ -72,15 +72,14 @@ impl Resilient for Stripe {
     }
 }
 
-#[rustfmt::skip] // as in the README
-#[resilient(policy = "stripe", route = "eu")]                    // every async method of the port; streams stay as they are
+#[resilient(policy = "stripe", route = "eu")] // every async method of the port
 impl Payments for Stripe {
-    #[resilient(policy = "stripe-reads")]                        // reading may be repeated, so it has its own
+    #[resilient(policy = "stripe-reads")] // reads may be retried, so they have a policy of their own
     async fn balance(&self, account: &str) -> Result<u32, PaymentError> {
         self.http.get(account).await
     }
 
-    #[resilient(route = account, clone(order))]                  // an argument as the route; each attempt has its own order
+    #[resilient(route = account, clone(order))] // an argument as the route; each attempt gets a clone of the order
     async fn charge(&self, account: &str, order: Order) -> Result<Receipt, PaymentError> {
         self.http.post(account, order).await
     }
@@ -132,6 +131,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .policy(Policy::named("stripe-reads").retry(RetrySpec::attempts(3).on([Kind::Infrastructure]).backoff(pause)))
         .build()?;
     let stripe = Stripe { resilience, http: Http(AtomicU32::new(0)) };
+    println!("demo: four orders through a port; reads are retried, charges are not");
     for id in 1..=4 {
         checkout(&stripe, "acme", Order { id, cents: 100 * id }).await;
     }

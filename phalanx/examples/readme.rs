@@ -1,4 +1,4 @@
-//! The code of the README, so that it compiles and runs. A test compares the two line by line.
+//! The code of the README, so that it compiles and runs.
 
 use std::error::Error;
 use std::io;

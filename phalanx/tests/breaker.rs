@@ -1,6 +1,6 @@
-//! The circuit breaker as a stage: what counts, who may try it out, and how it comes back.
+//! The breaker as a stage: what it counts, its probes, and how it closes again.
 
-#![allow(clippy::unwrap_used)] // a test's own helpers may unwrap
+#![allow(clippy::unwrap_used)] // helpers of tests may unwrap
 
 mod support;
 
@@ -39,14 +39,14 @@ async fn broken() -> Result<u32, Failure> {
     Err(BROKEN)
 }
 
-/// Trips it and waits until it may be tried out.
+/// Trips the breaker and waits for the end of its break.
 async fn half_open(pipeline: &Pipeline) {
     assert!(pipeline.run(broken).await.is_err());
     tokio::time::advance(BREAK).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_circuit_rejects_and_says_when_the_break_is_over() {
+async fn an_open_breaker_rejects_with_the_rest_of_the_break_as_retry_after() {
     let pipeline = guarded();
     assert!(pipeline.run(broken).await.is_err());
     tokio::time::advance(10 * SECOND).await;
@@ -55,7 +55,7 @@ async fn an_open_circuit_rejects_and_says_when_the_break_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_probe_frees_its_place() {
+async fn a_cancelled_probe_frees_the_probe_quota() {
     let pipeline = guarded();
     half_open(&pipeline).await;
     {
@@ -68,16 +68,16 @@ async fn a_cancelled_probe_frees_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_killed_at_once_by_its_deadline_frees_its_place() {
+async fn a_probe_cut_off_early_by_its_deadline_frees_the_probe_quota() {
     let pipeline = guarded();
     half_open(&pipeline).await;
     assert_eq!(code(pipeline.call().within(10 * MS).run(hang).await), RejectionCode::DeadlineExceeded);
-    assert_eq!(phase(&pipeline).await, Phase::HalfOpen, "ten milliseconds are too short to blame anybody");
+    assert_eq!(phase(&pipeline).await, Phase::HalfOpen, "10 ms are below the failure floor");
     assert_eq!(pipeline.run(ok).await, Ok(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_ends_in_a_neutral_kind_frees_its_place() {
+async fn a_probe_that_ends_with_a_neutral_kind_frees_the_probe_quota() {
     let pipeline = guarded();
     half_open(&pipeline).await;
     for kind in [Kind::Throttled, Kind::Concurrency] {
@@ -88,7 +88,7 @@ async fn a_probe_that_ends_in_a_neutral_kind_frees_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_success_of_a_call_from_before_the_trip_does_not_close_a_half_open_circuit() {
+async fn a_success_of_a_call_from_before_the_trip_does_not_close_a_half_open_breaker() {
     let pipeline = guarded();
     let mut early = pin!(pipeline.run(|| after(BREAK + SECOND, Ok(1))));
     assert!(poll_once(early.as_mut()).is_pending());
@@ -111,21 +111,21 @@ async fn a_failure_that_arrives_while_open_does_not_prolong_the_break() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_killed_by_its_deadline_after_a_fair_time_is_a_failure() {
+async fn a_call_cut_off_by_its_deadline_after_the_failure_floor_is_a_failure() {
     let pipeline = guarded();
     assert_eq!(code(pipeline.call().within(50 * MS).run(hang).await), RejectionCode::DeadlineExceeded);
     assert_eq!(phase(&pipeline).await, Phase::Open);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_killed_by_its_deadline_too_early_is_nobodys_fault() {
+async fn a_call_cut_off_by_its_deadline_before_the_failure_floor_is_not_a_failure() {
     let pipeline = guarded();
     assert_eq!(code(pipeline.call().within(49 * MS).run(hang).await), RejectionCode::DeadlineExceeded);
     assert_eq!(phase(&pipeline).await, Phase::Closed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_dropped_by_somebody_else_who_enforced_the_deadline_is_recorded_too() {
+async fn a_call_dropped_by_its_caller_after_the_deadline_is_a_failure() {
     let pipeline = guarded();
     let context = Context::EMPTY.with_timeout(80 * MS);
     let call = scope(context, async {
@@ -138,7 +138,7 @@ async fn a_call_dropped_by_somebody_else_who_enforced_the_deadline_is_recorded_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_says_nothing_about_the_dependency() {
+async fn a_call_dropped_by_its_caller_is_not_recorded() {
     let pipeline = guarded();
     assert!(tokio::time::timeout(SECOND, pipeline.run(hang)).await.is_err());
     let view = pipeline.circuit().await.unwrap();
@@ -165,7 +165,7 @@ async fn a_panic_of_the_operation_is_a_failure_and_propagates() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_dropped_while_somebody_else_panics_is_not_a_failure() {
+async fn a_call_dropped_by_an_unrelated_panic_is_not_a_failure() {
     let pipeline = guarded();
     let call = AssertUnwindSafe(async {
         let mut call = pin!(pipeline.run(hang));
@@ -177,7 +177,7 @@ async fn a_call_dropped_while_somebody_else_panics_is_not_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_domain_answer_is_a_success() {
+async fn a_domain_error_is_a_success() {
     let pipeline = guarded();
     for kind in [Kind::Domain, Kind::Validation, Kind::NotFound, Kind::Internal] {
         assert!(pipeline.run(|| async move { Err::<u32, _>(Failure(kind, None)) }).await.is_err());
@@ -187,7 +187,7 @@ async fn a_domain_answer_is_a_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_default_a_call_with_its_retries_is_one_outcome() {
+async fn by_default_a_call_with_its_retries_counts_once() {
     let retry = RetrySpec::attempts(4).backoff(Backoff::constant(MS));
     let spec = BreakerSpec::consecutive_failures(9);
     let pipeline = pipeline(Policy::named("p").breaker(spec).retry(retry));
@@ -196,7 +196,7 @@ async fn by_default_a_call_with_its_retries_is_one_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn counting_attempts_a_circuit_that_opens_ends_the_retries_with_the_real_error() {
+async fn with_attempts_counted_an_open_breaker_ends_the_retries_with_the_last_error() {
     let retry = RetrySpec::attempts(10).backoff(Backoff::constant(MS));
     let spec = BreakerSpec::consecutive_failures(3).count_attempts();
     let upstream = Upstream::always(Err(BROKEN));
@@ -207,7 +207,7 @@ async fn counting_attempts_a_circuit_that_opens_ends_the_retries_with_the_real_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_word_is_obeyed_and_told() {
+async fn an_override_decides_until_it_is_released() {
     let pipeline = guarded();
     pipeline.force(Some(Override::Open)).await;
     let (answer, record) = pipeline.call().run_recorded(ok).await;
@@ -224,7 +224,7 @@ async fn an_operators_word_is_obeyed_and_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_answers_open_the_circuit() {
+async fn slow_answers_open_the_breaker() {
     let spec = BreakerSpec::slow_call_ratio(0.5, 100 * MS).min_throughput(4).break_for(BREAK);
     let pipeline = pipeline(Policy::named("p").breaker(spec));
     for _ in 0..4 {
@@ -234,7 +234,7 @@ async fn slow_answers_open_the_circuit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_p95_over_its_threshold_for_long_enough_opens_the_circuit() {
+async fn a_p95_over_its_threshold_for_long_enough_opens_the_breaker() {
     let spec = BreakerSpec::latency(0.95, 100 * MS, 2 * SECOND).window(10 * SECOND).break_for(BREAK);
     let pipeline = pipeline(Policy::named("p").breaker(spec));
     let mut calls = 0;
@@ -243,12 +243,12 @@ async fn a_p95_over_its_threshold_for_long_enough_opens_the_circuit() {
         calls += 1;
         assert!(calls < 100, "it never opened");
     }
-    // Twenty samples before a p95 means anything (3 s), then two seconds over the threshold.
+    // A p95 needs 20 samples (3 s); then it must stay over the threshold for two seconds.
     assert!((33..=36).contains(&calls), "{calls}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_change_of_phase_is_told_once() {
+async fn every_change_of_phase_is_emitted_once() {
     let log = Log::default();
     let module = builder(Policy::named("p").breaker(breaker())).observer(log.clone()).build().unwrap();
     let pipeline = module.pipeline("p", ()).unwrap();
@@ -258,7 +258,7 @@ async fn every_change_of_phase_is_told_once() {
     assert_eq!(changes, ["closed -> open", "open -> half_open", "half_open -> closed"]);
 }
 
-/// `FutureExt::catch_unwind`, for one test's needs.
+/// `FutureExt::catch_unwind`, for these tests.
 async fn catch_unwind<T>(
     future: AssertUnwindSafe<impl Future<Output = T>>,
 ) -> Result<T, Box<dyn std::any::Any + Send>> {

@@ -1,6 +1,6 @@
-//! Bulkheads around whole calls: who gets in, who waits, who is turned away, and that every slot comes back.
+//! The bulkhead as a stage: which calls are admitted, wait or are rejected, and that every slot is freed.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 mod support;
 
@@ -24,7 +24,7 @@ fn pipeline(policy: Policy) -> Pipeline {
     module(policy).pipeline("p", ()).unwrap()
 }
 
-/// A call that takes this long once it is under way.
+/// Spawns a call that takes this long once it is admitted.
 fn call(pipeline: &Pipeline, takes: Duration) -> JoinHandle<Answer> {
     let pipeline = pipeline.clone();
     tokio::spawn(async move { pipeline.run(|| after(takes, Ok(1))).await })
@@ -43,7 +43,7 @@ fn view(pipeline: &Pipeline) -> (u32, u32, u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_above_the_limit_and_the_queue_is_rejected_at_once() {
+async fn a_call_beyond_the_limit_and_the_queue_is_rejected_at_once() {
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(2).queue(1)));
     let calls = [(); 3].map(|()| call(&pipeline, SECOND));
     settle().await;
@@ -61,7 +61,7 @@ async fn what_is_above_the_limit_and_the_queue_is_rejected_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_in_the_queue_is_the_calls_and_not_the_operations() {
+async fn time_in_the_queue_counts_for_the_call_and_not_for_the_operation() {
     let breaker = BreakerSpec::slow_call_ratio(0.1, 150 * MS).min_throughput(1);
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(1).queue(9)).breaker(breaker));
     let calls = [(); 5].map(|()| call(&pipeline, 100 * MS));
@@ -85,7 +85,7 @@ async fn a_waiter_gives_up_at_the_queue_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_gives_up_at_its_deadline_and_nothing_was_begun() {
+async fn a_waiter_gives_up_at_its_deadline_without_an_attempt() {
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(1).queue(1)).deadline(300 * MS));
     let holder = pipeline.clone();
     let holder = tokio::spawn(async move { holder.call().run(|| after(290 * MS, Ok(1))).await });
@@ -98,7 +98,7 @@ async fn a_waiter_gives_up_at_its_deadline_and_nothing_was_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_congested_queue_is_shed_although_all_who_hold_slots_hang() {
+async fn a_congested_queue_is_shed_even_if_every_slot_hangs() {
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(1).queue(100).queue_target(20 * MS)));
     let holder = call(&pipeline, 60 * SECOND);
     settle().await;
@@ -109,15 +109,15 @@ async fn a_congested_queue_is_shed_although_all_who_hold_slots_hang() {
     assert_eq!(start.elapsed(), 100 * MS, "the queue had been empty just before");
     let calls = [(); 12].map(|()| call(&pipeline, MS));
     settle().await;
-    for (place, call) in calls.into_iter().enumerate() {
-        assert_eq!(code(call.await.unwrap()), RejectionCode::BulkheadQueueShed, "{place}");
+    for (index, call) in calls.into_iter().enumerate() {
+        assert_eq!(code(call.await.unwrap()), RejectionCode::BulkheadQueueShed, "call {index}");
     }
     assert_eq!(view(&pipeline), (1, 1, 0));
     holder.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_critical_call_displaces_a_lesser_one_and_is_served_first() {
+async fn a_critical_call_displaces_a_less_critical_one_and_is_served_first() {
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(1).queue(2).prioritized()));
     let holder = call(&pipeline, SECOND);
     settle().await;
@@ -142,7 +142,7 @@ async fn a_critical_call_displaces_a_lesser_one_and_is_served_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejection_gives_the_rate_limits_permit_back() {
+async fn a_rejection_returns_the_permit_of_the_rate_limit() {
     let limit = RateLimitSpec::new(1, 3_600 * SECOND).burst(3);
     let pipeline = pipeline(bulkhead(BulkheadSpec::fixed(1)).rate_limit(limit));
     let holder = call(&pipeline, SECOND);
@@ -197,7 +197,7 @@ async fn a_change_of_policy_keeps_slots_and_waiters_and_a_higher_limit_serves_th
     assert_eq!((start.elapsed(), view(&pipeline)), (SECOND, (2, 1, 0)));
     module.retune(Policy::named("p")).unwrap();
     module.retune(bulkhead(BulkheadSpec::fixed(1))).unwrap();
-    assert_eq!(view(&pipeline), (1, 1, 0), "whoever was inside still is");
+    assert_eq!(view(&pipeline), (1, 1, 0), "calls in flight keep their slots");
     assert_eq!(holder.await.unwrap(), Ok(1));
     assert_eq!(view(&pipeline), (1, 0, 0));
 }

@@ -1,7 +1,7 @@
-//! A dependency budget in CSV: every column becomes what its description says, and files can change it.
+//! A dependency budget in CSV: every column sets its field, and files override it.
 
 #![cfg(all(feature = "csv", feature = "toml"))]
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::*;
 
 const HEADER: &str = "dep,role,max_attempts,per_attempt_timeout_ms,breaker_threshold_p95_ms,notes";
 
-/// The example of the playbook that such budgets come from.
+/// The example of the resiliency playbook that defines such budgets.
 fn budget() -> String {
     format!(
         "{HEADER}\nauth,critical,1,100,150,no retry\ncatalog,important,2,150,250,backoff+jitter\n\
@@ -33,7 +33,7 @@ fn mistakes(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_column_becomes_what_it_says() {
+fn every_column_sets_its_field() {
     let backoff = Backoff::exponential(200 * MS).max(2 * SECOND).jitter(Jitter::Equal);
     let retry = RetrySpec::attempts(2).on([Kind::Infrastructure, Kind::Throttled]).backoff(backoff);
     let mut hedge = HedgeSpec::after(100 * MS).at_quantile(0.95);
@@ -48,7 +48,7 @@ fn every_column_becomes_what_it_says() {
 }
 
 #[test]
-fn the_waits_are_those_of_the_playbook() {
+fn the_backoff_is_the_one_of_the_playbook() {
     let config = Config::from_budget(&format!("{HEADER}\nd,critical,4,100,150,\n")).unwrap();
     let backoff = config.policies()[0].retry.unwrap().backoff;
     let rng = Rng::seeded(7);
@@ -69,7 +69,7 @@ fn the_columns_may_stand_in_any_order() {
 }
 
 #[test]
-fn every_bad_row_is_told_with_its_line() {
+fn every_bad_row_is_reported_with_its_line() {
     let text = format!(
         "{HEADER}\nauth,crticial,0,100,150,\n,important,2,-1,1e9,hedge_reads=maybe\nshort,critical\n\
          ok,optional,1,1,1,\nok,optional,1,1,1,\n"
@@ -88,20 +88,20 @@ fn every_bad_row_is_told_with_its_line() {
 }
 
 #[test]
-fn the_header_is_taken_at_its_word() {
-    let wrong = |header: &str| mistakes(&format!("{header}\nauth,critical,1,100,150,x\n"));
+fn a_wrong_header_is_rejected() {
+    let mistakes_of = |header: &str| mistakes(&format!("{header}\nauth,critical,1,100,150,x\n"));
     assert_eq!(
-        wrong(&HEADER.replace("max_attempts", "max_atempts")),
+        mistakes_of(&HEADER.replace("max_attempts", "max_atempts")),
         ["csv:1: there is no column max_atempts; did you mean max_attempts?"]
     );
-    assert_eq!(wrong(&HEADER.replace(",notes", "")), ["csv:1: the column notes is missing"]);
-    assert_eq!(wrong(&HEADER.replace("notes", "dep")), ["csv:1: the column dep appears twice"]);
+    assert_eq!(mistakes_of(&HEADER.replace(",notes", "")), ["csv:1: the column notes is missing"]);
+    assert_eq!(mistakes_of(&HEADER.replace("notes", "dep")), ["csv:1: the column dep appears twice"]);
     assert_eq!(mistakes(HEADER), ["csv: is empty"]);
     assert_eq!(mistakes(""), ["csv: is empty"]);
 }
 
 #[test]
-fn a_budget_without_end_is_rejected() {
+fn a_budget_that_is_too_large_is_rejected() {
     let wrong = mistakes(&format!("{HEADER}\n{}", ",,,,,\n".repeat(170_000)));
     assert_eq!((wrong.len(), wrong[100].as_str()), (101, "there may be more mistakes: these are the first 100"));
     let rows: String = (0..10_001).map(|row| format!("d{row},critical,1,1,1,\n")).collect();
@@ -109,7 +109,7 @@ fn a_budget_without_end_is_rejected() {
 }
 
 #[test]
-fn files_and_variables_change_a_budget_value_by_value() {
+fn files_and_variables_override_a_budget_value_by_value() {
     let folder = std::env::temp_dir().join(format!("phalanx-budget-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (csv, toml) = (folder.join("dependencies.csv"), folder.join("phalanx.toml"));
@@ -120,13 +120,16 @@ fn files_and_variables_change_a_budget_value_by_value() {
     std::fs::remove_dir_all(&folder).unwrap();
     let module = ResilienceModule::in_memory().config(config.unwrap()).build().unwrap();
     let described = module.describe();
-    let told = |path: &str| {
+    let described_as = |path: &str| {
         let value = described.policy("catalog").unwrap().value(path).unwrap();
         (value.value.clone(), value.from.to_string().replace(&format!("{}/", folder.display()), ""))
     };
     let expected = |value: &str, from: &str| (value.to_owned(), from.to_owned());
-    assert_eq!(told("retry.max_attempts"), expected("3", "phalanx.toml:2"));
-    assert_eq!(told("retry.backoff.jitter"), expected("\"equal\"", "dependencies.csv:3"));
-    assert_eq!(told("timeout"), expected("\"90ms\"", "environment variable PHALANX__POLICIES__CATALOG__TIMEOUT"));
-    assert_eq!(told("breaker.min_throughput"), expected("20", "built in"));
+    assert_eq!(described_as("retry.max_attempts"), expected("3", "phalanx.toml:2"));
+    assert_eq!(described_as("retry.backoff.jitter"), expected("\"equal\"", "dependencies.csv:3"));
+    assert_eq!(
+        described_as("timeout"),
+        expected("\"90ms\"", "environment variable PHALANX__POLICIES__CATALOG__TIMEOUT")
+    );
+    assert_eq!(described_as("breaker.min_throughput"), expected("20", "built in"));
 }

@@ -1,7 +1,7 @@
-//! Variables over files: value by value, by names that a variable can have, and none that leads nowhere.
+//! Environment variables override files value by value; names match case-insensitively, and unknown keys are mistakes.
 
 #![cfg(feature = "toml")]
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod support;
 
@@ -10,19 +10,19 @@ use phalanx::policy::{DeadlineSpec, LeverSpec, UnknownPolicy};
 use phalanx::*;
 use support::*;
 
-fn read<const N: usize>(loader: Loader, variables: [(&str, &str); N]) -> Result<Config, ConfigError> {
+fn load_with<const N: usize>(loader: Loader, variables: [(&str, &str); N]) -> Result<Config, ConfigError> {
     loader.vars(variables).load()
 }
 
 fn mistakes<const N: usize>(variables: [(&str, &str); N]) -> Vec<String> {
-    let error = read(Config::loader(), variables).unwrap_err();
+    let error = load_with(Config::loader(), variables).unwrap_err();
     error.mistakes.iter().map(ToString::to_string).collect()
 }
 
-/// A reader of one file for as long as a test needs it.
-struct Scratch(std::path::PathBuf);
+/// A temporary file, deleted at the end of the test.
+struct TempFile(std::path::PathBuf);
 
-impl Scratch {
+impl TempFile {
     fn new(name: &str, text: &str) -> (Self, Loader) {
         let path = std::env::temp_dir().join(format!("phalanx-env-{}-{name}.toml", std::process::id()));
         std::fs::write(&path, text).unwrap();
@@ -31,24 +31,24 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 #[test]
-fn a_variable_changes_one_value_of_a_file() {
+fn a_variable_overrides_one_value_of_a_file() {
     let text = "[policies.payments]\ntimeout = \"1s\"\nretry = { max_attempts = 3, retry_on = [\"throttled\"] }\n";
-    let (_file, loader) = Scratch::new("one", text);
-    let config = read(loader, [("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "2s")]).unwrap();
+    let (_file, loader) = TempFile::new("one", text);
+    let config = load_with(loader, [("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "2s")]).unwrap();
     let retry = RetrySpec::attempts(3).on([Kind::Throttled]);
     assert_eq!(config.policies(), [Policy::named("payments").timeout(2 * SECOND).retry(retry)]);
 }
 
 #[test]
-fn a_variable_is_whatever_its_place_asks_for() {
-    let config = read(
+fn a_variable_is_parsed_as_the_type_of_its_key() {
+    let config = load_with(
         Config::loader(),
         [
             ("PHALANX__MAX_ROUTES", " 500 "),
@@ -77,12 +77,12 @@ fn a_variable_is_whatever_its_place_asks_for() {
 }
 
 #[test]
-fn a_name_is_found_by_the_letters_a_variable_can_have() {
+fn a_policy_name_matches_without_case_and_punctuation() {
     let text = "[policies.payment-gateway]\ntimeout = \"1s\"\n[policies.\"Stock.EU\"]\ntimeout = \"1s\"\n";
-    let (_file, loader) = Scratch::new("names", text);
+    let (_file, loader) = TempFile::new("names", text);
     let variables =
         [("PHALANX__POLICIES__PAYMENT_GATEWAY__TIMEOUT", "2s"), ("PHALANX__policies__Stock_EU__timeout", "3s")];
-    let config = read(loader, variables).unwrap();
+    let config = load_with(loader, variables).unwrap();
     let expected = [("Stock.EU", 3), ("payment-gateway", 2)];
     assert_eq!(config.policies(), expected.map(|(name, seconds)| Policy::named(name).timeout(seconds * SECOND)));
 }
@@ -91,7 +91,7 @@ fn a_name_is_found_by_the_letters_a_variable_can_have() {
 fn a_lever_is_found_by_the_name_of_its_policy() {
     let text = "[policies.payment-gateway]\ntimeout = \"1s\"\n[policies.\"Stock.EU\"]\ntimeout = \"1s\"\n\
                 [levers.payment-gateway]\nhedging = false\n[levers.of-code]\nhedging = false\n";
-    let (_file, loader) = Scratch::new("levers", text);
+    let (_file, loader) = TempFile::new("levers", text);
     let variables = [
         ("PHALANX__LEVERS__PAYMENT_GATEWAY__RETRIES", "false"),
         ("PHALANX__LEVERS__STOCK_EU__RETRIES", "false"),
@@ -100,18 +100,18 @@ fn a_lever_is_found_by_the_name_of_its_policy() {
     let (retries, both) =
         (LeverSpec::default().without_retries(), LeverSpec::default().without_retries().without_hedging());
     let expected = [("Stock.EU", &retries), ("of-code", &both), ("payment-gateway", &both)];
-    let config = read(loader, variables).unwrap();
+    let config = load_with(loader, variables).unwrap();
     assert!(config.levers().iter().map(|(name, lever)| (name.as_str(), lever)).eq(expected), "{:?}", config.levers());
 
-    let (_file, loader) = Scratch::new("lever-of-two", "[policies.pay-out]\n[levers.\"pay.out\"]\n");
-    let error = read(loader, [("PHALANX__LEVERS__PAY_OUT__RETRIES", "false")]).unwrap_err();
+    let (_file, loader) = TempFile::new("lever-of-two", "[policies.pay-out]\n[levers.\"pay.out\"]\n");
+    let error = load_with(loader, [("PHALANX__LEVERS__PAY_OUT__RETRIES", "false")]).unwrap_err();
     assert!(error.to_string().ends_with(": could mean pay-out or pay.out"), "{error}");
 }
 
 #[test]
-fn the_lever_of_all_is_that_of_every_policy_unless_one_is_called_so() {
+fn the_lever_all_is_that_of_every_policy_unless_a_policy_has_this_name() {
     let name_of = |text: &str, variables: &[(&str, &str)]| {
-        let (_file, loader) = Scratch::new("all", text);
+        let (_file, loader) = TempFile::new("all", text);
         let variable = [("PHALANX__LEVERS__ALL__RETRIES", "false")];
         let config = loader.vars(variables.iter().copied().chain(variable)).load().unwrap();
         let mut levers = config.levers().iter().filter(|(_, lever)| !lever.retries);
@@ -126,16 +126,16 @@ fn the_lever_of_all_is_that_of_every_policy_unless_one_is_called_so() {
 }
 
 #[test]
-fn a_name_that_could_mean_two_policies_is_a_mistake() {
+fn an_ambiguous_name_is_a_mistake() {
     let text = "[policies.pay-out]\ntimeout = \"1s\"\n[policies.pay_out]\ntimeout = \"1s\"\n";
-    let (_file, loader) = Scratch::new("two", text);
-    let error = read(loader, [("PHALANX__POLICIES__PAY_OUT__TIMEOUT", "2s")]).unwrap_err();
+    let (_file, loader) = TempFile::new("two", text);
+    let error = load_with(loader, [("PHALANX__POLICIES__PAY_OUT__TIMEOUT", "2s")]).unwrap_err();
     let expected = "environment variable PHALANX__POLICIES__PAY_OUT__TIMEOUT: could mean pay-out or pay_out";
     assert_eq!(error.mistakes[0].to_string(), expected);
 }
 
 #[test]
-fn a_variable_that_leads_nowhere_is_a_mistake_with_the_nearest_name() {
+fn a_variable_with_an_unknown_key_is_a_mistake_with_the_nearest_name() {
     let variables = [
         ("PHALANX__POLICIES__P__TIMEUOT", "2s"),
         ("PHALANX__POLICYS__P__TIMEOUT", "2s"),
@@ -184,8 +184,8 @@ fn two_variables_for_one_value_are_a_mistake() {
 }
 
 #[test]
-fn variables_of_others_are_none_of_our_business() {
-    let config = read(Config::loader(), [("PHALANX_TEST_REDIS", "spawn"), ("PATH", "/bin"), ("phalanx__x", "y")]);
+fn variables_without_the_prefix_are_ignored() {
+    let config = load_with(Config::loader(), [("PHALANX_TEST_REDIS", "spawn"), ("PATH", "/bin"), ("phalanx__x", "y")]);
     assert!(config.unwrap().policies().is_empty());
 }
 
@@ -196,12 +196,12 @@ fn the_environment_of_the_process_is_read_when_it_is_asked_for() {
     if std::env::var_os(VARIABLE).is_some() {
         let config = Config::loader().env().load().unwrap();
         assert_eq!(config.policies(), [Policy::named("child").timeout(2 * SECOND)]);
-        assert!(Config::loader().load().unwrap().policies().is_empty(), "unless it is not asked for");
+        assert!(Config::loader().load().unwrap().policies().is_empty(), "only with env()");
         return;
     }
     let own_name = "the_environment_of_the_process_is_read_when_it_is_asked_for";
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
     let ended = again.args(["--exact", own_name]).env(VARIABLE, "2s").output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    let output = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && output.contains("1 passed"), "{output}");
 }

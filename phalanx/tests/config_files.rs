@@ -1,7 +1,7 @@
-//! Policies from files: every stage and every field, all mistakes together with their places.
+//! Policies from files: every stage and every field, and all mistakes together with their lines.
 
 #![cfg(all(feature = "toml", feature = "yaml", feature = "json"))]
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod support;
 
@@ -16,14 +16,14 @@ use phalanx::policy::{DeadlineSpec, LeverSpec, UnknownPolicy};
 use phalanx::*;
 use support::*;
 
-/// Every mistake of a text, as people see it.
+/// The messages of all mistakes in a text.
 fn mistakes(text: &str) -> Vec<String> {
     let error = Config::from_toml(text).unwrap_err();
     error.mistakes.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn all_mistakes_are_told_together_each_with_its_line() {
+fn all_mistakes_are_reported_together_each_with_its_line() {
     let text = r#"
 unknwon = "error"
 max_routes = "many"
@@ -70,10 +70,10 @@ hedge = { delay = "10ms" }
     assert_eq!(mistakes(text), expected);
 }
 
-/// A file of ours for as long as a test needs it.
-struct Scratch(PathBuf);
+/// A temporary file, deleted at the end of the test.
+struct TempFile(PathBuf);
 
-impl Scratch {
+impl TempFile {
     fn new(name: &str, text: &str) -> Self {
         let path = std::env::temp_dir().join(format!("phalanx-{}-{name}", std::process::id()));
         std::fs::write(&path, text).unwrap();
@@ -81,7 +81,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -91,7 +91,7 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/config").join(name)).unwrap()
 }
 
-/// What the three full files say. Without `..`: a field that is new must be told here and there.
+/// The content of the three full files. Without `..`, so that a new field must be added here and in the files.
 fn full() -> Vec<Policy> {
     let payments = Policy {
         name: "payments".to_owned(),
@@ -171,7 +171,7 @@ fn full() -> Vec<Policy> {
 }
 
 #[test]
-fn the_same_document_says_the_same_in_every_format() {
+fn the_same_document_is_equal_in_every_format() {
     let lever = LeverSpec {
         force: Some(Override::Closed),
         hedging: false,
@@ -195,25 +195,26 @@ fn the_same_document_says_the_same_in_every_format() {
 #[test]
 fn in_the_full_file_no_field_is_left_at_its_default() {
     let plain = Config::from_toml(&fixture("plain.toml")).unwrap();
-    // The second policy is there for what cannot stand in the first.
-    let second = |path: &str| path.starts_with("throttle.") || path.starts_with("bulkhead.gradient.");
+    // The second policy has the fields that exclude those of the first.
+    let only_in_second = |path: &str| path.starts_with("throttle.") || path.starts_with("bulkhead.gradient.");
     let mut stages = BTreeSet::new();
     for (policy, plain) in full().iter().zip(plain.policies()) {
-        let said: BTreeMap<_, _> = policy.values().into_iter().collect();
-        // A hedge demands `idempotent`, so the plain file must say it too; its default is false.
-        let looked_at = |path: &str| if policy.name == "search" { second(path) } else { path != "idempotent" };
-        for (path, value) in plain.values().into_iter().filter(|(path, _)| looked_at(path)) {
-            assert_ne!(said[&path], value, "{path} of {}", policy.name);
+        let values: BTreeMap<_, _> = policy.values().into_iter().collect();
+        // A hedge needs `idempotent`, so the plain file sets it too; its default is false.
+        let is_compared =
+            |path: &str| if policy.name == "search" { only_in_second(path) } else { path != "idempotent" };
+        for (path, value) in plain.values().into_iter().filter(|(path, _)| is_compared(path)) {
+            assert_ne!(values[&path], value, "{path} of {}", policy.name);
             stages.insert(path.split('.').next().unwrap().to_owned());
         }
     }
     assert!(full()[0].idempotent && full()[0].timeout.is_some());
     let every = ["breaker", "bulkhead", "deadline", "hedge", "on_degraded", "rate_limit", "retry", "throttle"];
-    assert_eq!(stages, every.map(str::to_owned).into(), "each was looked at");
+    assert_eq!(stages, every.map(str::to_owned).into(), "every stage was compared");
 }
 
 #[test]
-fn what_must_be_said_and_is_not_is_missing() {
+fn a_required_key_that_is_missing_is_reported() {
     let text = "[policies.p]\nrate_limit = { permits = 5 }\nretry = {}\nhedge = { max_attempts = 2, delay = 5 }\n";
     let expected = [
         "toml:2: policies.p.rate_limit.per: is missing",
@@ -224,7 +225,7 @@ fn what_must_be_said_and_is_not_is_missing() {
 }
 
 #[test]
-fn what_a_policy_may_not_say_has_its_line_too() {
+fn an_invalid_value_of_a_policy_is_reported_with_its_line() {
     let text = r#"
 [policies."a.b".breaker]
 min_throughput = 5
@@ -245,13 +246,13 @@ max_concurrency = 0
 }
 
 #[test]
-fn a_later_file_changes_single_values_of_an_earlier_one() {
+fn a_later_file_overrides_single_values_of_an_earlier_one() {
     let base =
         "policies:\n  p:\n    deadline: 2s\n    timeout: 1s\n    retry: { max_attempts: 3, retry_on: [throttled] }\n";
-    let base = Scratch::new("base.yml", base);
+    let base = TempFile::new("base.yml", base);
     let over = "[policies.p]\ntimeout = \"500ms\"\ndeadline = { safety_margin = \"50ms\" }\nretry.max_attempts = 2\n\
                 retry.retry_on = [\"infrastructure\"]\n[policies.q]\nidempotent = true\n";
-    let over = Scratch::new("over.toml", over);
+    let over = TempFile::new("over.toml", over);
     let loader = Config::loader().file(&base.0).file(&over.0);
     assert_eq!(loader.paths().collect::<Vec<_>>(), [&base.0, &over.0]);
     let p = Policy::named("p")
@@ -262,18 +263,18 @@ fn a_later_file_changes_single_values_of_an_earlier_one() {
 }
 
 #[test]
-fn mistakes_of_all_files_are_told_together() {
-    let broken = Scratch::new("broken.json", "{");
-    let wrong = Scratch::new("wrong.yaml", "policies:\n  p:\n    timeout: soon\n");
+fn mistakes_of_all_files_are_reported_together() {
+    let broken = TempFile::new("broken.json", "{");
+    let wrong = TempFile::new("wrong.yaml", "policies:\n  p:\n    timeout: soon\n");
     let missing = PathBuf::from("nowhere.toml");
     let error = Config::loader().file(&broken.0).file(&wrong.0).file(&missing).load().unwrap_err();
-    let places: Vec<_> = error.mistakes.iter().map(|mistake| mistake.at.clone().unwrap()).collect();
+    let locations: Vec<_> = error.mistakes.iter().map(|mistake| mistake.at.clone().unwrap()).collect();
     let broken = format!("{}:1", broken.0.display());
-    assert_eq!(places, [broken, "nowhere.toml".to_owned(), format!("{}:3", wrong.0.display())]);
+    assert_eq!(locations, [broken, "nowhere.toml".to_owned(), format!("{}:3", wrong.0.display())]);
 }
 
 #[test]
-fn what_code_says_wins_over_a_file() {
+fn code_overrides_a_file() {
     let text = "unknown = \"passthrough\"\nmax_routes = 7\n[default]\ntimeout = \"1s\"\n\
                 [policies.p]\ntimeout = \"1s\"\nidempotent = true\n[policies.q]\ntimeout = \"3s\"\n[levers.q]\nretries = false\n";
     let config = || Config::from_toml(text).unwrap();
@@ -290,7 +291,7 @@ fn what_code_says_wins_over_a_file() {
     let of = |policy: &PolicyDescription, path: &str| policy.value(path).map(|value| value.value.clone());
     let p = described.policy("p").unwrap();
     assert_eq!(of(p, "timeout").unwrap(), "\"2s\"");
-    assert_eq!(of(p, "idempotent").unwrap(), "false", "whole, not value by value");
+    assert_eq!(of(p, "idempotent").unwrap(), "false", "a policy of code replaces the whole policy of the file");
     assert_eq!(of(described.policy("q").unwrap(), "timeout").unwrap(), "\"3s\"");
     assert_eq!(of(described.default.as_ref().unwrap(), "timeout").unwrap(), "\"9s\"");
     assert_eq!((described.unknown.value.as_str(), described.max_routes.value.as_str()), ("\"error\"", "11"));
@@ -301,14 +302,14 @@ fn what_code_says_wins_over_a_file() {
 }
 
 #[test]
-fn a_mistake_that_only_the_module_sees_has_a_place_as_well() {
-    let config = Config::from_toml("[levers.nobody]\nretries = false\n").unwrap();
+fn a_mistake_that_only_the_module_finds_has_its_line_too() {
+    let config = Config::from_toml("[levers.missing]\nretries = false\n").unwrap();
     let error = ResilienceModule::in_memory().config(config).build().unwrap_err();
-    assert_eq!(error.mistakes[0].to_string(), "toml:2: levers.nobody: no policy has this name");
+    assert_eq!(error.mistakes[0].to_string(), "toml:2: levers.missing: no policy has this name");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_of_a_file_is_in_force() {
+async fn a_policy_of_a_file_is_applied() {
     let config = Config::from_toml("[policies.p]\ntimeout = \"250ms\"").unwrap();
     let module = ResilienceModule::in_memory().config(config).build().unwrap();
     let start = tokio::time::Instant::now();
@@ -317,7 +318,7 @@ async fn a_policy_of_a_file_is_in_force() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_module_follows_a_new_configuration_beside_what_code_said() {
+async fn a_running_module_applies_a_new_configuration_and_keeps_the_policies_of_code() {
     let config = |text| Config::from_toml(text).unwrap();
     let module = ResilienceModule::in_memory()
         .policy(Policy::named("code").timeout(SECOND))
@@ -333,14 +334,14 @@ async fn a_running_module_follows_a_new_configuration_beside_what_code_said() {
     assert!(applied.default_policy);
     let timeout =
         |name: &str| module.describe().policy(name).map(|policy| policy.value("timeout").unwrap().to_string());
-    let told = |value: &str, from: &str| Some(format!("{value:<48} # {from}"));
-    assert_eq!(timeout("p"), told("timeout = \"2s\"", "toml:2"));
-    assert_eq!(timeout("code"), told("timeout = \"1s\"", "code"));
-    assert_eq!(timeout("later"), told("timeout = \"1s\"", "code"));
+    let described_as = |value: &str, from: &str| Some(format!("{value:<48} # {from}"));
+    assert_eq!(timeout("p"), described_as("timeout = \"2s\"", "toml:2"));
+    assert_eq!(timeout("code"), described_as("timeout = \"1s\"", "code"));
+    assert_eq!(timeout("later"), described_as("timeout = \"1s\"", "code"));
     assert_eq!(timeout("gone"), None);
     assert_eq!(module.describe().default, None);
 
-    let bad = module.apply_config(config("[policies.p]\ntimeout = \"3s\"\n[levers.nobody]\nretries = false"));
+    let bad = module.apply_config(config("[policies.p]\ntimeout = \"3s\"\n[levers.missing]\nretries = false"));
     assert_eq!(bad.unwrap_err().mistakes[0].at.as_deref(), Some("toml:4"));
-    assert_eq!(timeout("p"), told("timeout = \"2s\"", "toml:2"), "nothing has changed");
+    assert_eq!(timeout("p"), described_as("timeout = \"2s\"", "toml:2"), "nothing has changed");
 }

@@ -1,7 +1,7 @@
-//! Malformed, hostile and huge files: an error that says where and does not repeat what stands there, and no panic.
+//! Malformed, hostile and huge files: an error with a location and without the values of the file, and no panic.
 
 #![cfg(all(feature = "toml", feature = "yaml", feature = "json", feature = "csv"))]
-#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+#![allow(clippy::unwrap_used, clippy::panic)] // tests may unwrap
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,64 +17,64 @@ const DURATION: &str = "must be a duration such as \"250ms\" or \"1m 30s\"";
 const RANGE: &str = "must be a whole number that is not negative and not too large";
 const RATIO: &str = "policies.p.breaker.failure_ratio: must be above 0 and at most 1";
 
-/// Every file of the folder, and the first thing that is said about it.
-fn verdicts() -> Vec<(&'static str, String)> {
-    let said = |file, what: &str| (file, what.to_owned());
+/// Every file of the folder, and the first mistake that is reported for it.
+fn expected_mistakes() -> Vec<(&'static str, String)> {
+    let case = |file, what: &str| (file, what.to_owned());
     vec![
-        said("alias_bomb.yaml:1", "anchors are not allowed"),
-        said("beyond_float.json:1", "number out of range"),
-        said("complex_key.yaml:2", "a key must be a scalar"),
-        said("cut_off.json:1", "EOF while parsing an object"),
-        said("dangling_alias.yaml:2", "while parsing node, found unknown anchor"),
-        said("date.toml:2", "dates and times are not supported"),
-        said("deep.json:1", "is nested too deeply"),
-        said("deep.toml:1", "is nested too deeply"),
-        said("deep.yaml:17", "is nested too deeply"),
-        said("deep_flow.yaml:1", "recursion limit exceeded"),
-        said("deep_tables.toml:1", "is nested too deeply"),
-        said("deeper_than_parser.json:1", "is nested too deeply"),
-        said("deeper_than_parser.toml:1", "is nested too deeply"),
-        said("duplicate_key.json:1", "the key p is given twice"),
-        said("duplicate_key.toml:3", "duplicate key"),
-        said("duplicate_key.yaml:4", "the key timeout is given twice"),
-        said("duplicate_table.toml:3", "duplicate key"),
-        said("empty.json:1", "EOF while parsing a value"),
-        said("empty.toml", "is empty"),
-        said("empty.yaml", "is empty"),
+        case("alias_bomb.yaml:1", "anchors are not allowed"),
+        case("beyond_float.json:1", "number out of range"),
+        case("complex_key.yaml:2", "a key must be a scalar"),
+        case("cut_off.json:1", "EOF while parsing an object"),
+        case("dangling_alias.yaml:2", "while parsing node, found unknown anchor"),
+        case("date.toml:2", "dates and times are not supported"),
+        case("deep.json:1", "is nested too deeply"),
+        case("deep.toml:1", "is nested too deeply"),
+        case("deep.yaml:17", "is nested too deeply"),
+        case("deep_flow.yaml:1", "recursion limit exceeded"),
+        case("deep_tables.toml:1", "is nested too deeply"),
+        case("deeper_than_parser.json:1", "is nested too deeply"),
+        case("deeper_than_parser.toml:1", "is nested too deeply"),
+        case("duplicate_key.json:1", "the key p is given twice"),
+        case("duplicate_key.toml:3", "duplicate key"),
+        case("duplicate_key.yaml:4", "the key timeout is given twice"),
+        case("duplicate_table.toml:3", "duplicate key"),
+        case("empty.json:1", "EOF while parsing a value"),
+        case("empty.toml", "is empty"),
+        case("empty.yaml", "is empty"),
         ("endless_duration.toml:2", format!("policies.p.timeout: {DURATION}")),
         ("guards.toml:2", format!("policies.p.guards: {KEYS}")),
-        said("half_an_attempt.toml:2", "policies.p.retry.max_attempts: must be a whole number, not a fraction"),
-        said("huge_float.json", "policies.p.throttle.k: must be between 1 and 1,000,000"),
-        said("huge_float.toml:2", "policies.p.throttle.k: must be between 1 and 1,000,000"),
+        case("half_an_attempt.toml:2", "policies.p.retry.max_attempts: must be a whole number, not a fraction"),
+        case("huge_float.json", "policies.p.throttle.k: must be between 1 and 1,000,000"),
+        case("huge_float.toml:2", "policies.p.throttle.k: must be between 1 and 1,000,000"),
         ("huge_integer.toml:2", format!("policies.p.retry.max_attempts: {RANGE}")),
-        said("infinite.toml:2", RATIO),
-        said("infinite.yaml:3", "policies.p.throttle.k: must be between 1 and 1,000,000"),
-        said("invalid_utf8.toml", "is not UTF-8"),
-        said("list.json", "must be a table"),
-        said("list.yaml:1", "must be a table"),
-        said("malformed.toml:2", "string values must be quoted, expected literal string"),
-        said("malformed.yaml:4", "while parsing a block mapping, did not find expected key"),
+        case("infinite.toml:2", RATIO),
+        case("infinite.yaml:3", "policies.p.throttle.k: must be between 1 and 1,000,000"),
+        case("invalid_utf8.toml", "is not UTF-8"),
+        case("list.json", "must be a table"),
+        case("list.yaml:1", "must be a table"),
+        case("malformed.toml:2", "string values must be quoted, expected literal string"),
+        case("malformed.yaml:4", "while parsing a block mapping, did not find expected key"),
         ("merge_key.yaml:3", format!("policies.p.<<: {KEYS}")),
-        said("nan.json:1", "expected value"),
-        said("nan.toml:2", RATIO),
-        said("nan.yaml:3", RATIO),
+        case("nan.json:1", "expected value"),
+        case("nan.toml:2", RATIO),
+        case("nan.yaml:3", RATIO),
         ("negative.json", format!("policies.p.retry.max_attempts: {RANGE}")),
         ("negative_duration.toml:2", format!("policies.p.timeout: {DURATION}")),
-        said("nothing.yaml:3", "policies.p.timeout: has no value: give it one, or leave the key out"),
-        said("nul.toml:2", "invalid basic string, expected non-double-quote visible characters, `\\`"),
-        said("null.json", "policies.p.timeout: has no value: give it one, or leave the key out"),
+        case("nothing.yaml:3", "policies.p.timeout: has no value: give it one, or leave the key out"),
+        case("nul.toml:2", "invalid basic string, expected non-double-quote visible characters, `\\`"),
+        case("null.json", "policies.p.timeout: has no value: give it one, or leave the key out"),
         ("number_for_duration.toml:2", format!("policies.p.timeout: {DURATION}, not a whole number")),
-        said("only_comments.toml", "is empty"),
-        said("program.json:1", "expected value"),
-        said("tabs.yaml:2", "tabs disallowed within this context (block indentation)"),
-        said("tag.yaml:2", "tags are not allowed"),
-        said("text_for_table.toml:1", "policies: must be a table, not text"),
-        said("trailing_comma.json:1", "trailing comma"),
-        said("trailing_text.json:1", "trailing characters"),
-        said("two_documents.yaml:4", "a second document begins"),
-        said("unclosed.toml:1", "unclosed table, expected `]`"),
-        said("unknown_format.ini", "must end in .toml, .yaml, .yml or .json"),
-        said("utf16.toml", "is not UTF-8"),
+        case("only_comments.toml", "is empty"),
+        case("program.json:1", "expected value"),
+        case("tabs.yaml:2", "tabs disallowed within this context (block indentation)"),
+        case("tag.yaml:2", "tags are not allowed"),
+        case("text_for_table.toml:1", "policies: must be a table, not text"),
+        case("trailing_comma.json:1", "trailing comma"),
+        case("trailing_text.json:1", "trailing characters"),
+        case("two_documents.yaml:4", "a second document begins"),
+        case("unclosed.toml:1", "unclosed table, expected `]`"),
+        case("unknown_format.ini", "must end in .toml, .yaml, .yml or .json"),
+        case("utf16.toml", "is not UTF-8"),
     ]
 }
 
@@ -87,20 +87,20 @@ fn first(error: ConfigError) -> String {
 }
 
 #[test]
-fn every_hostile_file_is_rejected_with_its_place() {
+fn every_hostile_file_is_rejected_with_its_location() {
     let folder = fixture("hostile");
     let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let judged = verdicts().into_iter().map(|(place, _)| place.split(':').next().unwrap().to_owned());
-    assert_eq!(files.collect::<BTreeSet<_>>(), judged.collect(), "every file has a verdict");
-    for (place, reason) in verdicts() {
-        let file = folder.join(place.split(':').next().unwrap());
+    let checked = expected_mistakes().into_iter().map(|(location, _)| location.split(':').next().unwrap().to_owned());
+    assert_eq!(files.collect::<BTreeSet<_>>(), checked.collect(), "every file is checked");
+    for (location, reason) in expected_mistakes() {
+        let file = folder.join(location.split(':').next().unwrap());
         let error = Config::loader().file(file).load().unwrap_err();
-        assert_eq!(first(error), format!("{}: {reason}", folder.join(place).display()));
+        assert_eq!(first(error), format!("{}: {reason}", folder.join(location).display()));
     }
 }
 
 #[test]
-fn what_is_not_a_readable_file_is_rejected() {
+fn a_path_that_is_not_a_readable_file_is_rejected() {
     let folder = fixture("hostile.toml"); // does not exist
     let missing = Config::loader().file(&folder).load().unwrap_err();
     assert!(first(missing).starts_with(&format!("{}: cannot be read: ", folder.display())));
@@ -128,7 +128,7 @@ fn a_file_over_a_mebibyte_is_rejected_and_one_below_it_is_read() {
 }
 
 #[test]
-fn a_mark_of_utf_8_is_no_part_of_a_file() {
+fn a_byte_order_mark_is_ignored() {
     let policy = |config: Result<Config, ConfigError>| config.unwrap().policies().to_vec();
     let expected = [Policy::named("p").idempotent()];
     assert_eq!(policy(Config::from_toml("\u{feff}[policies.p]\nidempotent = true")), expected);
@@ -136,9 +136,9 @@ fn a_mark_of_utf_8_is_no_part_of_a_file() {
     assert_eq!(policy(Config::from_json("\u{feff}{\"policies\": {\"p\": {\"idempotent\": true}}}")), expected);
 }
 
-/// A tree is dropped level by level, and every level takes some of the stack.
+/// A tree is dropped recursively, and every level uses some of the stack.
 #[test]
-fn nesting_by_dots_inside_braces_needs_no_deep_stack() {
+fn nesting_by_dots_inside_braces_does_not_overflow_the_stack() {
     let key = "a.".repeat(78) + "a";
     let deep = format!("{key}={{").repeat(79) + &key + "=1" + &"}".repeat(79);
     let (cut_off, twice) = (deep.trim_end_matches('}').to_owned(), format!("b=1\nb={{{deep}}}"));
@@ -153,17 +153,17 @@ fn nesting_by_dots_inside_braces_needs_no_deep_stack() {
     }
     let dots = "a.".repeat(100) + &"{[".repeat(100);
     let harmless = format!("# {dots}\n[levers.p]\nreason = '{dots}'\n");
-    assert!(Config::from_toml(&harmless).is_ok(), "words and comments have dots as they like");
+    assert!(Config::from_toml(&harmless).is_ok(), "strings and comments may contain dots");
 }
 
 #[test]
-fn policies_without_end_are_rejected() {
+fn too_many_policies_are_rejected() {
     let text: String = (0..10_001).map(|number| format!("[policies.p{number}]\nidempotent = true\n")).collect();
     assert_eq!(first(Config::from_toml(&text).unwrap_err()), "toml:1: policies: must be at most 10000");
 }
 
 #[test]
-fn levers_without_end_are_rejected() {
+fn too_many_levers_are_rejected() {
     let text = |levers: usize| (0..levers).map(|number| format!("[levers.p{number}]\n")).collect::<String>();
     assert!(Config::from_toml(&text(10_000)).is_ok());
     let error = Config::from_toml(&text(10_001)).unwrap_err();
@@ -172,9 +172,9 @@ fn levers_without_end_are_rejected() {
 }
 
 #[test]
-fn a_name_without_end_is_rejected_in_a_few_words() {
+fn a_name_that_is_too_long_is_rejected_with_a_short_message() {
     for (table, value) in [("policies", "idempotent = true"), ("levers", "retries = false")] {
-        // Some characters take nine times their place when they are escaped.
+        // Some characters become nine times longer when they are escaped.
         for letter in ["x", "\u{e0001}"] {
             let read = |bytes: usize| {
                 let name = letter.repeat(bytes / letter.len());
@@ -192,7 +192,7 @@ fn a_name_without_end_is_rejected_in_a_few_words() {
 }
 
 #[test]
-fn mistakes_without_end_are_told_up_to_a_hundred() {
+fn at_most_a_hundred_mistakes_are_reported() {
     let wrong: String = (0..500).map(|number| format!("[policies.p{number}]\ntimeuot = \"1s\"\n")).collect();
     let unreadable = "a = \n".repeat(500);
     for text in [wrong, unreadable] {
@@ -203,7 +203,7 @@ fn mistakes_without_end_are_told_up_to_a_hundred() {
 }
 
 #[test]
-fn a_message_repeats_names_and_never_values() {
+fn a_message_contains_names_and_never_values() {
     let secret = "hunter2";
     for text in [
         format!("timeout = \"{secret}\""),
@@ -220,14 +220,14 @@ fn a_message_repeats_names_and_never_values() {
 }
 
 #[test]
-fn a_name_out_of_a_file_cannot_draw_on_the_terminal() {
+fn a_name_from_a_file_is_escaped_in_messages() {
     let error = Config::from_json(r#"{"\u001b[2J": 1, "policies": {"a\nb": {"x": 1}}}"#).unwrap_err().to_string();
     assert!(error.contains(r"json: \u{1b}[2J: ") && error.contains(r"policies.a\nb.x: "), "{error}");
     let long = format!("{{\"{}\": 1}}", "x".repeat(1_000));
     assert!(first(Config::from_json(&long).unwrap_err()).len() < 300);
 }
 
-/// Reads a text in every format; the answer does not matter, only that there is one.
+/// Reads a text in every format. Only a panic fails the test.
 fn read_in_every_format(text: &str) {
     for read in [Config::from_toml, Config::from_yaml, Config::from_json, Config::from_budget] {
         if let Err(error) = read(text) {
@@ -260,12 +260,12 @@ proptest! {
     ) {
         let texts = [full("toml"), full("yaml"), full("json"), BUDGET.to_owned()];
         let mut bytes = texts[format].clone().into_bytes();
-        for (place, byte, how) in damage {
-            let place = place.index(bytes.len());
+        for (location, byte, how) in damage {
+            let location = location.index(bytes.len());
             match how {
-                0 => bytes[place] = byte,
-                1 => bytes.insert(place, byte),
-                _ => drop(bytes.remove(place)),
+                0 => bytes[location] = byte,
+                1 => bytes.insert(location, byte),
+                _ => drop(bytes.remove(location)),
             }
         }
         read_in_every_format(&String::from_utf8_lossy(&bytes));

@@ -1,7 +1,7 @@
-//! Files, the program and its hand at the same time: nobody waits for ever, nobody's word is lost, and who said what is true.
+//! Files and code that change the configuration at the same time: no deadlock, no lost change, and correct origins.
 
 #![cfg(all(feature = "reload", feature = "toml"))]
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests may panic
 
 mod support;
 
@@ -18,8 +18,8 @@ fn file(millis: u64) -> Config {
     Config::from_toml(&format!("[policies.p]\ntimeout = \"{millis}ms\"\n")).unwrap()
 }
 
-/// Both at the same moment.
-fn together(one: impl FnOnce() + Send, other: impl FnOnce() + Send) {
+/// Runs both at the same time.
+fn concurrently(one: impl FnOnce() + Send, other: impl FnOnce() + Send) {
     let barrier = Barrier::new(2);
     thread::scope(|threads| {
         threads.spawn(|| {
@@ -38,19 +38,19 @@ fn timeout_of(module: &ResilienceModule) -> (String, Origin) {
 }
 
 #[test]
-fn who_follows_and_who_applies_never_wait_for_each_other() {
+fn a_watcher_and_apply_config_never_deadlock() {
     let folder = Folder::new();
     folder.put("phalanx.toml", "[policies.p]\ntimeout = \"1s\"\n");
     let loader = Config::loader().file(folder.path("phalanx.toml"));
     let module = ResilienceModule::in_memory().config(loader.load().unwrap()).build().unwrap();
-    let following = Arc::new(module.watch_config(loader).unwrap());
+    let watcher = Arc::new(module.watch_config(loader).unwrap());
     let (done, ended) = mpsc::channel();
     for round in 0..2 {
-        let (done, following, module) = (done.clone(), following.clone(), module.clone());
+        let (done, watcher, module) = (done.clone(), watcher.clone(), module.clone());
         thread::spawn(move || {
             for millis in 1..=1_500 {
                 match round {
-                    0 => drop(following.reload_now().unwrap()),
+                    0 => drop(watcher.reload_now().unwrap()),
                     _ => drop(module.apply_config(file(millis)).unwrap()),
                 }
             }
@@ -58,16 +58,16 @@ fn who_follows_and_who_applies_never_wait_for_each_other() {
         });
     }
     for _ in 0..2 {
-        ended.recv_timeout(60 * SECOND).expect("one of them waits for ever");
+        ended.recv_timeout(60 * SECOND).expect("a deadlock");
     }
 }
 
 #[test]
-fn a_word_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
+fn a_retune_is_not_undone_by_a_file_loaded_at_the_same_time() {
     for _ in 0..300 {
         let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
         let policy = Policy::named("p").timeout(7 * SECOND);
-        together(|| drop(module.apply_config(file(2)).unwrap()), || module.retune(policy).unwrap());
+        concurrently(|| drop(module.apply_config(file(2)).unwrap()), || module.retune(policy).unwrap());
         assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::Code));
         let described = module.pipeline("p", ()).unwrap().describe();
         assert_eq!(described.stages, [StageDescription::Timeout(7 * SECOND)]);
@@ -75,21 +75,21 @@ fn a_word_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
 }
 
 #[test]
-fn a_plan_of_the_program_is_not_undone_by_a_file_that_is_read_meanwhile() {
+fn a_policy_set_is_not_undone_by_a_file_loaded_at_the_same_time() {
     for _ in 0..300 {
         let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
         let plan = PolicySet { policies: vec![Policy::named("p").timeout(7 * SECOND)], ..PolicySet::default() };
-        together(|| drop(module.apply_config(file(2)).unwrap()), || drop(module.apply(plan).unwrap()));
+        concurrently(|| drop(module.apply_config(file(2)).unwrap()), || drop(module.apply(plan).unwrap()));
         assert_eq!(timeout_of(&module), ("\"7s\"".to_owned(), Origin::Code));
     }
 }
 
 #[test]
-fn a_word_that_makes_no_sense_costs_a_file_nothing() {
+fn an_invalid_retune_does_not_undo_a_file() {
     for _ in 0..300 {
         let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
         let nonsense = Policy::named("p").timeout(std::time::Duration::ZERO);
-        together(|| drop(module.apply_config(file(2)).unwrap()), || drop(module.retune(nonsense).unwrap_err()));
+        concurrently(|| drop(module.apply_config(file(2)).unwrap()), || drop(module.retune(nonsense).unwrap_err()));
         let (value, from) = timeout_of(&module);
         assert_eq!(value, "\"2ms\"");
         assert!(matches!(from, Origin::File { .. }), "{from}");
@@ -97,14 +97,14 @@ fn a_word_that_makes_no_sense_costs_a_file_nothing() {
 }
 
 #[test]
-fn a_value_and_its_line_are_of_the_same_file() {
+fn a_value_and_its_line_come_from_the_same_file() {
     let lines = |line: usize| {
         let text = format!("{}[policies.p]\ntimeout = \"{}ms\"\n", "\n".repeat(line - 2), line);
         Config::from_toml(&text).unwrap()
     };
     for _ in 0..300 {
         let module = ResilienceModule::in_memory().config(lines(3)).build().unwrap();
-        together(|| drop(module.apply_config(lines(2)).unwrap()), || drop(module.apply_config(lines(5)).unwrap()));
+        concurrently(|| drop(module.apply_config(lines(2)).unwrap()), || drop(module.apply_config(lines(5)).unwrap()));
         let (value, from) = timeout_of(&module);
         let Origin::File { line: Some(line), .. } = from else { panic!("{from}") };
         assert_eq!(value, format!("\"{line}ms\""));
@@ -112,13 +112,16 @@ fn a_value_and_its_line_are_of_the_same_file() {
 }
 
 #[test]
-fn a_rule_that_is_not_applied_is_not_said_to_be() {
+fn a_setting_that_is_not_applied_does_not_become_an_origin() {
     let module = ResilienceModule::in_memory().config(file(1)).build().unwrap();
     let other = Config::from_toml("max_routes = 5\nunknown = \"error\"\n[policies.p]\n").unwrap();
     module.apply_config(other).unwrap();
     let described = module.describe();
     assert_eq!((described.max_routes.value.as_str(), described.max_routes.from), ("10000", Origin::BuiltIn));
-    assert!(matches!(described.unknown.from, Origin::File { line: Some(2), .. }), "it says what holds anyway");
+    assert!(
+        matches!(described.unknown.from, Origin::File { line: Some(2), .. }),
+        "the file sets what is in force anyway"
+    );
     module.apply_config(file(1)).unwrap();
-    assert_eq!(module.describe().unknown.from, Origin::BuiltIn, "nobody says it any more");
+    assert_eq!(module.describe().unknown.from, Origin::BuiltIn, "no source sets it any more");
 }

@@ -1,7 +1,7 @@
-//! Policies as data: what is written is read back, durations read like durations, and unknown keys are errors.
+//! Policies as data: they round-trip through JSON, durations are text, and unknown keys are errors.
 
 #![cfg(feature = "serde")]
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod support;
 
@@ -30,7 +30,7 @@ fn full() -> Policy {
 }
 
 #[test]
-fn a_policy_is_read_back_as_it_was_written() {
+fn a_policy_round_trips_through_json() {
     let text = serde_json::to_string(&full()).unwrap();
     assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), full());
     let throttled = Policy::named("p").throttle(ThrottleSpec::default());
@@ -39,7 +39,7 @@ fn a_policy_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn durations_and_kinds_read_as_people_write_them() {
+fn durations_and_kinds_are_parsed_from_text() {
     let text = r#"{
         "name": "vendor", "timeout": "250ms", "deadline": "2s",
         "retry": { "max_attempts": 3, "retry_on": ["throttled"], "backoff": { "base": "100ms", "max": "2s" } },
@@ -67,7 +67,7 @@ fn an_unknown_key_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_and_descriptions_are_data_too() {
+async fn records_and_descriptions_serialize() {
     let pipeline = module(full()).pipeline("payments", "eu").unwrap();
     let (_, record) = pipeline.call().run_recorded(|| Upstream::always(Ok(1)).call_owned()).await;
     let record = serde_json::to_value(record).unwrap();

@@ -1,6 +1,6 @@
-//! A module describes itself: the policies in force, value by value, and who gave each value.
+//! A module describes itself: the policies in force, value by value, each with its origin.
 
-#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod support;
 
@@ -9,13 +9,13 @@ use phalanx::policy::{LeverSpec, PolicySet, UnknownPolicy};
 use phalanx::*;
 use support::*;
 
-fn told(description: &ModuleDescription, policy: &str, path: &str) -> (String, Origin) {
+fn described_as(description: &ModuleDescription, policy: &str, path: &str) -> (String, Origin) {
     let value = description.policy(policy).unwrap().value(path).unwrap();
     (value.value.clone(), value.from.clone())
 }
 
 #[test]
-fn without_any_file_everything_is_code_or_built_in() {
+fn without_a_file_every_value_is_from_code_or_built_in() {
     let module = ResilienceModule::in_memory()
         .policy(Policy::named("p").timeout(1_500 * MS))
         .default_policy(Policy::named("d").idempotent())
@@ -23,8 +23,8 @@ fn without_any_file_everything_is_code_or_built_in() {
         .build()
         .unwrap();
     let described = module.describe();
-    assert_eq!(told(&described, "p", "timeout"), ("\"1500ms\"".to_owned(), Origin::Code));
-    assert_eq!(told(&described, "occ", "retry.max_attempts"), ("3".to_owned(), Origin::BuiltIn));
+    assert_eq!(described_as(&described, "p", "timeout"), ("\"1500ms\"".to_owned(), Origin::Code));
+    assert_eq!(described_as(&described, "occ", "retry.max_attempts"), ("3".to_owned(), Origin::BuiltIn));
     assert_eq!(described.default.as_ref().unwrap().value("idempotent").unwrap().from, Origin::Code);
     assert_eq!((described.unknown.from, described.max_routes.from), (Origin::Code, Origin::BuiltIn));
     let names: Vec<_> = described.policies.iter().map(|policy| policy.name.as_str()).collect();
@@ -32,13 +32,13 @@ fn without_any_file_everything_is_code_or_built_in() {
 }
 
 #[test]
-fn a_policy_that_takes_the_place_of_a_built_in_is_code() {
+fn a_policy_that_replaces_a_built_in_one_is_from_code() {
     let module = ResilienceModule::in_memory().policy(Policy::named("occ").timeout(SECOND)).build().unwrap();
-    assert_eq!(told(&module.describe(), "occ", "timeout").1, Origin::Code);
+    assert_eq!(described_as(&module.describe(), "occ", "timeout").1, Origin::Code);
 }
 
 #[test]
-fn names_that_have_no_policy_are_told_once_they_are_used() {
+fn names_without_a_policy_are_listed_once_they_are_used() {
     let module = ResilienceModule::in_memory().default_policy(Policy::named("d").timeout(SECOND)).build().unwrap();
     assert!(module.describe().without_policy.is_empty());
     module.pipeline("billing", "eu").unwrap();
@@ -49,25 +49,29 @@ fn names_that_have_no_policy_are_told_once_they_are_used() {
 }
 
 #[test]
-fn a_description_follows_what_code_changes() {
+fn a_description_follows_changes_made_by_code() {
     let module = ResilienceModule::in_memory().policy(Policy::named("p").timeout(SECOND)).build().unwrap();
     module.retune(Policy::named("transient").timeout(2 * SECOND)).unwrap();
     module.add(Policy::named("q").timeout(3 * SECOND)).unwrap();
     module.pull("p", LeverSpec::default().without_retries()).unwrap();
     let described = module.describe();
-    assert_eq!(told(&described, "transient", "timeout"), ("\"2s\"".to_owned(), Origin::Code));
-    assert_eq!(told(&described, "q", "timeout"), ("\"3s\"".to_owned(), Origin::Code));
+    assert_eq!(described_as(&described, "transient", "timeout"), ("\"2s\"".to_owned(), Origin::Code));
+    assert_eq!(described_as(&described, "q", "timeout"), ("\"3s\"".to_owned(), Origin::Code));
     assert_eq!(described.levers[0].name, "p");
     module.release("p");
     module.apply(PolicySet { policies: vec![Policy::named("r").timeout(SECOND)], ..PolicySet::default() }).unwrap();
     let described = module.describe();
-    assert_eq!(told(&described, "r", "timeout").1, Origin::Code);
-    assert_eq!(told(&described, "transient", "timeout"), ("\"30s\"".to_owned(), Origin::BuiltIn), "back again");
+    assert_eq!(described_as(&described, "r", "timeout").1, Origin::Code);
+    assert_eq!(
+        described_as(&described, "transient", "timeout"),
+        ("\"30s\"".to_owned(), Origin::BuiltIn),
+        "the built-in one is back"
+    );
     assert!(described.policy("p").is_none() && described.levers.is_empty());
 }
 
 #[test]
-fn a_duration_is_written_in_the_largest_unit_that_fits() {
+fn a_duration_is_printed_in_the_largest_unit_that_fits() {
     let written = |duration| Policy::named("p").timeout(duration).values().remove(1).1;
     let micro = MS / 1_000;
     for (duration, text) in [
@@ -95,27 +99,27 @@ mod from_files {
     }
 
     #[test]
-    fn every_value_says_who_gave_it() {
+    fn every_value_has_its_origin() {
         let config = Config::from_toml(full()).unwrap();
         let module = ResilienceModule::in_memory().config(config).build().unwrap();
         let described = module.describe();
         let at = |line| Origin::File { name: "toml".into(), line: Some(line) };
         let payments = described.policy("payments").unwrap();
         assert!(payments.values.iter().all(|value| matches!(value.from, Origin::File { .. })), "{described}");
-        assert_eq!(told(&described, "payments", "timeout"), ("\"250ms\"".to_owned(), at(10)));
-        assert_eq!(told(&described, "payments", "deadline.total"), ("\"2s\"".to_owned(), at(9)));
+        assert_eq!(described_as(&described, "payments", "timeout"), ("\"250ms\"".to_owned(), at(10)));
+        assert_eq!(described_as(&described, "payments", "deadline.total"), ("\"2s\"".to_owned(), at(9)));
         assert_eq!(
-            told(&described, "payments", "retry.retry_on"),
+            described_as(&described, "payments", "retry.retry_on"),
             ("[\"infrastructure\", \"throttled\"]".to_owned(), at(59))
         );
-        assert_eq!(told(&described, "search", "bulkhead.max_queue"), ("0".to_owned(), Origin::BuiltIn));
+        assert_eq!(described_as(&described, "search", "bulkhead.max_queue"), ("0".to_owned(), Origin::BuiltIn));
         assert_eq!((described.unknown.from, described.max_routes.from), (at(2), at(3)));
         let lever = &described.levers[0];
         assert_eq!((lever.name.as_str(), &lever.values[0].from), ("search", &at(86)));
     }
 
     #[test]
-    fn what_is_printed_can_be_read_back() {
+    fn a_printed_description_can_be_parsed_again() {
         let config = Config::from_toml(full()).unwrap();
         let module = ResilienceModule::in_memory().config(config.clone()).build().unwrap();
         let again = Config::from_toml(&module.describe().to_string()).unwrap();
@@ -126,7 +130,7 @@ mod from_files {
         assert_eq!((again.unknown(), again.max_routes()), (config.unknown(), config.max_routes()));
     }
 
-    /// The paths of everything in a tree of JSON, below a policy.
+    /// Collects the paths and values of all leaves of a JSON tree.
     fn paths(value: &Value, path: &str, found: &mut BTreeMap<String, String>) {
         let Value::Object(table) = value else {
             found.insert(path.to_owned(), value.to_string().replace("\",\"", "\", \""));
@@ -150,7 +154,7 @@ mod from_files {
     }
 
     #[test]
-    fn a_description_is_data() {
+    fn a_description_serializes() {
         let config = Config::from_toml("[policies.p]\ntimeout = \"1s\"").unwrap();
         let module = ResilienceModule::in_memory().config(config).build().unwrap();
         let json = serde_json::to_value(module.describe()).unwrap();
@@ -161,16 +165,16 @@ mod from_files {
         );
     }
 
-    #[cfg(feature = "redis")] // the choice is about a store that can be away
+    #[cfg(feature = "redis")] // on_degraded needs a shared store
     #[test]
-    fn the_choice_of_the_module_holds_where_a_file_says_nothing() {
+    fn on_degraded_of_the_module_applies_where_a_file_has_none() {
         let text = "[policies.p]\ntimeout = \"1s\"\n[policies.q]\non_degraded = \"local\"\n[default]\ntimeout = \"1s\"";
         let config = Config::from_toml(text).unwrap();
         let module = ResilienceModule::in_memory().config(config).on_degraded(OnDegraded::Closed).build().unwrap();
         let described = module.describe();
         let at = |line| Origin::File { name: "toml".into(), line: Some(line) };
-        assert_eq!(told(&described, "p", "on_degraded"), ("\"closed\"".to_owned(), Origin::Code));
-        assert_eq!(told(&described, "q", "on_degraded"), ("\"local\"".to_owned(), at(4)), "it said so");
+        assert_eq!(described_as(&described, "p", "on_degraded"), ("\"closed\"".to_owned(), Origin::Code));
+        assert_eq!(described_as(&described, "q", "on_degraded"), ("\"local\"".to_owned(), at(4)), "the file sets it");
         assert_eq!(described.default.unwrap().value("on_degraded").unwrap().from, Origin::Code);
     }
 }

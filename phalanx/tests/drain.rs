@@ -1,6 +1,6 @@
-//! A module whose process is going: what its calls meet at the gate.
+//! Draining a module: calls in flight are waited for, new ones are rejected at the gate.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 mod support;
 
@@ -22,12 +22,12 @@ fn module(policy: Policy) -> (ResilienceModule, Gate) {
     let module = ResilienceModule::in_memory().policy(policy).build().unwrap();
     let gate = Gate::default();
     assert!(module.attach(&gate) && module.attach(&gate));
-    assert!(!module.attach(&Gate::default()), "the first one stays");
+    assert!(!module.attach(&Gate::default()), "the first gate stays");
     (module, gate)
 }
 
-/// A call in a task of its own, which has begun when this returns.
-async fn begun(module: &ResilienceModule, time: Duration) -> JoinHandle<Answer> {
+/// Spawns a call that has started when this returns.
+async fn start_call(module: &ResilienceModule, time: Duration) -> JoinHandle<Answer> {
     let module = module.clone();
     let call = tokio::spawn(async move {
         let work = async || {
@@ -47,7 +47,7 @@ fn code(answer: &Answer) -> Option<RejectionCode> {
 #[tokio::test(start_paused = true)]
 async fn a_call_in_flight_is_waited_for_and_a_new_one_is_rejected_with_a_retry_after() {
     let (module, gate) = module(Policy::named("p"));
-    let call = begun(&module, 3 * SECOND).await;
+    let call = start_call(&module, 3 * SECOND).await;
     let drain = tokio::spawn({
         let gate = gate.clone();
         async move { gate.drain(10 * SECOND).await }
@@ -63,7 +63,7 @@ async fn a_call_in_flight_is_waited_for_and_a_new_one_is_rejected_with_a_retry_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_inside_a_call_in_flight_are_let_in_also_in_a_scoped_task() {
+async fn calls_nested_in_a_call_in_flight_are_admitted_also_in_a_scoped_task() {
     let (module, gate) = module(Policy::named("p").timeout(20 * SECOND));
     let outer = module.clone();
     let call = tokio::spawn(async move {
@@ -82,13 +82,13 @@ async fn calls_inside_a_call_in_flight_are_let_in_also_in_a_scoped_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_outlasts_the_window_is_cancelled_wherever_it_waits() {
+async fn a_call_that_outlasts_the_drain_is_cancelled_wherever_it_waits() {
     let limit = RateLimitSpec::per_second(1).max_wait(60 * SECOND);
     let retry = RetrySpec::attempts(9).on([Kind::Infrastructure, Kind::Throttled]);
     let backoff = Backoff::constant(30 * SECOND).max(30 * SECOND).jitter(Jitter::None);
     let (module, gate) = module(Policy::named("p").rate_limit(limit).retry(retry.backoff(backoff)));
-    let at_work = begun(&module, 100 * SECOND).await;
-    let at_the_bucket = begun(&module, Duration::ZERO).await;
+    let running = start_call(&module, 100 * SECOND).await;
+    let waiting_for_a_permit = start_call(&module, Duration::ZERO).await;
     let backing_off = tokio::spawn({
         let module = module.clone();
         async move { module.run("p", "b", async || Err::<u32, _>(BROKEN)).await }
@@ -97,14 +97,14 @@ async fn what_outlasts_the_window_is_cancelled_wherever_it_waits() {
     let start = Instant::now();
     let drained = gate.drain(SECOND / 2).await;
     assert_eq!((drained.in_flight, drained.leftovers, drained.stuck), (3, 3, 0));
-    assert_eq!(start.elapsed(), SECOND / 2, "nobody had to be waited for");
-    assert_eq!(code(&at_work.await.unwrap()), Some(RejectionCode::Draining));
-    assert_eq!(code(&at_the_bucket.await.unwrap()), Some(RejectionCode::Draining));
-    assert_eq!(backing_off.await.unwrap(), Err(Error::Inner(BROKEN)), "its own error says more");
+    assert_eq!(start.elapsed(), SECOND / 2, "cancelled calls end at once");
+    assert_eq!(code(&running.await.unwrap()), Some(RejectionCode::Draining));
+    assert_eq!(code(&waiting_for_a_permit.await.unwrap()), Some(RejectionCode::Draining));
+    assert_eq!(backing_off.await.unwrap(), Err(Error::Inner(BROKEN)), "the error of the operation is more specific");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_call_says_nothing_about_its_dependency_and_is_told_once() {
+async fn a_call_cancelled_by_the_drain_is_neutral_and_emitted_once() {
     let ends = Arc::new(AtomicU32::new(0));
     let counted = ends.clone();
     let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND);
@@ -120,7 +120,7 @@ async fn a_cancelled_call_says_nothing_about_its_dependency_and_is_told_once() {
         .unwrap();
     let gate = Gate::default();
     module.attach(&gate);
-    let call = begun(&module, 30 * SECOND).await;
+    let call = start_call(&module, 30 * SECOND).await;
     assert_eq!(gate.drain(SECOND).await.leftovers, 1);
     assert_eq!(code(&call.await.unwrap()), Some(RejectionCode::Draining));
     assert_eq!(ends.load(Ordering::Relaxed), 1);
@@ -128,7 +128,7 @@ async fn a_cancelled_call_says_nothing_about_its_dependency_and_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_its_caller_drops_is_out_of_the_gate() {
+async fn a_call_dropped_by_its_caller_leaves_the_gate() {
     let (module, gate) = module(Policy::named("p").timeout(SECOND));
     for _ in 0..3 {
         let call = module.run("p", (), pending::<Result<u32, Failure>>);
@@ -139,13 +139,13 @@ async fn a_call_that_its_caller_drops_is_out_of_the_gate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_slot_or_races_his_copies_is_cancelled_too_and_every_slot_comes_back() {
+async fn calls_that_wait_for_a_slot_or_run_hedges_are_cancelled_and_free_their_slots() {
     let hedge = HedgeSpec::after(SECOND / 10).max_attempts(3).budget(BudgetSpec::ratio(1.0).min_per_second(9));
     let policy = Policy::named("p").bulkhead(BulkheadSpec::fixed(2).queue(5)).hedge(hedge).idempotent();
     let (module, gate) = module(policy);
-    let racing = begun(&module, 100 * SECOND).await;
-    sleep(SECOND / 4).await; // it has a copy by now, and no slot is left for another
-    let waiting = begun(&module, 100 * SECOND).await;
+    let racing = start_call(&module, 100 * SECOND).await;
+    sleep(SECOND / 4).await; // it has a hedge by now, and no slot is left for another
+    let waiting = start_call(&module, 100 * SECOND).await;
     let pipeline = module.pipeline("p", ()).unwrap();
     let view = pipeline.bulkhead().unwrap();
     assert_eq!((view.in_use, view.waiting), (2, 1));

@@ -1,4 +1,4 @@
-//! Fallbacks: who answers when nobody answers, and how the answer says so.
+//! Fallbacks: when they answer, with what, and how the answer is marked.
 
 mod support;
 
@@ -26,7 +26,7 @@ async fn a_value_a_function_and_an_async_function_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_answers_whoever_rejected() {
+async fn it_answers_whichever_stage_rejected() {
     let breaker = BreakerSpec::consecutive_failures(1);
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(2)).breaker(breaker);
     let module = module(policy);
@@ -41,7 +41,7 @@ async fn it_answers_whoever_rejected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_domain_answer_is_left_alone_unless_the_filter_names_it() {
+async fn a_domain_error_is_kept_unless_the_filter_names_its_kind() {
     let module = module(Policy::named("p"));
     let missing = || async { Err::<u32, _>(Failure(Kind::NotFound, None)) };
     assert!(module.call("p", ()).fallback_value(0).run(missing).await.is_err());
@@ -55,7 +55,7 @@ async fn a_domain_answer_is_left_alone_unless_the_filter_names_it() {
 async fn the_last_good_value_is_served_with_its_age() {
     let module = module(Policy::named("p"));
     let cache = StaleCache::new(100, 60 * SECOND);
-    let upstream = Upstream::playing([Ok(5), Err(BROKEN)]);
+    let upstream = Upstream::scripted([Ok(5), Err(BROKEN)]);
     let fresh = module.call("p", "eu").fallback(cache.at("eu")).run_served(|| upstream.call()).await;
     assert_eq!(fresh, Ok(Served { value: 5, degraded: None }));
     tokio::time::advance(10 * SECOND).await;
@@ -63,24 +63,24 @@ async fn the_last_good_value_is_served_with_its_age() {
     let degraded = Some(Degraded { data_age: Some(10 * SECOND), approximate: false });
     assert_eq!(stale, Ok(Served { value: 5, degraded }));
     let unknown = module.call("p", "us").fallback(cache.at("us")).run(|| upstream.call()).await;
-    assert_eq!(unknown, Err(Error::Inner(BROKEN)), "nothing was ever known there");
+    assert_eq!(unknown, Err(Error::Inner(BROKEN)), "no value was cached for this key");
     tokio::time::advance(60 * SECOND).await;
     let too_old = module.call("p", "eu").fallback(cache.at("eu")).run(|| upstream.call()).await;
     assert_eq!(too_old, Err(Error::Inner(BROKEN)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_ok_is_not_remembered() {
+async fn an_ok_classified_as_failure_is_not_cached() {
     let module = module(Policy::named("p"));
     let cache = StaleCache::new(10, 60 * SECOND);
     let bad = |_: &Result<u32, Failure>| Kind::Infrastructure.into();
     let call = module.call("p", ()).classify(bad).fallback(cache.at(1));
-    assert_eq!(call.run(|| async { Ok(503) }).await, Ok(503), "there is nothing better");
+    assert_eq!(call.run(|| async { Ok(503) }).await, Ok(503), "no value is cached");
     assert_eq!(cache.get(&1), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ok_that_is_a_failure_is_replaced_by_a_value_or_the_last_good_one() {
+async fn an_ok_classified_as_failure_is_replaced_by_a_value_or_the_last_good_one() {
     let module = module(Policy::named("p"));
     let by_status = |result: &Result<u32, Failure>| match result {
         Ok(503) => Kind::Infrastructure.into(),
@@ -98,7 +98,7 @@ async fn an_ok_that_is_a_failure_is_replaced_by_a_value_or_the_last_good_one() {
 
 #[cfg(feature = "http")]
 #[tokio::test(start_paused = true)]
-async fn answers_that_say_what_they_are_need_no_closure() {
+async fn answers_that_implement_classify_need_no_closure() {
     let retry = RetrySpec::attempts(3).backoff(Backoff::constant(MS));
     let module = module(Policy::named("p").retry(retry));
     let calls = std::cell::Cell::new(0);
@@ -111,7 +111,7 @@ async fn answers_that_say_what_they_are_need_no_closure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_served_is_told() {
+async fn a_served_fallback_is_emitted() {
     let log = Log::default();
     let module = builder(Policy::named("p")).observer(log.clone()).build().unwrap();
     assert_eq!(module.call("p", ()).fallback_value(7).run(broken).await, Ok(7));
@@ -119,7 +119,7 @@ async fn what_is_served_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exhausted_call_that_a_fallback_answered_is_no_failure_outside() {
+async fn an_exhausted_call_answered_by_a_fallback_does_not_stop_outer_retries() {
     let upstream = Upstream::always(Err(BROKEN));
     let retry = RetrySpec::attempts(2).backoff(Backoff::constant(MS));
     let module = module(Policy::named("p").retry(retry));
@@ -129,11 +129,11 @@ async fn an_exhausted_call_that_a_fallback_answered_is_no_failure_outside() {
         Err::<u32, _>(BROKEN)
     });
     assert!(answer.await.is_err());
-    assert_eq!(upstream.calls(), 4, "the outer policy tried twice, each with two attempts inside");
+    assert_eq!(upstream.calls(), 4, "two outer attempts with two inner attempts each");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_policy_is_answered_only_if_the_filter_says_so() {
+async fn an_unknown_policy_is_answered_only_if_the_filter_names_its_kind() {
     let module = module(Policy::named("p"));
     let rejected = module.call("typo", ()).fallback_value(0).run(broken).await.unwrap_err();
     assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::UnknownPolicy);
@@ -142,7 +142,7 @@ async fn an_unknown_policy_is_answered_only_if_the_filter_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panicking_fallback_has_nothing_left_to_hold() {
+async fn a_panicking_fallback_holds_no_permit_and_no_slot() {
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(9)).breaker(BreakerSpec::failure_ratio(1.0));
     let module = module(policy);
     let panicking = |_: &Error<Failure>| -> u32 { std::panic::resume_unwind(Box::new("no")) };

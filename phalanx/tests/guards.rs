@@ -1,6 +1,6 @@
-//! Custom guards: where they stand, when they are asked, and what they learn.
+//! Custom guards: their order, when they are called, and the outcomes they get.
 
-#![allow(clippy::unwrap_used)] // a test's own guard may unwrap
+#![allow(clippy::unwrap_used)] // helpers of tests may unwrap
 
 mod support;
 
@@ -16,17 +16,17 @@ async fn ok() -> Result<u32, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_learns_of_a_deadline_kill_for_what_it_is() {
-    let story = Arc::new(Mutex::new(Vec::new()));
-    let module = module(Policy::named("p").deadline(SECOND).guard(Witness(50, "guard", story.clone())));
+async fn a_guard_sees_a_call_cut_off_by_its_deadline_as_a_failure() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let module = module(Policy::named("p").deadline(SECOND).guard(RecordingGuard(50, "guard", log.clone())));
     assert_eq!(code(module.run("p", (), hang).await), RejectionCode::DeadlineExceeded);
-    assert_eq!(*story.lock().unwrap(), ["guard? 0", "guard: 0 Failure"]);
+    assert_eq!(*log.lock().unwrap(), ["guard? 0", "guard: 0 Failure"]);
 }
 
-/// Writes down when it is asked and told.
-struct Witness(u16, &'static str, Arc<Mutex<Vec<String>>>);
+/// Records when it admits and settles a call.
+struct RecordingGuard(u16, &'static str, Arc<Mutex<Vec<String>>>);
 
-impl Guard for Witness {
+impl Guard for RecordingGuard {
     fn name(&self) -> &str {
         self.1
     }
@@ -46,20 +46,20 @@ impl Guard for Witness {
 }
 
 #[tokio::test(start_paused = true)]
-async fn custom_guards_stand_where_their_number_says_and_are_settled_inside_out() {
-    let story = Arc::new(Mutex::new(Vec::new()));
-    let witness = |order, name| Witness(order, name, story.clone());
-    // Written inside out, on purpose: the order is fixed.
+async fn custom_guards_run_in_their_order_and_settle_in_reverse() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let guard = |order, name| RecordingGuard(order, name, log.clone());
+    // Configured in reverse on purpose: the order depends on the numbers only.
     let policy = Policy::named("p")
-        .guard(witness(650, "attempt"))
+        .guard(guard(650, "attempt"))
         .retry(RetrySpec::attempts(2).backoff(Backoff::constant(MS)))
-        .guard(witness(450, "inner"))
+        .guard(guard(450, "inner"))
         .breaker(BreakerSpec::failure_ratio(0.5))
-        .guard(witness(250, "middle"))
+        .guard(guard(250, "middle"))
         .rate_limit(RateLimitSpec::per_second(9))
-        .guard(witness(50, "outer"));
+        .guard(guard(50, "outer"));
     let module = module(policy);
-    let upstream = Upstream::playing([Err(BROKEN), Ok(1)]);
+    let upstream = Upstream::scripted([Err(BROKEN), Ok(1)]);
     assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1));
     let expected = [
         "outer? 0",
@@ -73,14 +73,14 @@ async fn custom_guards_stand_where_their_number_says_and_are_settled_inside_out(
         "middle: 0 Success",
         "outer: 0 Success",
     ];
-    assert_eq!(*story.lock().unwrap(), expected);
+    assert_eq!(*log.lock().unwrap(), expected);
     let described: Vec<_> = module.pipelines()[0].describe().stages.iter().map(|s| s.name().to_owned()).collect();
     assert_eq!(described, ["outer", "rate_limit", "middle", "breaker", "inner", "retry", "attempt"]);
 }
 
-struct Closed(u16);
+struct RejectingGuard(u16);
 
-impl Guard for Closed {
+impl Guard for RejectingGuard {
     fn name(&self) -> &str {
         "closed"
     }
@@ -95,12 +95,12 @@ impl Guard for Closed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guards_rejection_gives_back_what_the_stages_outside_it_gave() {
+async fn a_rejection_of_a_guard_returns_permits_of_outer_stages() {
     for order in [50, 250, 450, 650] {
         let policy = Policy::named("p")
             .rate_limit(RateLimitSpec::per_second(5))
             .breaker(BreakerSpec::failure_ratio(0.5))
-            .guard(Closed(order));
+            .guard(RejectingGuard(order));
         let pipeline = module(policy).pipeline("p", ()).unwrap();
         let rejected = *pipeline.run(ok).await.unwrap_err().rejection().unwrap();
         assert_eq!(
@@ -113,8 +113,8 @@ async fn a_guards_rejection_gives_back_what_the_stages_outside_it_gave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_changed_from_data_keeps_its_guards() {
-    let module = module(Policy::named("p").guard(Closed(50)));
+async fn a_retuned_policy_keeps_its_guards() {
+    let module = module(Policy::named("p").guard(RejectingGuard(50)));
     module.retune(Policy::named("p").timeout(SECOND)).unwrap();
     assert_eq!(code(module.run("p", (), ok).await), RejectionCode::GuardRejected);
 }

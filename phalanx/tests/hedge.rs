@@ -1,6 +1,6 @@
-//! Hedging: when copies are sent, who wins, what the losers cost, and what keeps copies from making matters worse.
+//! Hedging: when hedges are sent, which answer wins, and what limits the extra load.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 mod support;
 
@@ -13,7 +13,7 @@ use phalanx::*;
 use support::*;
 use tokio::time::Instant;
 
-/// A copy after 100 ms, and as many as are wanted.
+/// A hedge after 100 ms, practically without a budget.
 fn hedge() -> HedgeSpec {
     HedgeSpec::after(100 * MS).budget(BudgetSpec::ratio(1.0).min_per_second(100))
 }
@@ -22,9 +22,9 @@ fn hedged() -> Policy {
     Policy::named("p").hedge(hedge()).idempotent()
 }
 
-/// An upstream whose n-th run takes this long and ends so. It knows how many run, and how many were dropped.
+/// An upstream with a latency and an answer for each run. It counts the runs that started, ended and were dropped.
 #[derive(Clone)]
-struct Runs(Arc<State>);
+struct ScriptedUpstream(Arc<State>);
 
 struct State {
     script: Vec<(Duration, Result<u32, Failure>)>,
@@ -33,18 +33,18 @@ struct State {
     dropped: AtomicUsize,
 }
 
-/// Counts a run that is dropped before its end.
-struct Running<'a>(&'a State, bool);
+/// Counts a run when it ends or is dropped.
+struct RunGuard<'a>(&'a State, bool);
 
-impl Drop for Running<'_> {
+impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         let end = if self.1 { &self.0.ended } else { &self.0.dropped };
         end.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Runs {
-    fn playing(script: impl Into<Vec<(Duration, Result<u32, Failure>)>>) -> Self {
+impl ScriptedUpstream {
+    fn new(script: impl Into<Vec<(Duration, Result<u32, Failure>)>>) -> Self {
         let (begun, ended, dropped) = Default::default();
         Self(Arc::new(State { script: script.into(), begun, ended, dropped }))
     }
@@ -53,13 +53,13 @@ impl Runs {
         let state = &*self.0;
         let line = state.begun.fetch_add(1, Ordering::Relaxed).min(state.script.len() - 1);
         let (takes, answer) = state.script[line];
-        let mut running = Running(state, false);
+        let mut running = RunGuard(state, false);
         tokio::time::sleep(takes).await;
         running.1 = true;
         answer
     }
 
-    /// Begun, ended, dropped.
+    /// The runs that started, ended and were dropped.
     fn counts(&self) -> (usize, usize, usize) {
         let State { begun, ended, dropped, .. } = &*self.0;
         (begun.load(Ordering::Relaxed), ended.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed))
@@ -67,63 +67,64 @@ impl Runs {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_is_quick_enough_is_never_copied() {
-    let (upstream, module) = (Runs::playing([(99 * MS, Ok(1))]), module(hedged()));
+async fn a_quick_attempt_is_never_hedged() {
+    let (upstream, module) = (ScriptedUpstream::new([(99 * MS, Ok(1))]), module(hedged()));
     let (answer, record) = module.call("p", ()).run_recorded(|| upstream.run()).await;
     assert_eq!((answer, upstream.counts()), (Ok(1), (1, 1, 0)));
     assert_eq!((record.attempts, record.hedges, record.hedge_won), (1, 0, false));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_answer_wins_and_the_loser_is_dropped_at_once() {
-    let (upstream, module) = (Runs::playing([(SECOND, Ok(1)), (50 * MS, Ok(2))]), module(hedged()));
+async fn the_first_answer_wins_and_the_other_attempt_is_dropped_at_once() {
+    let (upstream, module) = (ScriptedUpstream::new([(SECOND, Ok(1)), (50 * MS, Ok(2))]), module(hedged()));
     let start = Instant::now();
     let (answer, record) = module.call("p", ()).run_recorded(|| upstream.run()).await;
     assert_eq!((answer, start.elapsed(), upstream.counts()), (Ok(2), 150 * MS, (2, 1, 1)));
     assert_eq!((record.attempts, record.hedges, record.hedge_won), (1, 1, true));
 
-    let (upstream, start) = (Runs::playing([(120 * MS, Ok(1)), (SECOND, Ok(2))]), Instant::now());
+    let (upstream, start) = (ScriptedUpstream::new([(120 * MS, Ok(1)), (SECOND, Ok(2))]), Instant::now());
     let (answer, record) = module.call("p", ()).run_recorded(|| upstream.run()).await;
     assert_eq!((answer, start.elapsed(), upstream.counts()), (Ok(1), 120 * MS, (2, 1, 1)));
     assert_eq!((record.hedges, record.hedge_won), (1, false));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_before_the_delay_surfaces_at_once() {
-    let (upstream, module) = (Runs::playing([(30 * MS, Err(BROKEN)), (MS, Ok(2))]), module(hedged()));
+async fn a_failure_before_the_delay_is_returned_at_once() {
+    let (upstream, module) = (ScriptedUpstream::new([(30 * MS, Err(BROKEN)), (MS, Ok(2))]), module(hedged()));
     let start = Instant::now();
     assert_eq!(module.run("p", (), || upstream.run()).await, Err(Error::Inner(BROKEN)));
     assert_eq!((start.elapsed(), upstream.counts()), (30 * MS, (1, 1, 0)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_while_a_copy_runs_is_waited_out() {
-    let (upstream, module) = (Runs::playing([(110 * MS, Err(BROKEN)), (200 * MS, Ok(2))]), module(hedged()));
+async fn a_failure_while_a_hedge_runs_waits_for_the_hedge() {
+    let (upstream, module) = (ScriptedUpstream::new([(110 * MS, Err(BROKEN)), (200 * MS, Ok(2))]), module(hedged()));
     let start = Instant::now();
     assert_eq!(module.run("p", (), || upstream.run()).await, Ok(2));
     assert_eq!((start.elapsed(), upstream.counts()), (300 * MS, (2, 2, 0)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_all_fail_the_last_failure_is_the_attempts() {
+async fn if_all_fail_the_last_failure_is_returned() {
     let last = Failure(Kind::Throttled, None);
-    let (upstream, module) = (Runs::playing([(110 * MS, Err(BROKEN)), (200 * MS, Err(last))]), module(hedged()));
+    let (upstream, module) =
+        (ScriptedUpstream::new([(110 * MS, Err(BROKEN)), (200 * MS, Err(last))]), module(hedged()));
     assert_eq!(module.run("p", (), || upstream.run()).await, Err(Error::Inner(last)));
     assert_eq!(upstream.counts(), (2, 2, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_no_of_the_domain_is_an_answer_and_wins() {
+async fn a_domain_error_is_an_answer_and_wins() {
     let no = Failure(Kind::NotFound, None);
-    let (upstream, module) = (Runs::playing([(SECOND, Ok(1)), (MS, Err(no))]), module(hedged()));
+    let (upstream, module) = (ScriptedUpstream::new([(SECOND, Ok(1)), (MS, Err(no))]), module(hedged()));
     assert_eq!(module.run("p", (), || upstream.run()).await, Err(Error::Inner(no)));
     assert_eq!(upstream.counts(), (2, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_copy_comes_a_delay_after_the_one_before() {
+async fn each_hedge_is_sent_one_delay_after_the_previous_one() {
     let script = [(9 * SECOND, Ok(1)), (9 * SECOND, Ok(2)), (9 * SECOND, Ok(3)), (50 * MS, Ok(4))];
-    let upstream = Runs::playing(script);
+    let upstream = ScriptedUpstream::new(script);
     let log = Log::default();
     let policy = Policy::named("p").hedge(hedge().max_attempts(4)).idempotent();
     let module = builder(policy).observer(log.clone()).build().unwrap();
@@ -134,22 +135,22 @@ async fn each_copy_comes_a_delay_after_the_one_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_copy_has_a_timeout_of_its_own_and_the_attempt_ends_with_the_last() {
+async fn every_hedge_has_its_own_timeout_and_the_attempt_ends_with_the_last() {
     let log = Log::default();
-    let (upstream, policy) = (Runs::playing([(9 * SECOND, Ok(1))]), hedged().timeout(300 * MS));
+    let (upstream, policy) = (ScriptedUpstream::new([(9 * SECOND, Ok(1))]), hedged().timeout(300 * MS));
     let module = builder(policy).observer(log.clone()).build().unwrap();
     let start = Instant::now();
     assert_eq!(code(module.run("p", (), || upstream.run()).await), RejectionCode::AttemptTimeout);
     assert_eq!((start.elapsed(), upstream.counts()), (400 * MS, (2, 0, 2)));
     assert_eq!(log.count("timeout"), 2);
 
-    let upstream = Runs::playing([(9 * SECOND, Ok(1)), (250 * MS, Ok(2))]);
-    assert_eq!(module.run("p", (), || upstream.run()).await, Ok(2), "though the first had timed out by then");
+    let upstream = ScriptedUpstream::new([(9 * SECOND, Ok(1)), (250 * MS, Ok(2))]);
+    assert_eq!(module.run("p", (), || upstream.run()).await, Ok(2), "although the first had timed out by then");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_past_its_timeout_is_dropped_although_its_copy_runs_on() {
-    let upstream = Runs::playing([(9 * SECOND, Ok(1))]);
+async fn an_attempt_past_its_timeout_is_dropped_while_its_hedge_runs_on() {
+    let upstream = ScriptedUpstream::new([(9 * SECOND, Ok(1))]);
     let module = module(hedged().timeout(300 * MS));
     let watched = upstream.clone();
     let call = tokio::spawn(async move { module.run("p", (), || watched.run()).await });
@@ -159,18 +160,18 @@ async fn an_attempt_past_its_timeout_is_dropped_although_its_copy_runs_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_callers_deadline_ends_them_all() {
+async fn the_deadline_of_the_caller_ends_attempt_and_hedges() {
     let (upstream, module) =
-        (Runs::playing([(9 * SECOND, Ok(1))]), module(hedged().deadline(250 * MS).timeout(SECOND)));
+        (ScriptedUpstream::new([(9 * SECOND, Ok(1))]), module(hedged().deadline(250 * MS).timeout(SECOND)));
     let start = Instant::now();
     assert_eq!(code(module.run("p", (), || upstream.run()).await), RejectionCode::DeadlineExceeded);
     assert_eq!((start.elapsed(), upstream.counts()), (250 * MS, (2, 0, 2)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_failed_with_its_copy_is_tried_again_and_hedged_again() {
+async fn an_attempt_that_failed_with_its_hedge_is_retried_and_hedged_again() {
     let broken = |takes| (takes, Err(BROKEN));
-    let upstream = Runs::playing([broken(150 * MS), broken(150 * MS), broken(150 * MS), (MS, Ok(4))]);
+    let upstream = ScriptedUpstream::new([broken(150 * MS), broken(150 * MS), broken(150 * MS), (MS, Ok(4))]);
     let retry = RetrySpec::attempts(2).backoff(Backoff::constant(10 * MS).jitter(Jitter::None));
     let module = module(hedged().retry(retry));
     let start = Instant::now();
@@ -180,28 +181,24 @@ async fn an_attempt_that_failed_with_its_copy_is_tried_again_and_hedged_again() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_an_answer_that_is_a_copys_is_recorded_as_one() {
+async fn hedge_won_is_recorded_only_for_an_answer_of_a_hedge() {
     let record = async |policy: Policy, script: Vec<_>| {
-        let (upstream, module) = (Runs::playing(script), module(policy));
+        let (upstream, module) = (ScriptedUpstream::new(script), module(policy));
         let (answer, record) = module.call("p", ()).run_recorded(|| upstream.run()).await;
         assert_eq!(record.hedges, 1);
         (answer.map_err(|error| error.rejection().map(Rejection::code)), record.hedge_won)
     };
     let never = (9 * SECOND, Ok(1));
     let timed_out = record(hedged().timeout(300 * MS), vec![never]).await;
-    assert_eq!(
-        timed_out,
-        (Err(Some(RejectionCode::AttemptTimeout)), false),
-        "a copy that was the last to run is no answer"
-    );
+    assert_eq!(timed_out, (Err(Some(RejectionCode::AttemptTimeout)), false), "a hedge that timed out is no answer");
 
     let retry = RetrySpec::attempts(2).backoff(Backoff::constant(10 * MS).jitter(Jitter::None));
     let script = vec![(110 * MS, Err(BROKEN)), (50 * MS, Err(BROKEN)), (MS, Ok(3))];
-    assert_eq!(record(hedged().retry(retry), script).await, (Ok(3), false), "the second attempt's own");
+    assert_eq!(record(hedged().retry(retry), script).await, (Ok(3), false), "the answer of the second attempt");
 }
 
 #[tokio::test(start_paused = true)]
-async fn copies_never_exceed_their_budget() {
+async fn hedges_never_exceed_their_budget() {
     let log = Log::default();
     let spec = HedgeSpec::after(100 * MS).budget(BudgetSpec::ratio(0.1).min_per_second(0));
     let module = builder(Policy::named("p").hedge(spec).idempotent()).observer(log.clone()).build().unwrap();
@@ -211,15 +208,15 @@ async fn copies_never_exceed_their_budget() {
         tokio::spawn(async move { pipeline.run(|| after(200 * MS, Ok(1))).await })
     });
     for call in calls.collect::<Vec<_>>() {
-        assert_eq!(call.await.unwrap(), Ok(1), "whether it had a copy or not");
+        assert_eq!(call.await.unwrap(), Ok(1), "with or without a hedge");
     }
     assert_eq!((log.count("Hedge {"), log.count("HedgeBudgetExhausted")), (20, 180));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_takes_a_slot_of_the_bulkhead_and_gives_it_back() {
+async fn a_hedge_takes_a_slot_of_the_bulkhead_and_frees_it() {
     let (upstream, module) =
-        (Runs::playing([(SECOND, Ok(1)), (50 * MS, Ok(2))]), module(hedged().bulkhead(BulkheadSpec::fixed(2))));
+        (ScriptedUpstream::new([(SECOND, Ok(1)), (50 * MS, Ok(2))]), module(hedged().bulkhead(BulkheadSpec::fixed(2))));
     let pipeline = module.pipeline("p", ()).unwrap();
     let (running, watched) = (pipeline.clone(), upstream.clone());
     let call = tokio::spawn(async move { running.run(|| watched.run()).await });
@@ -230,9 +227,9 @@ async fn a_copy_takes_a_slot_of_the_bulkhead_and_gives_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_copy_is_sent_while_all_slots_are_taken() {
+async fn no_hedge_is_sent_while_all_slots_are_taken() {
     let (upstream, module) = (
-        Runs::playing([(SECOND, Ok(1)), (50 * MS, Ok(2))]),
+        ScriptedUpstream::new([(SECOND, Ok(1)), (50 * MS, Ok(2))]),
         module(hedged().bulkhead(BulkheadSpec::fixed(1).queue(5))),
     );
     let pipeline = module.pipeline("p", ()).unwrap();
@@ -240,7 +237,7 @@ async fn no_copy_is_sent_while_all_slots_are_taken() {
     let call = tokio::spawn(async move { running.run(|| watched.run()).await });
     let slots = || pipeline.bulkhead().map(|view| (view.limit, view.in_use));
     tokio::time::sleep(200 * MS).await;
-    assert_eq!(slots(), Some((1, 1)), "nor is a slot given back that was not taken");
+    assert_eq!(slots(), Some((1, 1)), "no slot is freed that was not taken");
     assert_eq!(call.await.unwrap(), Ok(1));
     assert_eq!((upstream.counts(), slots()), ((1, 1, 0), Some((1, 0))));
 }
@@ -250,7 +247,7 @@ fn counting_attempts() -> BreakerSpec {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_circuit_counts_attempts_each_copy_is_admitted_and_recorded() {
+async fn with_attempts_counted_the_breaker_admits_and_records_each_hedge() {
     let module = module(hedged().breaker(counting_attempts()));
     let pipeline = module.pipeline("p", ()).unwrap();
     let counted = async || {
@@ -258,11 +255,11 @@ async fn where_the_circuit_counts_attempts_each_copy_is_admitted_and_recorded() 
         (view.calls - view.failures, view.failures)
     };
     let run = async |script: Vec<_>| {
-        let upstream = Runs::playing(script);
+        let upstream = ScriptedUpstream::new(script);
         let _ = pipeline.run(|| upstream.run()).await;
     };
     run(vec![(SECOND, Ok(1)), (50 * MS, Ok(2))]).await;
-    assert_eq!(counted().await, (1, 0), "the winner; who was dropped says nothing");
+    assert_eq!(counted().await, (1, 0), "only the winner; a dropped attempt is not recorded");
     run(vec![(110 * MS, Err(BROKEN)), (50 * MS, Ok(2))]).await;
     assert_eq!(counted().await, (2, 1));
     run(vec![(110 * MS, Err(BROKEN)), (50 * MS, Err(BROKEN))]).await;
@@ -272,12 +269,12 @@ async fn where_the_circuit_counts_attempts_each_copy_is_admitted_and_recorded() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_circuit_counts_calls_copies_are_one_call() {
+async fn with_calls_counted_an_attempt_and_its_hedges_are_one_call() {
     let breaker = BreakerSpec::failure_ratio(0.5).min_throughput(100).window(60 * SECOND);
     let module = module(hedged().breaker(breaker));
     let pipeline = module.pipeline("p", ()).unwrap();
     for script in [[(110 * MS, Err(BROKEN)), (50 * MS, Ok(2))], [(110 * MS, Err(BROKEN)), (50 * MS, Err(BROKEN))]] {
-        let upstream = Runs::playing(script);
+        let upstream = ScriptedUpstream::new(script);
         let _ = pipeline.run(|| upstream.run()).await;
     }
     let view = pipeline.circuit().await.unwrap();
@@ -285,25 +282,25 @@ async fn where_the_circuit_counts_calls_copies_are_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circuit_that_is_tried_out_is_tried_with_one_call() {
+async fn a_probe_is_not_hedged() {
     let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND);
     for breaker in [breaker.clone(), breaker.count_attempts()] {
         let module = module(hedged().breaker(breaker));
         let broken = Upstream::always(Err(BROKEN));
         assert!(module.run("p", (), || broken.call()).await.is_err());
         tokio::time::sleep(SECOND).await;
-        let upstream = Runs::playing([(400 * MS, Ok(1))]);
+        let upstream = ScriptedUpstream::new([(400 * MS, Ok(1))]);
         assert_eq!(module.run("p", (), || upstream.run()).await, Ok(1));
         assert_eq!(upstream.counts(), (1, 1, 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_delay_follows_the_latency_once_it_is_known() {
+async fn the_delay_follows_the_observed_latency() {
     let spec = hedge().at_quantile(0.95).between(10 * MS, 300 * MS);
     let module = module(Policy::named("p").hedge(spec).idempotent());
     let pipeline = module.pipeline("p", ()).unwrap();
-    assert_eq!(pipeline.hedge_delay(), Some(100 * MS), "until then the fixed one");
+    assert_eq!(pipeline.hedge_delay(), Some(100 * MS), "the fixed delay until there are samples");
     let serve = async |latency: Duration, calls: usize| {
         for _ in 0..calls {
             assert_eq!(pipeline.run(|| after(latency, Ok(1))).await, Ok(1));
@@ -313,21 +310,21 @@ async fn the_delay_follows_the_latency_once_it_is_known() {
     let delay = pipeline.hedge_delay().unwrap();
     assert!((39 * MS..=41 * MS).contains(&delay), "{delay:?}");
     serve(2 * MS, 6_000).await;
-    assert_eq!(pipeline.hedge_delay(), Some(10 * MS), "never shorter than it may be");
+    assert_eq!(pipeline.hedge_delay(), Some(10 * MS), "never below delay_min");
     for _ in 0..8 {
         let slow = [(); 40].map(|()| pipeline.run(|| after(900 * MS, Ok(1))));
         futures_util::future::join_all(slow).await;
     }
-    assert_eq!(pipeline.hedge_delay(), Some(300 * MS), "never longer");
+    assert_eq!(pipeline.hedge_delay(), Some(300 * MS), "never above delay_max");
 }
 
-/// Without what is known of the losers, only quick answers would ever be seen and the delay would creep down to them.
+/// Without samples of the overtaken attempts only quick answers would be counted and the delay would shrink to them.
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_a_copy_overtook_counts_as_slow() {
+async fn an_attempt_overtaken_by_its_hedge_counts_as_slow() {
     let module = module(Policy::named("p").hedge(hedge().at_quantile(0.95)).idempotent());
     let pipeline = module.pipeline("p", ()).unwrap();
     let attempt = async |takes: Duration| {
-        let upstream = Runs::playing([(takes, Ok(1)), (10 * MS, Ok(2))]);
+        let upstream = ScriptedUpstream::new([(takes, Ok(1)), (10 * MS, Ok(2))]);
         pipeline.run(|| upstream.run()).await
     };
     for round in 0..400 {
@@ -335,7 +332,7 @@ async fn an_attempt_that_a_copy_overtook_counts_as_slow() {
         let expected = if slow { 2 } else { 1 };
         assert_eq!(attempt(if slow { SECOND } else { 10 * MS }).await, Ok(expected));
     }
-    // Every answer took 10 ms, and yet one attempt in ten takes longer than the delay and 10 ms.
+    // Every answer took 10 ms after its attempt or hedge, but one attempt in ten takes longer than the delay and 10 ms.
     let delay = pipeline.hedge_delay().unwrap();
     assert!(delay >= 20 * MS, "{delay:?}");
 }

@@ -1,6 +1,6 @@
-//! Levers: what an operator pulls above a policy, and that releasing them leaves everything as it was.
+//! Levers: they override a policy, and releasing them restores it.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 mod support;
 
@@ -24,7 +24,7 @@ fn retrying() -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forced_open_rejects_every_call_and_takes_nothing_from_anybody() {
+async fn force_open_rejects_every_call_and_takes_no_permits() {
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(5)).bulkhead(BulkheadSpec::fixed(1));
     let module = module(policy);
     let pipeline = module.pipeline("p", "kept").unwrap();
@@ -39,11 +39,11 @@ async fn forced_open_rejects_every_call_and_takes_nothing_from_anybody() {
     assert_eq!((pipeline.available_permits().await, pipeline.available_slots()), (Some(5), Some(1)));
     assert!(module.release("p"));
     assert_eq!(pipeline.run(|| upstream.call()).await, Ok(1));
-    assert!(!module.release("p"), "it is released already");
+    assert!(!module.release("p"), "it was released before");
 }
 
 #[tokio::test(start_paused = true)]
-async fn forced_closed_asks_no_circuit_and_lets_it_learn_nothing() {
+async fn force_closed_bypasses_the_breaker_and_records_nothing() {
     let module = module(tripping());
     let pipeline = module.pipeline("p", ()).unwrap();
     let _ = pipeline.run(|| after(MS, Err::<u32, _>(BROKEN))).await;
@@ -51,15 +51,11 @@ async fn forced_closed_asks_no_circuit_and_lets_it_learn_nothing() {
     module.pull("p", LeverSpec::force_closed()).unwrap();
     assert_eq!(pipeline.run(|| after(MS, Ok(1))).await, Ok(1));
     module.release("p");
-    assert_eq!(
-        code(pipeline.run(|| after(MS, Ok(1))).await),
-        RejectionCode::CircuitOpen,
-        "it went on from where it was"
-    );
+    assert_eq!(code(pipeline.run(|| after(MS, Ok(1))).await), RejectionCode::CircuitOpen, "its state was kept");
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_retries_the_first_failure_is_the_answer() {
+async fn without_retries_the_first_failure_is_returned() {
     let module = module(retrying());
     module.pull("p", LeverSpec::default().without_retries()).unwrap();
     let upstream = Upstream::always(Err(BROKEN));
@@ -71,7 +67,7 @@ async fn without_retries_the_first_failure_is_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_hedging_no_copy_is_sent() {
+async fn without_hedging_no_hedge_is_sent() {
     let module = module(Policy::named("p").hedge(HedgeSpec::after(10 * MS)).idempotent());
     let pipeline = module.pipeline("p", ()).unwrap();
     let hedges = async || pipeline.call().run_recorded(|| after(50 * MS, Ok(1))).await.1.hedges;
@@ -83,7 +79,7 @@ async fn without_hedging_no_copy_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cap_holds_where_the_policy_has_slots_and_where_it_has_none() {
+async fn max_concurrency_applies_with_and_without_a_bulkhead() {
     for policy in [Policy::named("p"), Policy::named("p").bulkhead(BulkheadSpec::fixed(3))] {
         let module = module(policy);
         let pipeline = module.pipeline("p", ()).unwrap();
@@ -98,10 +94,10 @@ async fn a_cap_holds_where_the_policy_has_slots_and_where_it_has_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_in_flight_finishes_as_it_began() {
+async fn a_call_in_flight_is_not_changed_by_a_lever() {
     let module = module(retrying());
     let pipeline = module.pipeline("p", ()).unwrap();
-    let upstream = Upstream::playing([Err(BROKEN), Ok(7)]);
+    let upstream = Upstream::scripted([Err(BROKEN), Ok(7)]);
     let call = pipeline.run(|| async {
         module.pull("p", LeverSpec::force_open().without_retries()).unwrap();
         upstream.call().await
@@ -111,7 +107,7 @@ async fn a_call_in_flight_finishes_as_it_began() {
 }
 
 #[tokio::test]
-async fn a_lever_of_every_policy_stands_beside_each_ones_own() {
+async fn the_lever_of_all_policies_combines_with_that_of_one() {
     let module = ResilienceModule::in_memory().policies([retrying(), Policy::named("q")]).build().unwrap();
     module.pull("*", LeverSpec::default().without_retries()).unwrap();
     module.pull("q", LeverSpec::force_open()).unwrap();
@@ -125,7 +121,7 @@ async fn a_lever_of_every_policy_stands_beside_each_ones_own() {
 }
 
 #[tokio::test]
-async fn a_pulled_lever_is_told_and_described_and_so_is_its_release() {
+async fn pulling_and_releasing_a_lever_is_emitted_and_described() {
     let log = Log::default();
     let module = builder(tripping()).observer(log.clone()).build().unwrap();
     let pipeline = module.pipeline("p", "eu").unwrap();
@@ -135,14 +131,14 @@ async fn a_pulled_lever_is_told_and_described_and_so_is_its_release() {
     assert!(text.contains("bulkhead   4 at a time"), "{text}");
     module.release("p");
     assert_eq!(pipeline.describe().lever, None);
-    let told: Vec<_> = log.lines().into_iter().filter(|line| line.starts_with("Lever")).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].contains("INC-7") && told[1].contains("lever: None"), "{told:?}");
-    assert_eq!(log.count("Retuned"), 0, "the policy is the same");
+    let emitted: Vec<_> = log.lines().into_iter().filter(|line| line.starts_with("Lever")).collect();
+    assert_eq!(emitted.len(), 2, "{emitted:?}");
+    assert!(emitted[0].contains("INC-7") && emitted[1].contains("lever: None"), "{emitted:?}");
+    assert_eq!(log.count("Retuned"), 0, "the policy did not change");
 }
 
 #[test]
-fn a_lever_of_nobody_or_without_sense_is_rejected_and_nothing_changes() {
+fn a_lever_of_an_unknown_policy_or_with_an_invalid_value_is_rejected() {
     let module = module(tripping());
     let error = module.pull("q", LeverSpec::default().max_concurrency(0)).unwrap_err();
     let paths: Vec<_> = error.mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
@@ -153,12 +149,16 @@ fn a_lever_of_nobody_or_without_sense_is_rejected_and_nothing_changes() {
 }
 
 #[tokio::test]
-async fn a_configured_lever_holds_from_the_beginning_and_again_after_one_pulled_by_hand() {
+async fn a_configured_lever_applies_at_start_and_again_after_a_pulled_one_is_released() {
     let module = builder(tripping()).lever("p", LeverSpec::force_open()).build().unwrap();
     let upstream = Upstream::always(Ok(1));
     assert_eq!(code(module.run("p", (), || upstream.call()).await), RejectionCode::ForcedOpen);
     module.pull("p", LeverSpec::default()).unwrap();
-    assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1), "a hand above it that pulls nothing");
+    assert_eq!(
+        module.run("p", (), || upstream.call()).await,
+        Ok(1),
+        "a lever pulled by code overrides the configured one"
+    );
     assert!(module.levers().is_empty());
     module.release("p");
     assert_eq!(code(module.run("p", (), || upstream.call()).await), RejectionCode::ForcedOpen);

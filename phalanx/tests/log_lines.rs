@@ -1,7 +1,7 @@
-//! Log lines of a module at work: the table of events, and how a storm looks in a log.
+//! The log lines of a module: their events and levels, and how repeated lines are suppressed.
 
 #![cfg(feature = "tracing")]
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 #[path = "support/spans.rs"]
 mod spans;
@@ -28,7 +28,7 @@ fn expected(lines: &[(Level, &str)]) -> Vec<(Level, String)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_rejections_is_one_line_and_the_next_counts_the_rest() {
+async fn many_rejections_log_one_line_and_the_next_line_counts_the_rest() {
     let (seen, _guard) = collect();
     let clock = Clock::manual();
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(1));
@@ -49,54 +49,54 @@ async fn a_storm_of_rejections_is_one_line_and_the_next_counts_the_rest() {
         (lines[1].level, lines[1].field("code"), lines[1].field("route")),
         (Level::WARN, Some("rate_limited"), Some("eu"))
     );
-    assert_eq!(seen.lines().len(), 2, "and there is nothing else");
+    assert_eq!(seen.lines().len(), 2, "no other lines");
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_in_vain_are_a_warning_each_and_one_error() {
+async fn failed_retries_log_a_warning_each_and_one_error() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p").retry(RetrySpec::attempts(2)).timeout(50 * MS));
     module.run("p", (), hang).await.unwrap_err();
-    let story = [
+    let expected_lines = [
         (Level::WARN, "timeout"),
         (Level::WARN, "retry_attempt"),
-        (Level::ERROR, "retry_exhausted"), // the second timeout is left out: within ten seconds of the first
+        (Level::ERROR, "retry_exhausted"), // the second timeout is suppressed: within ten seconds of the first
     ];
-    assert_eq!(lines(&seen), expected(&story));
+    assert_eq!(lines(&seen), expected(&expected_lines));
     let exhausted = &seen.lines()[2];
     assert_eq!((exhausted.field("attempts"), exhausted.field("code")), (Some("2"), Some("attempt_timeout")));
     assert_eq!(exhausted.field("kind"), Some("infrastructure"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_failure_without_a_retry_is_the_callers_to_report() {
+async fn a_failure_without_a_retry_logs_nothing() {
     let (seen, _guard) = collect();
     traced(Policy::named("p")).run("p", (), async || Err::<(), _>(BROKEN)).await.unwrap_err();
     assert!(seen.lines().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circuit_is_followed_through_its_phases() {
+async fn every_phase_of_a_breaker_is_logged() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p").breaker(BreakerSpec::consecutive_failures(1).break_for(SECOND)));
-    let upstream = Upstream::playing([Err(BROKEN), Ok(1)]);
+    let upstream = Upstream::scripted([Err(BROKEN), Ok(1)]);
     for _ in 0..2 {
         module.run("p", (), || upstream.call()).await.unwrap_err();
     }
     tokio::time::advance(2 * SECOND).await;
     module.run("p", (), || upstream.call()).await.unwrap();
-    let story = [
+    let expected_lines = [
         (Level::WARN, "circuit_opened"),
         (Level::WARN, "circuit_rejected"),
         (Level::INFO, "circuit_half_open"),
         (Level::INFO, "circuit_closed"),
     ];
-    assert_eq!(lines(&seen), expected(&story));
+    assert_eq!(lines(&seen), expected(&expected_lines));
     assert_eq!((seen.lines()[0].field("failures"), seen.lines()[0].field("break_ms")), (Some("1"), Some("1000")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_bulkhead_and_a_fallback_have_their_lines() {
+async fn a_full_bulkhead_and_a_fallback_are_logged() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p").bulkhead(BulkheadSpec::fixed(1)));
     let mut inside = pin!(module.run("p", (), hang));

@@ -1,19 +1,19 @@
-//! Metrics: each instrument is driven by real calls, on moved time, and read back through the SDK.
+//! Metrics: each instrument is driven by calls in paused time and read back through the SDK.
 
 #![cfg(feature = "otel")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)] // a panic is how a test says no
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)] // helpers of tests may panic
 
-#[path = "metrics/bounds.rs"]
-mod bounds;
-#[path = "metrics/kit.rs"]
-mod kit;
-#[path = "metrics/lives.rs"]
-mod lives;
+#[path = "metrics/cardinality.rs"]
+mod cardinality;
+#[path = "metrics/lifetimes.rs"]
+mod lifetimes;
+#[path = "metrics/meters.rs"]
+mod meters;
 mod support;
 #[path = "metrics/table.rs"]
 mod table;
 
-use kit::Meters;
+use meters::Meters;
 use phalanx::policy::{BudgetSpec, Jitter, LeverSpec, Override};
 use phalanx::telemetry::metrics::names::*;
 use phalanx::*;
@@ -38,7 +38,7 @@ fn metered(meters: &Meters, policy: Policy) -> (ResilienceModule, Pipeline) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_counted_and_timed_by_how_it_ended() {
+async fn a_call_is_counted_and_timed_by_its_outcome() {
     let meters = Meters::new();
     let (_module, pipeline) = metered(&meters, Policy::named("p").rate_limit(RateLimitSpec::per_second(5)));
     pipeline.run(|| after(40 * MS, Ok(1))).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_call_is_counted_and_timed_by_how_it_ended() {
     pipeline.run(|| after(5 * MS, Err(Failure(Kind::Throttled, None)))).await.unwrap_err();
     let gone = tokio::time::timeout(70 * MS, pipeline.run(hang));
     assert!(gone.await.is_err());
-    while pipeline.run(ok).await.is_ok() {} // what has come back meanwhile
+    while pipeline.run(ok).await.is_ok() {} // permits that were refilled meanwhile
     let seen = meters.collect();
     let source = ("source", "local");
     let ended = |outcome| seen.value(&EXECUTIONS, &[P, R, ("outcome", outcome), source]);
@@ -78,7 +78,7 @@ async fn rejections_are_counted_by_their_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_are_counted_by_kind_and_those_denied_by_reason() {
+async fn retries_are_counted_by_kind_and_denied_ones_by_reason() {
     let meters = Meters::new();
     let backoff = Backoff::constant(100 * MS).jitter(Jitter::None);
     let budget = BudgetSpec::ratio(0.0).min_per_second(1);
@@ -96,7 +96,7 @@ async fn retries_are_counted_by_kind_and_those_denied_by_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn copies_are_counted_with_those_that_won_and_those_that_were_not_sent() {
+async fn hedges_are_counted_as_sent_won_and_denied() {
     let meters = Meters::new();
     let hedge = HedgeSpec::after(100 * MS).budget(BudgetSpec::ratio(0.0).min_per_second(1));
     let (_module, pipeline) = metered(&meters, Policy::named("p").hedge(hedge).idempotent());
@@ -118,7 +118,7 @@ async fn copies_are_counted_with_those_that_won_and_those_that_were_not_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_failed_last_has_won_nothing() {
+async fn a_hedge_that_failed_last_is_not_counted_as_won() {
     let meters = Meters::new();
     let policy = Policy::named("p").hedge(HedgeSpec::after(10 * MS)).idempotent();
     let (_module, pipeline) = metered(&meters, policy);
@@ -142,7 +142,7 @@ async fn answers_of_a_fallback_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_left_of_the_callers_time_is_recorded_where_there_was_a_deadline() {
+async fn the_remaining_time_is_recorded_for_calls_with_a_deadline() {
     let meters = Meters::new();
     let (_module, pipeline) = metered(&meters, Policy::named("p"));
     pipeline.run(ok).await.unwrap();
@@ -152,7 +152,7 @@ async fn what_was_left_of_the_callers_time_is_recorded_where_there_was_a_deadlin
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circuit_shows_one_state_at_a_time_and_its_changes_are_counted() {
+async fn a_breaker_exports_one_state_at_a_time_and_counts_its_transitions() {
     let meters = Meters::new();
     let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND);
     let (_module, pipeline) = metered(&meters, Policy::named("p").breaker(breaker));
@@ -164,7 +164,7 @@ async fn a_circuit_shows_one_state_at_a_time_and_its_changes_are_counted() {
     pipeline.run(broken).await.unwrap_err();
     assert_eq!(states(), [0.0, 1.0, 0.0]);
     pipeline.force(Some(Override::Closed)).await;
-    assert_eq!(states(), [1.0, 0.0, 0.0], "an operator's word is what calls meet");
+    assert_eq!(states(), [1.0, 0.0, 0.0], "an override is the effective state");
     pipeline.force(None).await;
     tokio::time::advance(SECOND).await;
     let probe = tokio::spawn({
@@ -182,7 +182,7 @@ async fn a_circuit_shows_one_state_at_a_time_and_its_changes_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circuit_under_a_lever_shows_what_the_lever_says() {
+async fn a_breaker_under_a_lever_exports_the_forced_state() {
     let meters = Meters::new();
     let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND);
     let (module, pipeline) = metered(&meters, Policy::named("p").breaker(breaker));
@@ -196,13 +196,13 @@ async fn a_circuit_under_a_lever_shows_what_the_lever_says() {
     assert_eq!(states(), [Some(1.0), Some(0.0), Some(0.0)]);
     pipeline.run(broken).await.unwrap_err();
     module.pull("p", LeverSpec::force_closed()).unwrap();
-    assert_eq!(states(), [Some(1.0), Some(0.0), Some(0.0)], "everybody is let in");
+    assert_eq!(states(), [Some(1.0), Some(0.0), Some(0.0)], "every call is admitted");
     assert!(module.release("p"));
-    assert_eq!(states(), [Some(0.0), Some(1.0), Some(0.0)], "it is still open beneath");
+    assert_eq!(states(), [Some(0.0), Some(1.0), Some(0.0)], "the breaker below is still open");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lever_makes_no_circuit_where_there_is_none() {
+async fn a_lever_exports_no_breaker_state_without_a_breaker() {
     let meters = Meters::new();
     let (module, _pipeline) = metered(&meters, Policy::named("p"));
     module.pull("p", LeverSpec::force_open()).unwrap();
@@ -210,7 +210,7 @@ async fn a_lever_makes_no_circuit_where_there_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bulkhead_shows_its_limit_who_is_inside_and_who_waits() {
+async fn a_bulkhead_exports_its_limit_slots_in_use_and_queue() {
     let meters = Meters::new();
     let (_module, pipeline) = metered(&meters, Policy::named("p").bulkhead(BulkheadSpec::fixed(2).queue(5)));
     let calls: Vec<_> = (0..3).map(|_| Box::pin(pipeline.run(|| after(SECOND, Ok(1))))).collect();
@@ -227,7 +227,7 @@ async fn a_bulkhead_shows_its_limit_who_is_inside_and_who_waits() {
 }
 
 #[tokio::test]
-async fn a_rate_limit_shows_what_is_left_and_what_came_back() {
+async fn a_rate_limit_exports_the_permits_that_are_left() {
     let (meters, clock) = (Meters::new(), Clock::manual());
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(10));
     let module = builder(policy).clock(clock.clone()).metered_by(meters.metrics()).build().unwrap();
@@ -240,7 +240,7 @@ async fn a_rate_limit_shows_what_is_left_and_what_came_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lever_shows_while_it_is_pulled() {
+async fn a_lever_is_exported_while_it_is_pulled() {
     let meters = Meters::new();
     let (module, _) = metered(&meters, Policy::named("p"));
     module.pull("p", LeverSpec::force_open().without_retries()).unwrap();

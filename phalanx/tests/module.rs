@@ -1,6 +1,6 @@
-//! The module: names, routes, wiring mistakes, changes at run time, and the record of a decision.
+//! The module: names, routes, configuration mistakes, changes at run time, and decision records.
 
-#![allow(clippy::unwrap_used)] // a test's own guard may unwrap
+#![allow(clippy::unwrap_used)] // helpers of tests may unwrap
 
 mod support;
 
@@ -42,7 +42,7 @@ async fn a_name_is_looked_up_by_itself_then_as_default_then_as_the_unknown_rule_
 }
 
 #[tokio::test]
-async fn names_that_come_from_callers_are_bounded_in_length_and_in_number() {
+async fn unknown_policy_names_are_bounded_in_length_and_number() {
     let module = builder(Policy::named("p")).unknown_policy(UnknownPolicy::Passthrough).max_routes(8).build().unwrap();
     assert_eq!(code(module.run("x".repeat(129).as_str(), (), ok).await), RejectionCode::UnknownPolicy);
     for i in 0..5_000 {
@@ -54,10 +54,10 @@ async fn names_that_come_from_callers_are_bounded_in_length_and_in_number() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_policies_are_built_in_and_can_be_overridden() {
+async fn two_policies_are_built_in_and_can_be_replaced() {
     let module = module(Policy::named("transient").timeout(SECOND));
     assert_eq!(module.policies(), ["occ", "transient"]);
-    let occ = Upstream::playing([Err(Failure(Kind::Concurrency, None)), Ok(2)]);
+    let occ = Upstream::scripted([Err(Failure(Kind::Concurrency, None)), Ok(2)]);
     assert_eq!(module.run("occ", (), || occ.call()).await, Ok(2));
     let names: Vec<_> = module.pipeline("transient", ()).unwrap().describe().stages;
     assert_eq!(names, [StageDescription::Timeout(SECOND)]);
@@ -95,7 +95,7 @@ fn a_service_may_override_the_status_of_a_code() {
 }
 
 #[tokio::test]
-async fn a_route_that_is_too_long_is_rejected_and_a_strange_one_is_not() {
+async fn a_route_that_is_too_long_is_rejected_and_unusual_characters_are_not() {
     let module = module(Policy::named("p"));
     assert_eq!(module.run("p", "{x}\r\n:\0/…", ok).await, Ok(1));
     assert_eq!(code(module.run("p", "x".repeat(1025).as_str(), ok).await), RejectionCode::RouteTooLong);
@@ -103,7 +103,7 @@ async fn a_route_that_is_too_long_is_rejected_and_a_strange_one_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_policy_reaches_living_buckets_circuits_and_kept_pipelines() {
+async fn a_retuned_policy_reaches_existing_buckets_breakers_and_pipelines() {
     let policy = |permits, failures| {
         Policy::named("p")
             .rate_limit(RateLimitSpec::per_second(permits))
@@ -116,15 +116,15 @@ async fn a_changed_policy_reaches_living_buckets_circuits_and_kept_pipelines() {
         assert_eq!(kept.run(broken).await, Err(Error::Inner(BROKEN)));
     }
     module.retune(policy(6, 3)).unwrap();
-    assert_eq!(kept.available_permits().await, Some(6), "eight were left, six fit");
+    assert_eq!(kept.available_permits().await, Some(6), "eight were left, the new burst is six");
     assert_eq!(kept.run(broken).await, Err(Error::Inner(BROKEN)));
     let (answer, record) = kept.call().run_recorded(ok).await;
-    assert_eq!((code(answer), record.policy_version), (RejectionCode::CircuitOpen, 2), "the streak of two went on");
+    assert_eq!((code(answer), record.policy_version), (RejectionCode::CircuitOpen, 2), "the streak of two was kept");
     assert_eq!(log.count("Retuned"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_can_add_and_remove_stages_under_running_calls() {
+async fn a_retune_can_add_and_remove_stages_while_calls_run() {
     let module = module(Policy::named("p").timeout(SECOND));
     let kept = module.pipeline("p", ()).unwrap();
     let mut running = Box::pin(kept.run(hang));
@@ -137,11 +137,11 @@ async fn a_change_can_add_and_remove_stages_under_running_calls() {
     module.retune(Policy::named("p")).unwrap();
     module.retune(Policy::named("p").rate_limit(RateLimitSpec::per_second(1))).unwrap();
     tokio::time::advance(SECOND / 2).await;
-    assert_eq!(code(kept.run(ok).await), RejectionCode::RateLimited, "the bucket was kept meanwhile");
+    assert_eq!(code(kept.run(ok).await), RejectionCode::RateLimited, "the bucket was kept");
 }
 
 #[tokio::test]
-async fn a_bad_change_changes_nothing() {
+async fn an_invalid_retune_changes_nothing() {
     let module = module(Policy::named("p").timeout(SECOND));
     let error = module.retune(Policy::named("p").timeout(Duration::ZERO)).unwrap_err();
     assert_eq!(error.mistakes[0].path, "policies.p.timeout");
@@ -149,20 +149,20 @@ async fn a_bad_change_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn routes_are_bounded_and_newcomers_to_a_full_table_share_one_limit() {
+async fn routes_are_bounded_and_new_routes_beyond_the_bound_share_one_limit() {
     let log = Log::default();
     let limited = Policy::named("p").rate_limit(RateLimitSpec::per_second(1));
     let module = builder(limited).max_routes(2).observer(log.clone()).build().unwrap();
     let _held = [module.pipeline("p", "a").unwrap(), module.pipeline("p", "b").unwrap()];
     assert_eq!(module.run("p", "c", ok).await, Ok(1));
-    assert_eq!(code(module.run("p", "d", ok).await), RejectionCode::RateLimited, "no new bucket for every new name");
-    assert_eq!((module.pipelines().len(), log.count("RoutesExhausted")), (3, 2), "two, and the one that is shared");
+    assert_eq!(code(module.run("p", "d", ok).await), RejectionCode::RateLimited, "new routes share one bucket");
+    assert_eq!((module.pipelines().len(), log.count("RoutesExhausted")), (3, 2), "two, and the shared one");
     drop(_held);
-    assert_eq!(module.run("p", "e", ok).await, Ok(1), "a place is free again");
+    assert_eq!(module.run("p", "e", ok).await, Ok(1), "there is room again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_circuit_is_not_forgotten_for_the_sake_of_idle_routes() {
+async fn an_open_breaker_is_not_evicted_for_idle_routes() {
     let module = builder(Policy::named("p").breaker(BreakerSpec::consecutive_failures(1))).max_routes(4);
     let module = module.build().unwrap();
     assert!(module.run("p", "dead", broken).await.is_err());
@@ -173,7 +173,7 @@ async fn an_open_circuit_is_not_forgotten_for_the_sake_of_idle_routes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_table_of_many_shards_forgets_no_open_circuit_either() {
+async fn a_sharded_table_evicts_no_open_breaker() {
     let policy = Policy::named("p").breaker(BreakerSpec::consecutive_failures(1).break_for(3_600 * SECOND));
     let module = builder(policy).max_routes(1_600).build().unwrap();
     let dead = |i: u32| format!("dead {i}");
@@ -189,7 +189,7 @@ async fn a_table_of_many_shards_forgets_no_open_circuit_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn circuits_that_nobody_will_ever_close_do_not_hold_their_places_for_ever() {
+async fn breakers_past_their_break_can_be_evicted() {
     let policy = Policy::named("p").breaker(BreakerSpec::consecutive_failures(1).break_for(SECOND));
     let module = builder(policy).max_routes(4).build().unwrap();
     for i in 0..4 {
@@ -205,7 +205,7 @@ async fn circuits_that_nobody_will_ever_close_do_not_hold_their_places_for_ever(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_may_change_what_it_is_told_of() {
+async fn an_observer_may_retune_the_policy_of_the_event() {
     let held: Arc<Mutex<Option<ResilienceModule>>> = Arc::default();
     let module_of = held.clone();
     let limited = || Policy::named("p").rate_limit(RateLimitSpec::per_second(1));
@@ -224,7 +224,7 @@ async fn an_observer_may_change_what_it_is_told_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_is_changed_only_if_it_is_there_and_added_only_if_it_is_not() {
+async fn retune_needs_an_existing_policy_and_add_a_new_name() {
     let module = module(Policy::named("p").timeout(SECOND));
     assert!(module.retune(Policy::named("typo")).is_err());
     assert!(module.add(Policy::named("p")).is_err());
@@ -234,7 +234,7 @@ async fn a_name_is_changed_only_if_it_is_there_and_added_only_if_it_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_word_is_told_and_a_policy_without_a_circuit_says_that_it_has_none() {
+async fn an_override_is_emitted_and_rejected_without_a_breaker() {
     let log = Log::default();
     let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(0.5));
     let module = builder(policy).policy(Policy::named("bare")).observer(log.clone()).build().unwrap();
@@ -244,7 +244,7 @@ async fn an_operators_word_is_told_and_a_policy_without_a_circuit_says_that_it_h
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_tells_the_whole_story_of_every_answer() {
+async fn the_record_describes_every_outcome() {
     let policy = Policy::named("p")
         .rate_limit(RateLimitSpec::per_second(3))
         .breaker(BreakerSpec::consecutive_failures(1).break_for(SECOND))
@@ -272,7 +272,7 @@ async fn the_record_tells_the_whole_story_of_every_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_tells_how_much_of_the_callers_time_was_left() {
+async fn the_record_has_the_remaining_time_of_the_deadline() {
     let module = module(Policy::named("p").timeout(SECOND));
     let (_, free) = module.call("p", ()).run_recorded(|| after(40 * MS, Ok(1))).await;
     assert_eq!(free.deadline_remaining, None);
@@ -283,7 +283,7 @@ async fn the_record_tells_how_much_of_the_callers_time_was_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_of_a_call_that_waited_and_was_rejected_counts_the_wait() {
+async fn the_record_of_a_rejected_call_includes_its_wait() {
     let policy = Policy::named("p")
         .rate_limit(RateLimitSpec::per_second(5).burst(1).max_wait(SECOND))
         .breaker(BreakerSpec::consecutive_failures(1));
@@ -294,7 +294,7 @@ async fn the_record_of_a_call_that_waited_and_was_rejected_counts_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_record_of_a_retry_that_the_circuit_rejected_is_of_the_attempt_before() {
+async fn the_record_of_a_retry_rejected_by_the_breaker_is_of_the_previous_attempt() {
     let policy = Policy::named("p")
         .breaker(BreakerSpec::consecutive_failures(1).count_attempts())
         .retry(RetrySpec::attempts(5).backoff(Backoff::constant(300 * MS).jitter(Jitter::None)))
@@ -306,7 +306,7 @@ async fn the_record_of_a_retry_that_the_circuit_rejected_is_of_the_attempt_befor
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_throttle_sheds_in_proportion_and_is_told_apart_from_a_rate_limit() {
+async fn the_throttle_rejects_in_proportion_with_a_code_of_its_own() {
     let module = module(Policy::named("p").throttle(ThrottleSpec::default()));
     let pipeline = module.pipeline("p", ()).unwrap();
     let (mut shed, mut sent) = (0, 0);
@@ -336,7 +336,7 @@ async fn a_pipeline_describes_itself_as_text() {
 }
 
 #[test]
-fn calls_and_modules_travel_between_threads() {
+fn calls_and_pipelines_are_send() {
     fn sendable<T: Send>(_: T) {}
     let module = module(Policy::named("p"));
     sendable(module.run("p", (), ok));

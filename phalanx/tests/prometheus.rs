@@ -1,7 +1,7 @@
-//! The page that Prometheus scrapes: its names are those of the table.
+//! The page that Prometheus scrapes: its names are the documented ones.
 
 #![cfg(feature = "prometheus")]
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 mod support;
 
@@ -22,7 +22,7 @@ async fn broken() -> Result<u32, Failure> {
     Err(BROKEN)
 }
 
-/// Everything that can happen to a call.
+/// A policy with every stage that has an instrument.
 fn policy() -> Policy {
     let little = BudgetSpec::ratio(0.0).min_per_second(1);
     let backoff = Backoff::constant(MS).jitter(Jitter::None);
@@ -36,8 +36,8 @@ fn policy() -> Policy {
         .idempotent()
 }
 
-/// Makes all of it happen.
-async fn drive(module: &ResilienceModule) {
+/// Runs calls until every instrument has a value.
+async fn exercise_every_instrument(module: &ResilienceModule) {
     let pipeline = module.pipeline("p", "r").unwrap();
     let runs = std::sync::atomic::AtomicU32::new(0);
     let second_wins = || {
@@ -53,7 +53,7 @@ async fn drive(module: &ResilienceModule) {
     module.pull("p", LeverSpec::default().without_retries()).unwrap();
 }
 
-/// An error of the operation as if it were a rejection.
+/// Turns an error of the operation into a rejection.
 fn rejected(error: Error<Failure>) -> Error<Failure> {
     if error.rejection().is_some() { error } else { Rejection::new(RejectionCode::GuardRejected).into() }
 }
@@ -65,15 +65,15 @@ fn families(text: &str) -> BTreeSet<(String, String)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_instrument_has_the_name_of_the_table() {
+async fn every_instrument_is_exported_with_its_documented_name() {
     let page = Page::new().unwrap();
     let module = builder(policy()).metered_by(Metrics::of(page.meter())).build().unwrap();
-    drive(&module).await;
+    exercise_every_instrument(&module).await;
     let (content_type, text) = page.render();
     assert_eq!(content_type, "text/plain; version=0.0.4");
-    let mut shown = families(&text);
-    assert!(shown.remove(&("target_info".to_owned(), "gauge".to_owned())));
-    // What only a module over Redis, or one that follows a file, has to say.
+    let mut exported = families(&text);
+    assert!(exported.remove(&("target_info".to_owned(), "gauge".to_owned())));
+    // Exported only with Redis or with a watched file.
     let elsewhere = [names::STORE_DEGRADED, names::STORE_OUTAGES, names::STORE_DURATION, names::STORE_ERRORS];
     let elsewhere = elsewhere.into_iter().chain([names::REPLICAS, names::CONFIG_RELOADS]).collect::<Vec<_>>();
     let table: BTreeSet<_> = ALL
@@ -88,7 +88,7 @@ async fn every_instrument_has_the_name_of_the_table() {
             (named.prometheus.to_owned(), kind.to_owned())
         })
         .collect();
-    assert_eq!(shown, table);
+    assert_eq!(exported, table);
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,7 +106,7 @@ async fn a_name_with_quotes_and_line_breaks_cannot_break_the_page() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_without_a_provider_installs_one_and_one_with_a_registry_keeps_it() {
+async fn a_page_installs_a_provider_or_uses_an_existing_registry() {
     let page = Page::install().unwrap();
     let module = builder(Policy::named("p")).metered().build().unwrap();
     module.run("p", (), ok).await.unwrap();

@@ -1,4 +1,4 @@
-//! The rate limit as a stage: rejections, costs, waiting, and who gets his permit back.
+//! The rate limit as a stage: rejections, costs, waiting, and which calls return their permit.
 
 mod support;
 
@@ -15,7 +15,7 @@ async fn ok() -> Result<u32, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_bucket_rejects_at_once_and_says_when_to_come_back() {
+async fn an_empty_bucket_rejects_at_once_with_a_retry_after() {
     let module = module(limited(RateLimitSpec::per_second(10).burst(2)));
     for _ in 0..2 {
         assert!(module.run("p", (), ok).await.is_ok());
@@ -28,7 +28,7 @@ async fn an_empty_bucket_rejects_at_once_and_says_when_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn routes_have_buckets_of_their_own() {
+async fn every_route_has_its_own_bucket() {
     let module = module(limited(RateLimitSpec::per_second(1)));
     assert!(module.run("p", "eu", ok).await.is_ok());
     assert!(module.run("p", "us", ok).await.is_ok());
@@ -37,18 +37,18 @@ async fn routes_have_buckets_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_takes_that_many_permits_and_the_record_says_what_is_left() {
+async fn a_cost_takes_that_many_permits_and_the_record_has_the_rest() {
     let module = module(limited(RateLimitSpec::per_second(10)));
     let (_, record) = module.call("p", ()).cost(7).run_recorded(ok).await;
     assert_eq!(record.remaining, Some(3));
     assert_eq!(code(module.call("p", ()).cost(4).run(ok).await), RejectionCode::RateLimited);
     assert_eq!(module.pipeline("p", ()).unwrap().available_permits().await, Some(3));
     let never = *module.call("p", ()).cost(11).run(ok).await.unwrap_err().rejection().unwrap();
-    assert_eq!(never.retry_after(), None, "the bucket can never hold so many");
+    assert_eq!(never.retry_after(), None, "the cost exceeds the burst");
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_calls_pass_in_the_order_they_came() {
+async fn waiting_calls_are_admitted_in_order() {
     let module = module(limited(RateLimitSpec::per_second(10).burst(1).max_wait(SECOND)));
     let start = Instant::now();
     let mut calls = tokio::task::JoinSet::new();
@@ -66,18 +66,18 @@ async fn waiting_calls_pass_in_the_order_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_gives_up_gives_its_permit_back() {
+async fn a_waiter_that_gives_up_returns_its_permit() {
     let module = module(limited(RateLimitSpec::per_second(10).burst(1).max_wait(SECOND)));
     assert!(module.run("p", (), ok).await.is_ok());
     let waiter = module.run("p", (), ok);
     assert!(tokio::time::timeout(50 * MS, waiter).await.is_err());
     let start = Instant::now();
     assert!(module.run("p", (), ok).await.is_ok());
-    assert_eq!(start.elapsed(), 50 * MS, "as if the other had never waited");
+    assert_eq!(start.elapsed(), 50 * MS, "as if the other call had never waited");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_overtakes_when_a_waiter_in_the_middle_gives_up() {
+async fn the_order_is_kept_when_a_waiter_in_the_middle_gives_up() {
     let module = module(limited(RateLimitSpec::per_second(1).max_wait(9 * SECOND)));
     let start = Instant::now();
     let call = |module: ResilienceModule| async move { module.run("p", (), ok).await.map(|_| start.elapsed()) };
@@ -94,7 +94,7 @@ async fn nobody_overtakes_when_a_waiter_in_the_middle_gives_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_never_outlives_the_callers_deadline() {
+async fn a_call_does_not_wait_beyond_its_deadline() {
     let module = module(limited(RateLimitSpec::per_second(1).max_wait(10 * SECOND)));
     assert!(module.run("p", (), ok).await.is_ok());
     let rejected = module.call("p", ()).within(500 * MS).run(ok).await;
@@ -102,7 +102,7 @@ async fn a_wait_never_outlives_the_callers_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_rejected_further_in_gives_its_permit_back() {
+async fn a_call_rejected_by_an_inner_stage_returns_its_permit() {
     let breaker = BreakerSpec::consecutive_failures(1).break_for(60 * SECOND);
     let module = module(limited(RateLimitSpec::per_second(5)).breaker(breaker));
     let pipeline = module.pipeline("p", ()).unwrap();
@@ -110,11 +110,11 @@ async fn a_call_rejected_further_in_gives_its_permit_back() {
     for _ in 0..100 {
         assert_eq!(code(pipeline.run(ok).await), RejectionCode::CircuitOpen);
     }
-    assert_eq!(pipeline.available_permits().await, Some(4), "only the call that ran has paid");
+    assert_eq!(pipeline.available_permits().await, Some(4), "only the call that ran keeps its permit");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_ran_has_paid_whatever_became_of_it() {
+async fn a_call_that_ran_keeps_its_permit_whatever_its_outcome() {
     let module = module(limited(RateLimitSpec::per_second(5)).timeout(10 * MS));
     let pipeline = module.pipeline("p", ()).unwrap();
     assert!(pipeline.run(hang).await.is_err());

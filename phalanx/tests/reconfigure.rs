@@ -1,6 +1,6 @@
-//! A whole configuration in the place of another while calls are running: all or nothing, and state is kept.
+//! Replacing the whole configuration while calls run: all or nothing, and state is kept.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 mod support;
 
@@ -11,7 +11,7 @@ use phalanx::policy::{LeverSpec, PolicySet};
 use phalanx::*;
 use support::*;
 
-fn plan(policies: impl IntoIterator<Item = Policy>) -> PolicySet {
+fn policy_set(policies: impl IntoIterator<Item = Policy>) -> PolicySet {
     PolicySet { policies: policies.into_iter().collect(), ..PolicySet::default() }
 }
 
@@ -20,7 +20,7 @@ fn limited(permits: u64) -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_changes_follows_and_keeps_its_state_and_what_does_not_is_left_alone() {
+async fn changed_policies_keep_their_state_and_unchanged_ones_are_not_touched() {
     let log = Log::default();
     let tripping = Policy::named("q").breaker(BreakerSpec::consecutive_failures(1).break_for(60 * SECOND));
     let module = ResilienceModule::in_memory().observer(log.clone()).policies([limited(10), tripping.clone()]);
@@ -31,18 +31,18 @@ async fn what_changes_follows_and_keeps_its_state_and_what_does_not_is_left_alon
     }
     let _ = q.run(|| after(MS, Err::<u32, _>(BROKEN))).await;
 
-    let applied = module.apply(plan([limited(8), tripping, Policy::named("r")])).unwrap();
+    let applied = module.apply(policy_set([limited(8), tripping, Policy::named("r")])).unwrap();
     assert_eq!(applied.policies, ["p", "r"]);
     assert_eq!((applied.default_policy, applied.levers.len(), applied.count()), (false, 0, 2));
-    assert_eq!(p.available_permits().await, Some(6), "what was left is left");
-    assert_eq!(code(q.run(|| after(MS, Ok(1))).await), RejectionCode::CircuitOpen, "its circuit is open still");
+    assert_eq!(p.available_permits().await, Some(6), "the permits left are kept");
+    assert_eq!(code(q.run(|| after(MS, Ok(1))).await), RejectionCode::CircuitOpen, "its breaker is still open");
     assert_eq!((p.describe().version, q.describe().version), (2, 1));
     assert_eq!(log.count("Retuned"), 1);
     assert_eq!(module.run("r", (), || after(MS, Ok(1))).await, Ok(1));
 }
 
 #[tokio::test]
-async fn a_plan_with_a_mistake_changes_nothing_and_all_mistakes_are_told() {
+async fn a_policy_set_with_mistakes_changes_nothing_and_reports_all_of_them() {
     let module = module(limited(10));
     let p = module.pipeline("p", ()).unwrap();
     let bad = PolicySet {
@@ -65,7 +65,7 @@ async fn a_plan_with_a_mistake_changes_nothing_and_all_mistakes_are_told() {
 }
 
 #[tokio::test]
-async fn a_policy_that_is_gone_means_what_any_name_means() {
+async fn a_removed_policy_is_treated_as_unknown() {
     let default = Policy::default().bulkhead(BulkheadSpec::fixed(1));
     let module = builder(limited(10)).default_policy(default.clone()).build().unwrap();
     let p = module.pipeline("p", ()).unwrap();
@@ -76,43 +76,47 @@ async fn a_policy_that_is_gone_means_what_any_name_means() {
         PolicySet { default_policy: Some(Policy::default().bulkhead(BulkheadSpec::fixed(2))), ..PolicySet::default() };
     let applied = module.apply(wider).unwrap();
     assert_eq!((applied.policies.len(), applied.default_policy, p.available_slots()), (0, true, Some(2)));
-    module.apply(plan([limited(7)])).unwrap();
+    module.apply(policy_set([limited(7)])).unwrap();
     assert_eq!((p.available_permits().await.is_some(), p.available_slots()), (true, None), "it is back");
-    assert_eq!(p.describe().version, 4, "what routes hear of only grows");
+    assert_eq!(p.describe().version, 4, "the version only grows");
 }
 
 #[tokio::test]
-async fn a_policy_in_use_that_would_mean_nothing_keeps_everything_as_it_was() {
+async fn removing_a_policy_in_use_is_rejected() {
     let module = ResilienceModule::in_memory().policies([limited(10), Policy::named("idle")]).build().unwrap();
     let p = module.pipeline("p", ()).unwrap();
     let error = module.apply(PolicySet::default()).unwrap_err();
     assert_eq!(error.mistakes.iter().map(|it| it.path.as_str()).collect::<Vec<_>>(), ["policies.p"]);
     assert_eq!(p.available_permits().await, Some(10));
-    let applied = module.apply(plan([limited(10)])).unwrap();
-    assert_eq!(applied.policies, ["idle"], "nobody used it");
+    let applied = module.apply(policy_set([limited(10)])).unwrap();
+    assert_eq!(applied.policies, ["idle"], "it was not in use");
 }
 
 #[tokio::test]
-async fn built_in_policies_that_a_plan_overrides_come_back_with_the_next() {
+async fn built_in_policies_come_back_when_no_longer_replaced() {
     let module = module(limited(10));
-    module.apply(plan([limited(10), Policy::named("occ").timeout(SECOND)])).unwrap();
+    module.apply(policy_set([limited(10), Policy::named("occ").timeout(SECOND)])).unwrap();
     assert_eq!(module.pipeline("occ", ()).unwrap().describe().stages.len(), 1);
-    module.apply(plan([limited(10)])).unwrap();
+    module.apply(policy_set([limited(10)])).unwrap();
     let occ = module.pipeline("occ", ()).unwrap().describe();
     assert_eq!((occ.stages.len(), occ.stages[0].name()), (1, "retry"));
 }
 
 #[tokio::test]
-async fn a_plans_levers_are_pulled_and_released_and_a_hand_stays_above_them() {
+async fn levers_of_a_policy_set_are_pulled_and_released_below_those_pulled_by_code() {
     let module = module(limited(10));
     let upstream = Upstream::always(Ok(1));
     let forced =
-        |lever: LeverSpec| PolicySet { levers: BTreeMap::from([("p".to_owned(), lever)]), ..plan([limited(10)]) };
+        |lever: LeverSpec| PolicySet { levers: BTreeMap::from([("p".to_owned(), lever)]), ..policy_set([limited(10)]) };
     let applied = module.apply(forced(LeverSpec::force_open())).unwrap();
     assert_eq!((applied.policies.len(), applied.levers.as_slice()), (0, ["p".to_owned()].as_slice()));
     assert_eq!(code(module.run("p", (), || upstream.call()).await), RejectionCode::ForcedOpen);
     module.pull("p", LeverSpec::default().without_retries()).unwrap();
-    assert_eq!(module.apply(plan([limited(10)])).unwrap().levers.len(), 0, "the hand's lever is what it was");
+    assert_eq!(
+        module.apply(policy_set([limited(10)])).unwrap().levers.len(),
+        0,
+        "the lever pulled by code did not change"
+    );
     assert_eq!(module.levers().len(), 1);
     module.release("p");
     assert!(module.levers().is_empty());

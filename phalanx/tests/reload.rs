@@ -1,7 +1,7 @@
-//! Files that are followed while calls are running: what is valid is in force, what is not changes nothing.
+//! Files that are watched while calls run: a valid change is applied, an invalid one changes nothing.
 
 #![cfg(all(feature = "reload", feature = "toml"))]
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests may panic
 
 mod support;
 
@@ -24,46 +24,46 @@ fn loader(folder: &Folder) -> Loader {
     Config::loader().file(folder.path("phalanx.toml"))
 }
 
-/// What observers were told of files.
+/// The events about configuration files.
 #[derive(Debug, PartialEq)]
-enum Told {
+enum ConfigEvent {
     Applied(usize),
     Rejected(String),
 }
 
-struct News(UnboundedReceiver<Told>);
+struct ConfigEvents(UnboundedReceiver<ConfigEvent>);
 
-impl News {
-    /// The next news, which must come.
-    async fn next(&mut self) -> Told {
-        tokio::time::timeout(Duration::from_secs(20), self.0.recv()).await.expect("told in time").unwrap()
+impl ConfigEvents {
+    /// Waits for the next event.
+    async fn next(&mut self) -> ConfigEvent {
+        tokio::time::timeout(Duration::from_secs(20), self.0.recv()).await.expect("an event in time").unwrap()
     }
 
-    fn is_silent(&mut self) -> bool {
-        self.0.try_recv().is_err()
+    fn try_next(&mut self) -> Option<ConfigEvent> {
+        self.0.try_recv().ok()
     }
 }
 
-fn listening(builder: ModuleBuilder) -> (ModuleBuilder, News) {
-    let (tell, told) = unbounded_channel();
+fn observed(builder: ModuleBuilder) -> (ModuleBuilder, ConfigEvents) {
+    let (sender, receiver) = unbounded_channel();
     let builder = builder.on_event(move |event: &Event<'_>| {
-        let news = match event.kind {
-            EventKind::ConfigApplied { changed } => Told::Applied(changed),
-            EventKind::ConfigRejected { reason } => Told::Rejected(reason.to_owned()),
+        let config_event = match event.kind {
+            EventKind::ConfigApplied { changed } => ConfigEvent::Applied(changed),
+            EventKind::ConfigRejected { reason } => ConfigEvent::Rejected(reason.to_owned()),
             _ => return,
         };
-        let _ = tell.send(news);
+        let _ = sender.send(config_event);
     });
-    (builder, News(told))
+    (builder, ConfigEvents(receiver))
 }
 
-/// A module that follows `phalanx.toml` of the folder.
-fn following(folder: &Folder) -> (ResilienceModule, ConfigWatcher, News) {
+/// A module that watches `phalanx.toml` in the folder.
+fn watched(folder: &Folder) -> (ResilienceModule, ConfigWatcher, ConfigEvents) {
     let config = loader(folder).load().unwrap();
-    let (builder, news) = listening(ResilienceModule::in_memory().config(config));
+    let (builder, events) = observed(ResilienceModule::in_memory().config(config));
     let module = builder.build().unwrap();
-    let following = module.watch_config(loader(folder)).unwrap();
-    (module, following, news)
+    let watcher = module.watch_config(loader(folder)).unwrap();
+    (module, watcher, events)
 }
 
 fn limited(permits: u64) -> String {
@@ -75,7 +75,7 @@ async fn permits(module: &ResilienceModule) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn a_valid_change_reaches_kept_pipelines_and_they_keep_tokens_circuits_and_slots() {
+async fn a_valid_change_reaches_existing_pipelines_and_keeps_their_state() {
     let text = |permits: u64, slots: u32| {
         format!(
             "{}[policies.q.breaker]\nconsecutive_failures = 1\nbreak_duration = \"1h\"\nmin_throughput = {slots}\n\
@@ -85,34 +85,38 @@ async fn a_valid_change_reaches_kept_pipelines_and_they_keep_tokens_circuits_and
     };
     let folder = Folder::new();
     folder.put("phalanx.toml", text(10, 2));
-    let (module, _following, mut news) = following(&folder);
+    let (module, _watcher, mut events) = watched(&folder);
     let [p, q, r] = ["p", "q", "r"].map(|name| module.pipeline(name, ()).unwrap());
     for _ in 0..4 {
         p.run(|| after(Duration::ZERO, Ok(1))).await.unwrap();
     }
     let _ = q.run(|| after(Duration::ZERO, Err::<u32, _>(BROKEN))).await;
     let leave = Arc::new(Notify::new());
-    let guests: Vec<_> = (0..3).map(|_| occupy(&r, &leave)).collect();
+    let calls: Vec<_> = (0..3).map(|_| occupy(&r, &leave)).collect();
     while r.bulkhead().unwrap() != (BulkheadView { limit: 2, in_use: 2, waiting: 1 }) {
         tokio::task::yield_now().await;
     }
 
     folder.put("phalanx.toml", text(8, 4));
-    assert_eq!(news.next().await, Told::Applied(3));
-    assert_eq!(p.available_permits().await, Some(6), "what was left is left, and no more than fits");
-    assert_eq!(code(q.run(|| after(Duration::ZERO, Ok(1))).await), RejectionCode::CircuitOpen, "it is open still");
-    assert_eq!(r.bulkhead().unwrap(), BulkheadView { limit: 4, in_use: 3, waiting: 0 }, "who waited has a slot now");
+    assert_eq!(events.next().await, ConfigEvent::Applied(3));
+    assert_eq!(p.available_permits().await, Some(6), "the permits left are kept, up to the new burst");
+    assert_eq!(code(q.run(|| after(Duration::ZERO, Ok(1))).await), RejectionCode::CircuitOpen, "it is still open");
+    assert_eq!(
+        r.bulkhead().unwrap(),
+        BulkheadView { limit: 4, in_use: 3, waiting: 0 },
+        "the waiting call has a slot now"
+    );
     assert_eq!([&p, &q, &r].map(|it| it.describe().version), [2, 2, 2]);
-    while !guests.iter().all(|guest| guest.is_finished()) {
+    while !calls.iter().all(|guest| guest.is_finished()) {
         leave.notify_waiters();
         tokio::task::yield_now().await;
     }
     assert_eq!(r.bulkhead().unwrap(), BulkheadView { limit: 4, in_use: 0, waiting: 0 });
     assert_eq!(module.run("p", (), || after(Duration::ZERO, Ok(1))).await, Ok(1));
-    assert!(news.is_silent());
+    assert_eq!(events.try_next(), None);
 }
 
-/// A call that stays until it is told to leave.
+/// A call that runs until it is notified.
 fn occupy(pipeline: &Pipeline, leave: &Arc<Notify>) -> tokio::task::JoinHandle<()> {
     let (pipeline, leave) = (pipeline.clone(), leave.clone());
     tokio::spawn(async move {
@@ -125,62 +129,65 @@ fn occupy(pipeline: &Pipeline, leave: &Arc<Notify>) -> tokio::task::JoinHandle<(
 }
 
 #[tokio::test]
-async fn an_invalid_file_changes_nothing_and_says_why_once() {
+async fn an_invalid_file_changes_nothing_and_is_reported_once() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let (module, following, mut news) = following(&folder);
+    let (module, watcher, mut events) = watched(&folder);
     let bad = format!("{}burst = 0\n[policies.q]\ntimeuot = \"1s\"\n", limited(5));
     folder.put("phalanx.toml", &bad);
-    let Told::Rejected(reason) = news.next().await else { panic!("it was applied") };
+    let ConfigEvent::Rejected(reason) = events.next().await else { panic!("it was applied") };
     assert!(reason.contains("policies.p.rate_limit.burst") && reason.contains("phalanx.toml:4"), "{reason}");
-    assert!(reason.contains("policies.q.timeuot"), "all mistakes: {reason}");
+    assert!(reason.contains("policies.q.timeuot"), "all mistakes are reported: {reason}");
     assert_eq!((permits(&module).await, module.policies().len()), (Some(10), 3));
 
-    folder.put("phalanx.toml", &bad); // the same once more
-    let error = following.reload_now().unwrap_err();
-    assert_eq!(error.mistakes.len(), 2, "who asks is told each time");
+    folder.put("phalanx.toml", &bad); // the same content again
+    let error = watcher.reload_now().unwrap_err();
+    assert_eq!(error.mistakes.len(), 2, "an explicit reload returns the error every time");
     folder.put("phalanx.toml", limited(7));
-    assert_eq!(news.next().await, Told::Applied(1), "observers were told once");
+    assert_eq!(events.next().await, ConfigEvent::Applied(1), "observers got one event");
     assert_eq!(permits(&module).await, Some(7));
     folder.put("phalanx.toml", &bad);
-    assert!(matches!(news.next().await, Told::Rejected(_)), "it came back, and that is news");
+    assert!(
+        matches!(events.next().await, ConfigEvent::Rejected(_)),
+        "the same mistake after a valid file is a new event"
+    );
 }
 
 #[tokio::test]
-async fn a_file_that_vanishes_changes_nothing_and_may_come_back() {
+async fn a_deleted_file_changes_nothing_and_may_come_back() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let (module, _following, mut news) = following(&folder);
+    let (module, _watcher, mut events) = watched(&folder);
     fs::remove_file(folder.path("phalanx.toml")).unwrap();
-    assert!(matches!(news.next().await, Told::Rejected(reason) if reason.contains("cannot be read")));
+    assert!(matches!(events.next().await, ConfigEvent::Rejected(reason) if reason.contains("cannot be read")));
     assert_eq!(permits(&module).await, Some(10));
     folder.put("phalanx.toml", limited(10));
-    assert_eq!(news.next().await, Told::Applied(0));
-    // With its folder, and with the folder above.
+    assert_eq!(events.next().await, ConfigEvent::Applied(0));
+    // The same for a deleted folder.
     fs::remove_dir_all(folder.root()).unwrap();
-    assert!(matches!(news.next().await, Told::Rejected(_)));
+    assert!(matches!(events.next().await, ConfigEvent::Rejected(_)));
     fs::create_dir_all(folder.root()).unwrap();
     folder.put("phalanx.toml", limited(9));
-    assert_eq!(news.next().await, Told::Applied(1));
+    assert_eq!(events.next().await, ConfigEvent::Applied(1));
     assert_eq!(permits(&module).await, Some(9));
 }
 
 #[tokio::test]
-async fn a_file_that_is_written_in_place_is_seen() {
+async fn a_file_written_in_place_is_reloaded() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let (module, _following, mut news) = following(&folder);
+    let (module, _watcher, mut events) = watched(&folder);
     for left in [9, 8, 7] {
         fs::write(folder.path("phalanx.toml"), limited(left)).unwrap();
-        assert_eq!(news.next().await, Told::Applied(1));
+        assert_eq!(events.next().await, ConfigEvent::Applied(1));
         assert_eq!(permits(&module).await, Some(left));
     }
 }
 
-/// Kubernetes mounts `phalanx.toml -> ..data/phalanx.toml`, `..data -> ..<moment>`, and swaps the second link.
+/// Kubernetes mounts `phalanx.toml -> ..data/phalanx.toml` and `..data -> ..<timestamp>`, and swaps the second link.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_link_that_is_swapped_on_the_way_is_seen() {
+async fn a_file_behind_a_swapped_symlink_is_reloaded() {
     use std::os::unix::fs::symlink;
     let folder = Folder::new();
     let publish = |moment: &str, text: String| {
@@ -191,22 +198,22 @@ async fn a_link_that_is_swapped_on_the_way_is_seen() {
     };
     publish("..1", limited(10));
     symlink("..data/phalanx.toml", folder.path("phalanx.toml")).unwrap();
-    let (module, _following, mut news) = following(&folder);
+    let (module, _watcher, mut events) = watched(&folder);
     for (moment, before, left) in [("..2", "..1", 9), ("..3", "..2", 8)] {
         publish(moment, limited(left));
         fs::remove_dir_all(folder.path(before)).unwrap();
-        assert_eq!(news.next().await, Told::Applied(1));
+        assert_eq!(events.next().await, ConfigEvent::Applied(1));
         assert_eq!(permits(&module).await, Some(left));
     }
-    // And the file itself, which lies somewhere else than where it was looked for.
+    // And a write to the file that the links point to.
     fs::write(folder.path("..3/phalanx.toml"), limited(7)).unwrap();
-    assert_eq!(news.next().await, Told::Applied(1));
+    assert_eq!(events.next().await, ConfigEvent::Applied(1));
     assert_eq!(permits(&module).await, Some(7));
 }
 
-/// A release that is unpacked beside the one in use, and takes its place by two renames.
+/// A release that is unpacked next to the current one and swapped with it by two renames.
 #[tokio::test]
-async fn a_folder_that_is_swapped_on_the_way_is_seen() {
+async fn a_file_in_a_swapped_folder_is_reloaded() {
     let folder = Folder::new();
     let unpack = |name: &str, text: String| {
         fs::create_dir_all(folder.path(name).join("conf")).unwrap();
@@ -214,45 +221,47 @@ async fn a_folder_that_is_swapped_on_the_way_is_seen() {
     };
     unpack("rel", limited(10));
     let loader = Config::loader().file(folder.path("rel/conf/phalanx.toml"));
-    let (builder, mut news) = listening(ResilienceModule::in_memory().config(loader.load().unwrap()));
+    let (builder, mut events) = observed(ResilienceModule::in_memory().config(loader.load().unwrap()));
     let module = builder.build().unwrap();
-    let _following = module.watch_config(loader).unwrap();
+    let _watcher = module.watch_config(loader).unwrap();
     for left in [9, 8] {
         unpack("rel.new", limited(left));
         fs::rename(folder.path("rel"), folder.path(&format!("rel.{left}"))).unwrap();
         fs::rename(folder.path("rel.new"), folder.path("rel")).unwrap();
         loop {
-            match news.next().await {
-                Told::Applied(changed) => break assert_eq!(changed, 1),
-                Told::Rejected(reason) => assert!(reason.contains("cannot be read"), "between the two: {reason}"),
+            match events.next().await {
+                ConfigEvent::Applied(changed) => break assert_eq!(changed, 1),
+                ConfigEvent::Rejected(reason) => {
+                    assert!(reason.contains("cannot be read"), "between the two: {reason}")
+                }
             }
         }
         assert_eq!(permits(&module).await, Some(left));
     }
     fs::write(folder.path("rel/conf/phalanx.toml"), limited(7)).unwrap();
-    assert_eq!(news.next().await, Told::Applied(1), "and the file where it is now");
+    assert_eq!(events.next().await, ConfigEvent::Applied(1), "a write to the file in the new folder");
     assert_eq!(permits(&module).await, Some(7));
 }
 
 #[tokio::test]
-async fn what_the_program_says_wins_at_every_reload() {
+async fn code_overrides_the_file_at_every_reload() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
     let config = loader(&folder).load().unwrap();
     let own = Policy::named("p").rate_limit(RateLimitSpec::new(3, 3_600 * SECOND));
-    let (builder, mut news) = listening(ResilienceModule::in_memory().config(config).policy(own));
+    let (builder, mut events) = observed(ResilienceModule::in_memory().config(config).policy(own));
     let module = builder.lever("p", LeverSpec::default().without_retries()).build().unwrap();
-    let following = module.watch_config(loader(&folder)).unwrap();
+    let watcher = module.watch_config(loader(&folder)).unwrap();
     assert_eq!(permits(&module).await, Some(3));
 
     let text = format!("{}[policies.q]\ntimeout = \"1s\"\n[levers.p]\nforce = \"open\"\n", limited(10));
     folder.put("phalanx.toml", text);
-    assert_eq!(news.next().await, Told::Applied(1), "only q is new");
+    assert_eq!(events.next().await, ConfigEvent::Applied(1), "only q is new");
     assert_eq!(permits(&module).await, Some(3));
     assert_eq!(module.levers()["p"].force, None);
     let wider = Policy::named("q").timeout(2 * SECOND);
-    module.retune(wider).unwrap(); // now it is the program's
-    assert_eq!(following.reload_now().unwrap().count(), 0);
+    module.retune(wider).unwrap(); // from now on code owns it
+    assert_eq!(watcher.reload_now().unwrap().count(), 0);
     let described = module.pipeline("q", ()).unwrap().describe();
     assert_eq!(described.stages, [StageDescription::Timeout(2 * SECOND)]);
 }
@@ -261,48 +270,48 @@ async fn what_the_program_says_wins_at_every_reload() {
 async fn levers_in_a_file_are_pulled_and_released() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let (module, _following, mut news) = following(&folder);
+    let (module, _watcher, mut events) = watched(&folder);
     folder.put("phalanx.toml", format!("{}[levers.\"*\"]\nforce = \"open\"\n", limited(10)));
-    assert_eq!(news.next().await, Told::Applied(1));
+    assert_eq!(events.next().await, ConfigEvent::Applied(1));
     assert_eq!(code(module.run("p", (), || after(Duration::ZERO, Ok(1))).await), RejectionCode::ForcedOpen);
     folder.put("phalanx.toml", limited(10));
-    assert_eq!(news.next().await, Told::Applied(1));
+    assert_eq!(events.next().await, ConfigEvent::Applied(1));
     assert_eq!(module.run("p", (), || after(Duration::ZERO, Ok(1))).await, Ok(1));
 }
 
 #[tokio::test]
-async fn what_cannot_change_while_calls_are_running_is_rejected() {
+async fn settings_that_cannot_change_at_runtime_are_rejected() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
-    let (module, following, _news) = following(&folder);
+    let (module, watcher, _events) = watched(&folder);
     folder.put("phalanx.toml", format!("max_routes = 7\nunknown = \"passthrough\"\n{}", limited(5)));
-    let error = following.reload_now().unwrap_err();
+    let error = watcher.reload_now().unwrap_err();
     let paths: Vec<_> = error.mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
     assert_eq!(paths, ["unknown", "max_routes"]);
     assert_eq!(permits(&module).await, Some(10));
     folder.put("phalanx.toml", format!("max_routes = 10_000\nunknown = \"error\"\n{}", limited(5)));
-    following.reload_now().unwrap();
-    assert_eq!(permits(&module).await, Some(5), "these are what they were");
+    watcher.reload_now().unwrap();
+    assert_eq!(permits(&module).await, Some(5), "unchanged settings are accepted");
 }
 
 #[tokio::test]
-async fn who_follows_hears_of_what_was_written_before() {
+async fn a_watcher_applies_changes_made_before_it_started() {
     let folder = Folder::new();
     folder.put("phalanx.toml", limited(10));
     let config = loader(&folder).load().unwrap();
-    let (builder, mut news) = listening(ResilienceModule::in_memory().config(config));
+    let (builder, mut events) = observed(ResilienceModule::in_memory().config(config));
     let module = builder.build().unwrap();
     folder.put("phalanx.toml", limited(9));
-    let following = module.watch_config(loader(&folder)).unwrap();
-    assert_eq!((news.next().await, permits(&module).await), (Told::Applied(1), Some(9)));
-    drop(following);
+    let watcher = module.watch_config(loader(&folder)).unwrap();
+    assert_eq!((events.next().await, permits(&module).await), (ConfigEvent::Applied(1), Some(9)));
+    drop(watcher);
     folder.put("phalanx.toml", limited(8));
     fs::remove_file(folder.path("phalanx.toml")).unwrap();
     assert!(module.watch_config(loader(&folder)).is_err());
     assert_eq!(permits(&module).await, Some(9));
-    // Who still followed would hold the module, and with it the other end of the news.
+    // A running watcher would hold the module, and with it the sender of the events.
     drop(module);
-    let end = tokio::time::timeout(Duration::from_secs(20), news.0.recv()).await.expect("nobody follows any more");
+    let end = tokio::time::timeout(Duration::from_secs(20), events.0.recv()).await.expect("the watcher has ended");
     assert_eq!(end, None);
 }
 
@@ -322,7 +331,7 @@ async fn hostile_files_keep_the_old_configuration() {
         folder.put(&name, &good);
         let loader = Config::loader().file(folder.path(&name));
         let module = ResilienceModule::in_memory().config(loader.load().unwrap()).build().unwrap();
-        let following = module.watch_config(loader).unwrap();
+        let watcher = module.watch_config(loader).unwrap();
         let paths = fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path());
         let mut hostile: Vec<(String, Vec<u8>)> = paths
             .filter(|path| path.extension().is_some_and(|it| it == extension))
@@ -331,13 +340,13 @@ async fn hostile_files_keep_the_old_configuration() {
         hostile.push(("large".to_owned(), [good.as_bytes(), &vec![b' '; 2 << 20]].concat()));
         for (what, bytes) in hostile {
             folder.put(&name, bytes);
-            assert!(following.reload_now().is_err(), "{what}");
+            assert!(watcher.reload_now().is_err(), "{what}");
             assert_eq!((permits(&module).await, module.policies().len()), (Some(10), 3), "{what}");
             tried += 1;
         }
         fs::remove_file(folder.path(&name)).unwrap();
         fs::create_dir(folder.path(&name)).unwrap();
-        assert!(following.reload_now().is_err(), "a folder");
+        assert!(watcher.reload_now().is_err(), "a folder");
         assert_eq!(permits(&module).await, Some(10));
     }
     assert!(tried >= 40, "{tried}");
@@ -358,7 +367,7 @@ async fn a_thousand_reloads_under_load_lose_no_permit() {
     let config = loader(&folder).load().unwrap();
     // Time stands still: every permit that is missing in the end was spent.
     let module = ResilienceModule::in_memory().clock(Clock::manual()).config(config).build().unwrap();
-    let following = module.watch_config(loader(&folder)).unwrap();
+    let watcher = module.watch_config(loader(&folder)).unwrap();
     let (calls, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let load = |seed: u64| {
         let (pipeline, calls, over) = (module.pipeline("p", ()).unwrap(), calls.clone(), over.clone());
@@ -382,9 +391,9 @@ async fn a_thousand_reloads_under_load_lose_no_permit() {
     std::thread::spawn(move || {
         for i in 0..1_000 {
             folder.put("phalanx.toml", if i % 2 == 0 { text(7, "24h") } else { text(2, "23h") });
-            following.reload_now().unwrap();
+            watcher.reload_now().unwrap();
         }
-        drop(following);
+        drop(watcher);
         done.send(folder).unwrap();
     });
     is_done.await.unwrap();

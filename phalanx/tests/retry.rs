@@ -1,4 +1,4 @@
-//! Retries: on what, how often, after which waits, and what keeps them from making matters worse.
+//! Retries: which failures, how often, after which delays, and what limits the extra load.
 
 mod support;
 
@@ -14,8 +14,8 @@ fn retry(attempts: u32) -> RetrySpec {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_may_pass_is_tried_again_and_the_answer_is_the_last_attempts() {
-    let upstream = Upstream::playing([Err(BROKEN), Err(BROKEN), Ok(7)]);
+async fn a_transient_failure_is_retried_and_the_last_attempt_is_the_answer() {
+    let upstream = Upstream::scripted([Err(BROKEN), Err(BROKEN), Ok(7)]);
     let module = module(Policy::named("p").retry(retry(3)));
     let start = Instant::now();
     let (answer, record) = module.call("p", ()).run_recorded(|| upstream.call()).await;
@@ -24,8 +24,8 @@ async fn a_failure_that_may_pass_is_tried_again_and_the_answer_is_the_last_attem
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_the_last_attempt_the_caller_gets_the_operations_own_error() {
-    let upstream = Upstream::playing([Err(BROKEN), Err(Failure(Kind::Infrastructure, Some(MS)))]);
+async fn after_the_last_attempt_the_caller_gets_the_error_of_the_operation() {
+    let upstream = Upstream::scripted([Err(BROKEN), Err(Failure(Kind::Infrastructure, Some(MS)))]);
     let module = module(Policy::named("p").retry(retry(2)));
     let error = module.run("p", (), || upstream.call()).await.unwrap_err();
     assert_eq!(error, Error::Inner(Failure(Kind::Infrastructure, Some(MS))));
@@ -33,7 +33,7 @@ async fn after_the_last_attempt_the_caller_gets_the_operations_own_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_can_be_started_once_is_neither_retried_nor_hedged() {
+async fn a_call_marked_once_is_neither_retried_nor_hedged() {
     let hedge = HedgeSpec::after(100 * MS);
     let module = module(Policy::named("p").retry(retry(3)).hedge(hedge).idempotent());
     let upstream = Upstream::always(Err(BROKEN));
@@ -56,7 +56,7 @@ async fn an_operation_that_can_be_started_once_is_neither_retried_nor_hedged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_domain_answer_is_never_tried_again() {
+async fn only_the_configured_kinds_are_retried() {
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Throttled) {
         let upstream = Upstream::always(Err(Failure(kind, None)));
         let module = module(Policy::named("p").retry(retry(5).on([Kind::Throttled])));
@@ -66,8 +66,8 @@ async fn a_domain_answer_is_never_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ok_that_is_a_failure_is_tried_again_when_the_classifier_says_so() {
-    let upstream = Upstream::playing([Ok(503), Ok(200)]);
+async fn an_ok_classified_as_failure_is_retried() {
+    let upstream = Upstream::scripted([Ok(503), Ok(200)]);
     let module = module(Policy::named("p").retry(retry(3)));
     let by_status = |result: &Result<u32, Failure>| match result {
         Ok(503) => Kind::Infrastructure.into(),
@@ -79,7 +79,7 @@ async fn an_ok_that_is_a_failure_is_tried_again_when_the_classifier_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_answer_is_given_even_if_the_classifier_calls_it_a_failure() {
+async fn the_last_answer_is_returned_even_if_it_is_classified_as_failure() {
     let upstream = Upstream::always(Ok(503));
     let module = module(Policy::named("p").retry(retry(2)));
     let all_bad = |_: &Result<u32, Failure>| Kind::Infrastructure.into();
@@ -89,7 +89,7 @@ async fn the_last_answer_is_given_even_if_the_classifier_calls_it_a_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_after_longer_than_the_backoff_is_honoured() {
-    let upstream = Upstream::playing([Err(Failure(Kind::Throttled, Some(3 * SECOND))), Ok(1)]);
+    let upstream = Upstream::scripted([Err(Failure(Kind::Throttled, Some(3 * SECOND))), Ok(1)]);
     let module = module(Policy::named("p").retry(retry(2).on([Kind::Throttled])));
     let start = Instant::now();
     assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1));
@@ -97,7 +97,7 @@ async fn a_retry_after_longer_than_the_backoff_is_honoured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_would_outlive_the_caller_is_not_begun_and_the_real_error_surfaces() {
+async fn a_wait_beyond_the_deadline_is_not_started_and_the_last_error_is_returned() {
     let late = Failure(Kind::Throttled, Some(3 * SECOND));
     let upstream = Upstream::always(Err(late));
     let module = module(Policy::named("p").retry(retry(5).on([Kind::Throttled])).deadline(2 * SECOND));
@@ -107,7 +107,7 @@ async fn a_wait_that_would_outlive_the_caller_is_not_begun_and_the_real_error_su
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_deadline_an_hour_of_retry_after_is_not_waited_for() {
+async fn without_a_deadline_a_retry_after_of_an_hour_is_not_waited_for() {
     let upstream = Upstream::always(Err(Failure(Kind::Throttled, Some(3_600 * SECOND))));
     let module = module(Policy::named("p").retry(retry(5).on([Kind::Throttled])));
     let start = Instant::now();
@@ -116,7 +116,7 @@ async fn without_a_deadline_an_hour_of_retry_after_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_caps_the_share_of_calls_that_are_repeated() {
+async fn a_budget_caps_the_ratio_of_retries() {
     let log = Log::default();
     let upstream = Upstream::always(Err(BROKEN));
     let budget = BudgetSpec::ratio(0.1).min_per_second(0);
@@ -131,7 +131,7 @@ async fn a_budget_caps_the_share_of_calls_that_are_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nested_policies_do_not_multiply() {
+async fn nested_retries_do_not_multiply() {
     let upstream = Upstream::always(Err(BROKEN));
     let inner = Policy::named("inner").retry(retry(3));
     let module = builder(inner).policy(Policy::named("outer").retry(retry(3))).build().unwrap();
@@ -141,7 +141,7 @@ async fn nested_policies_do_not_multiply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nested_policies_do_not_multiply_whatever_happens_between_the_two_ends() {
+async fn nested_retries_do_not_multiply_with_work_between_inner_and_outer_call() {
     let inner = Policy::named("inner").retry(retry(3));
     let module = builder(inner).policy(Policy::named("outer").retry(retry(3))).build().unwrap();
     // An await after the inner call gave up.
@@ -153,7 +153,7 @@ async fn nested_policies_do_not_multiply_whatever_happens_between_the_two_ends()
     };
     assert!(module.run("outer", (), audited).await.is_err());
     assert_eq!(upstream.calls(), 3);
-    // Something slower beside it.
+    // Something slower that runs concurrently.
     let upstream = Upstream::always(Err(BROKEN));
     let joined = || async { tokio::join!(module.run("inner", (), || upstream.call()), tokio::time::sleep(SECOND)).0 };
     assert!(module.run("outer", (), joined).await.is_err());
@@ -168,7 +168,7 @@ async fn nested_policies_do_not_multiply_whatever_happens_between_the_two_ends()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_inside_is_not_defeated_by_a_retry_outside() {
+async fn an_outer_retry_does_not_bypass_an_inner_budget() {
     let upstream = Upstream::always(Err(BROKEN));
     let broke = BudgetSpec::ratio(0.1).min_per_second(0);
     let inner = Policy::named("inner").retry(retry(3).budget(broke));
@@ -178,7 +178,7 @@ async fn a_budget_inside_is_not_defeated_by_a_retry_outside() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_inside_that_gave_up_and_was_made_good_by_another_says_nothing() {
+async fn an_inner_call_that_gave_up_does_not_stop_outer_retries_after_a_later_success() {
     let inner = Policy::named("inner").retry(retry(2));
     let module = builder(inner).policy(Policy::named("outer").retry(retry(3))).build().unwrap();
     let (dead, alive) = (Upstream::always(Err(BROKEN)), Upstream::always(Ok(1)));
@@ -194,7 +194,7 @@ async fn a_call_inside_that_gave_up_and_was_made_good_by_another_says_nothing() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_around_an_open_circuit_fails_fast_instead_of_sitting_out_the_break() {
+async fn a_retry_around_an_open_breaker_fails_fast_instead_of_waiting_for_the_break() {
     let inner = Policy::named("inner").breaker(BreakerSpec::consecutive_failures(1).break_for(30 * SECOND));
     let quick = RetrySpec::attempts(3).backoff(Backoff::constant(MS).jitter(Jitter::None));
     let module = builder(inner).policy(Policy::named("outer").retry(quick)).build().unwrap();
@@ -207,7 +207,7 @@ async fn a_retry_around_an_open_circuit_fails_fast_instead_of_sitting_out_the_br
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_was_not_begun_is_told() {
+async fn an_abandoned_retry_is_emitted() {
     let log = Log::default();
     let policy = Policy::named("p").deadline(50 * MS).retry(retry(2));
     let module = builder(policy).observer(log.clone()).build().unwrap();
@@ -216,7 +216,7 @@ async fn a_wait_that_was_not_begun_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nested_policies_multiply_when_asked_to() {
+async fn nested_retries_multiply_with_retry_exhausted() {
     let upstream = Upstream::always(Err(BROKEN));
     let inner = Policy::named("inner").retry(retry(3));
     let module = builder(inner).policy(Policy::named("outer").retry(retry(3).retry_exhausted())).build().unwrap();
@@ -226,19 +226,19 @@ async fn nested_policies_multiply_when_asked_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_rejection_that_was_never_tried_is_tried_again_outside() {
+async fn an_inner_rejection_without_an_attempt_is_retried_by_the_outer_policy() {
     let upstream = Upstream::always(Ok(1));
     let inner = Policy::named("inner").rate_limit(RateLimitSpec::per_second(1)).retry(retry(3));
     let patient = retry(3).on([Kind::Throttled]);
     let module = builder(inner).policy(Policy::named("outer").retry(patient)).build().unwrap();
     let nested = || module.run("inner", (), || upstream.call());
     assert!(module.run("outer", (), nested).await.is_ok());
-    assert!(module.run("outer", (), nested).await.is_ok(), "waits out the rate limit by its retry-after");
+    assert!(module.run("outer", (), nested).await.is_ok(), "the retry waits for the retry-after of the rate limit");
     assert_eq!(upstream.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_may_borrow_and_is_started_anew_for_each_attempt() {
+async fn an_operation_may_borrow_and_is_called_again_for_each_attempt() {
     let orders = [Err(BROKEN), Ok(2)];
     let started = std::cell::Cell::new(0);
     let module = module(Policy::named("p").retry(retry(2)));

@@ -1,7 +1,7 @@
-//! What the runbook says to write into a file does what it says.
+//! The levers in the runbook work as documented.
 
 #![cfg(feature = "toml")]
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests may panic
 
 use phalanx::config::Config;
 use phalanx::policy::LeverSpec;

@@ -1,4 +1,4 @@
-//! Timeouts and deadlines: who is cut off when, and what the operation learns of it.
+//! Timeouts and deadlines: when a call is cut off, and what the operation sees.
 
 mod support;
 
@@ -32,7 +32,7 @@ async fn an_attempt_that_takes_too_long_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_attempt_goes_on_after_its_caller_was_answered() {
+async fn a_detached_attempt_continues_after_its_timeout() {
     let finished = Arc::new(AtomicBool::new(false));
     let module = module(Policy::named("p").timeout(100 * MS));
     let answer = module.call("p", ()).run_detached(|| {
@@ -50,14 +50,14 @@ async fn a_detached_attempt_goes_on_after_its_caller_was_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_answer_in_time_is_the_answer_and_the_context_goes_with_it() {
+async fn a_detached_attempt_in_time_is_the_answer_and_has_the_context() {
     let module = module(Policy::named("p").deadline(2 * SECOND));
     let answer = module.call("p", ()).run_detached(|| async { Ok::<_, Failure>(Context::current().remaining()) });
     assert_eq!(answer.await, Ok(Some(2 * SECOND)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_has_its_own_time() {
+async fn each_attempt_has_its_own_timeout() {
     let retry = RetrySpec::attempts(3).backoff(Backoff::constant(MS).jitter(Jitter::None));
     let module = module(Policy::named("p").timeout(100 * MS).retry(retry));
     let start = Instant::now();
@@ -67,18 +67,18 @@ async fn each_attempt_has_its_own_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_gates_the_whole_chain() {
+async fn a_deadline_bounds_the_whole_call() {
     let retry = RetrySpec::attempts(100).backoff(Backoff::constant(50 * MS).jitter(Jitter::None));
     let module = module(Policy::named("p").deadline(SECOND).timeout(300 * MS).retry(retry));
     let start = Instant::now();
     let (answer, record) = module.call("p", ()).run_recorded(hang).await;
-    // 300 + 50 + 300 + 50 + the 300 that are left.
+    // 300 + 50 + 300 + 50 + the remaining 300.
     assert_eq!((code(answer), record.attempts), (RejectionCode::DeadlineExceeded, 3));
     assert_eq!((start.elapsed(), record.stage), (SECOND, Some(Stage::Deadline)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_gets_what_is_left_minus_the_margin() {
+async fn an_attempt_gets_the_remaining_time_minus_the_safety_margin() {
     let deadline = DeadlineSpec::total(SECOND).safety_margin(100 * MS);
     let module = module(Policy::named("p").deadline(deadline).timeout(5 * SECOND));
     let start = Instant::now();
@@ -87,7 +87,7 @@ async fn an_attempt_gets_what_is_left_minus_the_margin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_has_passed_takes_nothing_from_anybody() {
+async fn a_call_past_its_deadline_takes_no_permit() {
     let module = module(Policy::named("p").rate_limit(RateLimitSpec::per_second(5)));
     let pipeline = module.pipeline("p", ()).unwrap();
     let late = Context::EMPTY.with_deadline(Instant::now());
@@ -97,7 +97,7 @@ async fn a_deadline_that_has_passed_takes_nothing_from_anybody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_operation_and_every_policy_inside_see_the_tighter_deadline() {
+async fn the_operation_and_nested_policies_see_the_tighter_deadline() {
     let outer = Policy::named("outer").deadline(SECOND);
     let module = builder(outer).policy(Policy::named("inner").deadline(10 * SECOND)).build().unwrap();
     let seen = module.run("outer", (), || async {
@@ -110,7 +110,7 @@ async fn the_operation_and_every_policy_inside_see_the_tighter_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_code_that_starts_the_operation_sees_the_deadline_too() {
+async fn the_closure_of_the_operation_sees_the_deadline_too() {
     let module = module(Policy::named("p").deadline(SECOND));
     let eager = || {
         let left = Context::current().remaining();
@@ -120,7 +120,7 @@ async fn the_code_that_starts_the_operation_sees_the_deadline_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_may_be_tighter_than_its_policy_and_never_looser() {
+async fn a_call_may_shorten_the_deadline_of_its_policy_and_never_extend_it() {
     let module = module(Policy::named("p").deadline(SECOND));
     for (asked, got) in [(200 * MS, 200 * MS), (60 * SECOND, SECOND)] {
         let start = Instant::now();
@@ -130,8 +130,8 @@ async fn a_call_may_be_tighter_than_its_policy_and_never_looser() {
 }
 
 #[tokio::test]
-async fn on_the_systems_clock_a_time_limit_holds_too() {
-    // The one test that waits for real: everything else runs on moved time.
+async fn a_timeout_works_on_the_system_clock_too() {
+    // Waits in real time: everything else runs in paused time.
     let module = module(Policy::named("p").timeout(20 * MS));
     let pipeline = module.pipeline("p", ()).unwrap();
     for _ in 0..3 {

@@ -1,7 +1,7 @@
-//! The trace's context through a call, as OpenTelemetry sees it: who is whose parent, and what goes on the wire.
+//! The trace context of a call in OpenTelemetry: the parents of spans, and the headers of outbound requests.
 
 #![cfg(feature = "trace-context")]
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 mod support;
 
@@ -20,25 +20,25 @@ use tracing::{Instrument, info_span};
 use tracing_subscriber::Registry;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// What was exported.
+/// The exported spans.
 struct Exported(InMemorySpanExporter);
 
-/// One test at a time: what a subscriber wants is remembered for the whole process.
-struct Exporting {
+/// Exports spans until it is dropped; one test at a time, because `tracing` caches the interests of subscribers per process.
+struct ExportGuard {
     _default: DefaultGuard,
     _provider: SdkTracerProvider,
-    _alone: MutexGuard<'static, ()>,
+    _one_at_a_time: MutexGuard<'static, ()>,
 }
 
-fn export() -> (Exported, Exporting) {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn export() -> (Exported, ExportGuard) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     global::set_text_map_propagator(TraceContextPropagator::new());
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
     let default = set_default(Registry::default().with(layer));
-    (Exported(exporter), Exporting { _default: default, _provider: provider, _alone: alone })
+    (Exported(exporter), ExportGuard { _default: default, _provider: provider, _one_at_a_time: one_at_a_time })
 }
 
 impl Exported {
@@ -58,7 +58,7 @@ fn inbound() -> HeaderMap {
     headers
 }
 
-/// Trace and span on an outbound request.
+/// The trace and span ids of an outbound request.
 fn on_the_wire(headers: &HeaderMap) -> (TraceId, SpanId) {
     let written = headers["traceparent"].to_str().unwrap();
     let parts: Vec<_> = written.split('-').collect();
@@ -70,10 +70,10 @@ fn traced(policy: Policy) -> ResilienceModule {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_attempt_is_a_parent_of_its_own_in_the_callers_trace() {
+async fn each_attempt_is_a_separate_parent_in_the_trace_of_the_caller() {
     let (exported, _guard) = export();
     let module = traced(Policy::named("p").retry(RetrySpec::attempts(2).backoff(Backoff::exponential(MS))));
-    let upstream = Upstream::playing([Err(BROKEN), Ok(7)]);
+    let upstream = Upstream::scripted([Err(BROKEN), Ok(7)]);
     let sent = Mutex::new(Vec::new());
     let request = info_span!("request");
     assert!(adopt(&request, &inbound()));
@@ -95,13 +95,13 @@ async fn each_attempt_is_a_parent_of_its_own_in_the_callers_trace() {
     let sent = sent.into_inner().unwrap();
     assert_eq!(sent.iter().map(on_the_wire).collect::<Vec<_>>(), expected);
     assert!(expected.len() == 2 && expected[0] != expected[1]);
-    assert!(sent.iter().all(|headers| headers["tracestate"] == "vendor=1,other=2"), "the list goes on whole");
+    assert!(sent.iter().all(|headers| headers["tracestate"] == "vendor=1,other=2"), "the whole list is forwarded");
     assert_eq!((&attempts[0].status, &attempts[1].status), (&Status::error(""), &Status::Unset));
     assert_eq!(call.status, Status::Unset);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_has_a_parent_of_its_own_too() {
+async fn each_hedge_is_a_separate_parent_too() {
     let (exported, _guard) = export();
     let module = traced(Policy::named("p").hedge(HedgeSpec::after(10 * MS)).idempotent());
     let sent = Mutex::new(Vec::new());
@@ -120,22 +120,22 @@ async fn a_copy_has_a_parent_of_its_own_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_told_of_the_end_is_told_inside_the_calls_trace() {
+async fn observers_of_the_end_run_inside_the_trace_of_the_call() {
     let (exported, _guard) = export();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let tell = told.clone();
+    let emitted = Arc::new(Mutex::new(Vec::new()));
+    let sink = emitted.clone();
     let module = builder(Policy::named("p")).traced().on_event(move |event| {
         if let EventKind::Finished { .. } = event.kind {
-            // What an exemplar of a histogram is made of.
-            tell.lock().unwrap().push(Context::current().span().span_context().span_id());
+            // Exemplars of histograms use this span.
+            sink.lock().unwrap().push(Context::current().span().span_context().span_id());
         }
     });
-    let upstream = Upstream::playing([Ok(7), Err(BROKEN)]);
+    let upstream = Upstream::scripted([Ok(7), Err(BROKEN)]);
     let module = module.build().unwrap();
     module.run("p", (), || upstream.call()).await.unwrap();
     module.run("p", (), || upstream.call()).await.unwrap_err();
     let calls: Vec<_> = exported.named("phalanx.call").iter().map(|span| span.span_context.span_id()).collect();
-    assert_eq!(*told.lock().unwrap(), calls);
+    assert_eq!(*emitted.lock().unwrap(), calls);
     assert_eq!(calls.len(), 2);
 }
 
@@ -144,14 +144,14 @@ async fn a_call_that_failed_is_an_error_unless_a_fallback_answered() {
     let (exported, _guard) = export();
     let module = traced(Policy::named("p").retry(RetrySpec::attempts(2)));
     let broken = async || Err::<u32, _>(BROKEN);
-    module.run("p", "alone", broken).await.unwrap_err();
-    assert_eq!(module.call("p", "saved").fallback_value(5).run(broken).await, Ok(5));
+    module.run("p", "failed", broken).await.unwrap_err();
+    assert_eq!(module.call("p", "degraded").fallback_value(5).run(broken).await, Ok(5));
     let status: Vec<_> = exported.named("phalanx.call").into_iter().map(|span| span.status).collect();
     assert!(matches!(status[..], [Status::Error { .. }, Status::Ok]), "{status:?}");
 }
 
 #[test]
-fn without_a_span_nothing_is_written_and_without_a_header_nothing_is_named() {
+fn without_a_span_nothing_is_injected_and_without_a_valid_header_nothing_is_adopted() {
     let (_exported, _guard) = export();
     let mut headers = HeaderMap::new();
     headers.insert("traceparent", "mine".parse().unwrap());
@@ -164,9 +164,9 @@ fn without_a_span_nothing_is_written_and_without_a_header_nothing_is_named() {
     }
     let mut two = inbound();
     two.append("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203332-01".parse().unwrap());
-    assert!(!extract(&two).span().span_context().is_valid(), "two parents are none");
+    assert!(!extract(&two).span().span_context().is_valid(), "two parents are invalid");
     assert!(extract(&inbound()).span().span_context().is_remote());
     let late = info_span!("request");
     late.in_scope(|| ());
-    assert!(!adopt(&late, &inbound()), "it has begun in a trace of its own");
+    assert!(!adopt(&late, &inbound()), "it has already started in another trace");
 }

@@ -1,7 +1,7 @@
-//! Spans: what a call and its attempts leave behind in `tracing`, whatever becomes of them.
+//! Spans of calls and attempts in `tracing`, for every outcome.
 
 #![cfg(feature = "tracing")]
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 #[path = "support/spans.rs"]
 mod spans;
@@ -38,10 +38,10 @@ fn some(values: &[&str]) -> Vec<Option<String>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_has_a_span_with_its_story_and_every_attempt_has_one_inside_it() {
+async fn a_call_has_a_span_with_its_outcome_and_every_attempt_a_child_span() {
     let (seen, _guard) = collect();
     let module = traced(retrying().breaker(BreakerSpec::failure_ratio(0.9)));
-    let upstream = Upstream::playing([Err(BROKEN), Ok(7)]);
+    let upstream = Upstream::scripted([Err(BROKEN), Ok(7)]);
     let request = info_span!("request");
     let call = module.call("p", "eu").within(10 * SECOND).run(|| upstream.call());
     assert_eq!(tracing::Instrument::instrument(call, request).await, Ok(7));
@@ -51,7 +51,7 @@ async fn a_call_has_a_span_with_its_story_and_every_attempt_has_one_inside_it() 
     let names = ["policy", "route", "attempts", "outcome", "breaker_state", "source", "code", "error.type"];
     assert_eq!(fields(&call, &names), some(&["p", "eu", "2", "success", "closed", "local", "", ""]));
     let left: u64 = call.field("deadline_remaining_ms").unwrap().parse().unwrap();
-    assert!((9_000..10_000).contains(&left), "the wait before the retry is gone: {left}");
+    assert!((9_000..10_000).contains(&left), "the backoff is subtracted: {left}");
     assert_eq!(fields(&call, &["otel.status_code", "degraded", "hedge_won"]), some(&["", "", ""]));
     assert_eq!(seen.spans()[call.parent.unwrap()].name, "request");
 
@@ -66,24 +66,24 @@ async fn a_call_has_a_span_with_its_story_and_every_attempt_has_one_inside_it() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_ends_before_the_wait_for_the_next() {
+async fn the_span_of_an_attempt_ends_before_the_backoff() {
     let (seen, _guard) = collect();
-    let upstream = Upstream::playing([Err(BROKEN), Ok(7)]);
+    let upstream = Upstream::scripted([Err(BROKEN), Ok(7)]);
     traced(retrying()).run("p", (), || upstream.call()).await.unwrap();
-    let story = ["new phalanx.call", "new phalanx.attempt", "end phalanx.attempt"];
-    let rest = ["new phalanx.attempt", "end phalanx.attempt", "end phalanx.call"];
-    assert_eq!(seen.story(), [story, rest].concat());
+    let first = ["new phalanx.call", "new phalanx.attempt", "end phalanx.attempt"];
+    let second = ["new phalanx.attempt", "end phalanx.attempt", "end phalanx.call"];
+    assert_eq!(seen.lifecycle(), [first, second].concat());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_operation_is_inside_its_attempts_span_whenever_it_runs() {
+async fn the_operation_always_runs_inside_the_span_of_its_attempt() {
     let (_seen, _guard) = collect();
     let module = traced(retrying());
     let names = Mutex::new(Vec::new());
     let note = || names.lock().unwrap().push((Span::current().metadata().unwrap().name(), Span::current().id()));
     module
         .run("p", (), || {
-            note(); // while the future is made
+            note(); // while the future is created
             async {
                 note();
                 tokio::time::sleep(MS).await;
@@ -93,13 +93,13 @@ async fn the_operation_is_inside_its_attempts_span_whenever_it_runs() {
         })
         .await
         .unwrap();
-    assert!(Span::current().is_none(), "and nobody else is");
+    assert!(Span::current().is_none(), "the span is left afterwards");
     let names = names.into_inner().unwrap();
     assert_eq!(names, vec![(ATTEMPT, names[0].1.clone()); 3]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_is_cancelled_and_so_is_its_attempt() {
+async fn a_dropped_call_and_its_attempt_are_recorded_as_cancelled() {
     let (seen, _guard) = collect();
     let module = traced(retrying());
     {
@@ -113,7 +113,7 @@ async fn a_call_that_is_dropped_is_cancelled_and_so_is_its_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_dropped_while_it_waits_for_its_next_attempt_keeps_the_end_of_the_last() {
+async fn a_call_dropped_during_backoff_keeps_the_outcome_of_its_last_attempt() {
     let (seen, _guard) = collect();
     let module = traced(retrying());
     {
@@ -125,7 +125,7 @@ async fn a_call_dropped_while_it_waits_for_its_next_attempt_keeps_the_end_of_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_the_operation_is_a_failure_of_both() {
+async fn a_panic_of_the_operation_is_a_failure_of_call_and_attempt() {
     let (seen, _guard) = collect();
     let module = traced(retrying());
     let broken = async || -> Result<(), Failure> { std::panic::resume_unwind(Box::new("broken")) };
@@ -146,14 +146,14 @@ async fn a_rejected_call_has_a_span_and_no_attempt() {
     let rejected = &seen.named(CALL)[1];
     let names = ["attempts", "outcome", "code", "error.type", "otel.status_code", "route", "breaker_state"];
     assert_eq!(fields(rejected, &names), some(&["0", "rejected", "rate_limited", "throttled", "ERROR", "", ""]));
-    assert_eq!(seen.named(ATTEMPT).len(), 1, "the first call's");
+    assert_eq!(seen.named(ATTEMPT).len(), 1, "of the first call");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_span_says_which_phase_the_circuit_showed_to_this_call() {
+async fn the_span_has_the_phase_of_the_breaker_for_this_call() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p").breaker(BreakerSpec::consecutive_failures(1).break_for(SECOND)));
-    let upstream = Upstream::playing([Err(BROKEN), Ok(1)]);
+    let upstream = Upstream::scripted([Err(BROKEN), Ok(1)]);
     for _ in 0..2 {
         module.run("p", (), || upstream.call()).await.unwrap_err();
     }
@@ -166,7 +166,7 @@ async fn the_span_says_which_phase_the_circuit_showed_to_this_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_copy_of_an_attempt_runs_in_a_span_of_its_own() {
+async fn every_hedge_runs_in_its_own_span() {
     let (seen, _guard) = collect();
     let policy = Policy::named("p").hedge(HedgeSpec::after(10 * MS)).idempotent();
     let module = traced(policy);
@@ -182,19 +182,19 @@ async fn every_copy_of_an_attempt_runs_in_a_span_of_its_own() {
     let ids = ids.into_inner().unwrap();
     assert!(ids.len() == 2 && ids[0] != ids[1] && ids.iter().all(Option::is_some), "{ids:?}");
 
-    let copies = seen.named(ATTEMPT);
+    let attempts = seen.named(ATTEMPT);
     let names = ["attempt", "hedge", "outcome"];
-    assert_eq!(fields(&copies[0], &names), some(&["1", "", "cancelled"]), "it lost");
-    assert_eq!(fields(&copies[1], &names), some(&["1", "1", "success"]));
+    assert_eq!(fields(&attempts[0], &names), some(&["1", "", "cancelled"]), "it was dropped");
+    assert_eq!(fields(&attempts[1], &names), some(&["1", "1", "success"]));
     let deepest = seen.only("deepest").parent.unwrap();
-    assert_eq!(seen.spans()[deepest].field("hedge"), Some("1"), "what the copy does is inside the copy's span");
+    assert_eq!(seen.spans()[deepest].field("hedge"), Some("1"), "work of the hedge is inside the span of the hedge");
     let call = seen.only(CALL);
     assert_eq!(fields(&call, &["attempts", "outcome", "hedge_won"]), some(&["1", "success", "true"]));
-    assert!(copies.iter().all(|copy| copy.closed && seen.spans()[copy.parent.unwrap()].name == CALL));
+    assert!(attempts.iter().all(|attempt| attempt.closed && seen.spans()[attempt.parent.unwrap()].name == CALL));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_fails_while_its_copy_runs_on_ends_as_failed() {
+async fn an_attempt_that_fails_while_its_hedge_runs_on_is_recorded_as_failed() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p").hedge(HedgeSpec::after(10 * MS)).idempotent());
     let first = Mutex::new(true);
@@ -203,12 +203,13 @@ async fn an_attempt_that_fails_while_its_copy_runs_on_ends_as_failed() {
         if first { after(15 * MS, Err(BROKEN)) } else { after(20 * MS, Ok(1)) }
     });
     answer.await.unwrap();
-    let outcomes: Vec<_> = seen.named(ATTEMPT).iter().map(|copy| copy.field("outcome").unwrap().to_owned()).collect();
+    let outcomes: Vec<_> =
+        seen.named(ATTEMPT).iter().map(|attempt| attempt.field("outcome").unwrap().to_owned()).collect();
     assert_eq!(outcomes, ["failure", "success"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_inside_a_call_is_inside_its_attempt() {
+async fn the_span_of_a_nested_call_is_inside_the_outer_attempt() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p"));
     let upstream = Upstream::always(Ok(1));
@@ -222,7 +223,7 @@ async fn a_call_inside_a_call_is_inside_its_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fallback_answers_inside_the_calls_span_which_is_degraded_then_and_not_failed() {
+async fn a_fallback_runs_inside_the_span_of_the_call_and_marks_it_degraded() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p"));
     let answer = module.call("p", ()).fallback_async(|_: &Error<Failure>| async {
@@ -238,15 +239,15 @@ async fn a_fallback_answers_inside_the_calls_span_which_is_degraded_then_and_not
 }
 
 #[tokio::test(start_paused = true)]
-async fn observers_are_told_inside_the_calls_span() {
+async fn observers_run_inside_the_span_of_the_call() {
     let (_seen, _guard) = collect();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let tell = told.clone();
+    let emitted = Arc::new(Mutex::new(Vec::new()));
+    let sink = emitted.clone();
     let policy = retrying().hedge(HedgeSpec::after(10 * MS)).idempotent().timeout(50 * MS);
     let module = builder(policy).traced().on_event(move |event| {
-        let what = format!("{:?}", event.kind);
+        let kind = format!("{:?}", event.kind);
         let span = Span::current().metadata().map(tracing::Metadata::name);
-        tell.lock().unwrap().push((what.split([' ', '(']).next().unwrap().to_owned(), span));
+        sink.lock().unwrap().push((kind.split([' ', '(']).next().unwrap().to_owned(), span));
     });
     let module = module.build().unwrap();
     module.run("p", (), hang).await.unwrap_err();
@@ -254,12 +255,12 @@ async fn observers_are_told_inside_the_calls_span() {
         let mut dropped = pin!(module.run("p", (), hang));
         assert!(poll_once(dropped.as_mut()).is_pending());
     }
-    let told = told.lock().unwrap();
-    for what in ["Hedge", "AttemptTimeout", "Retry", "Finished"] {
-        assert!(told.iter().any(|(told, _)| told == what), "{what} in {told:?}");
+    let emitted = emitted.lock().unwrap();
+    for kind in ["Hedge", "AttemptTimeout", "Retry", "Finished"] {
+        assert!(emitted.iter().any(|(emitted, _)| emitted == kind), "{kind} in {emitted:?}");
     }
-    assert_eq!(told.iter().filter(|(what, _)| what == "Finished").count(), 2);
-    assert!(told.iter().all(|(_, span)| *span == Some(CALL)), "{told:?}");
+    assert_eq!(emitted.iter().filter(|(kind, _)| kind == "Finished").count(), 2);
+    assert!(emitted.iter().all(|(_, span)| *span == Some(CALL)), "{emitted:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,16 +272,16 @@ async fn a_detached_attempt_stays_inside_its_span() {
         info_span!("late").in_scope(|| Ok::<_, Failure>(()))
     };
     assert_eq!(code(module.call("p", ()).run_detached(work).await), RejectionCode::AttemptTimeout);
-    assert!(!seen.only(ATTEMPT).closed, "it is still at work");
+    assert!(!seen.only(ATTEMPT).closed, "it still runs");
     tokio::time::sleep(30 * MS).await;
     assert_eq!(seen.spans()[seen.only("late").parent.unwrap()].name, ATTEMPT);
     assert!(seen.only(ATTEMPT).closed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_info_there_are_calls_and_the_operation_is_inside_them() {
+async fn at_info_only_calls_have_spans_and_the_operation_runs_inside_them() {
     let (seen, _guard) = collect_at(Targets::new().with_default(LevelFilter::INFO));
-    let upstream = Upstream::playing([Err(BROKEN), Ok(7)]);
+    let upstream = Upstream::scripted([Err(BROKEN), Ok(7)]);
     let call = traced(retrying())
         .run("p", (), || async { info_span!("deepest").in_scope(|| upstream.clone()).call().await })
         .await;
@@ -291,7 +292,7 @@ async fn at_info_there_are_calls_and_the_operation_is_inside_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_said_unless_it_is_asked_for_and_wanted() {
+async fn nothing_is_traced_unless_enabled_and_subscribed() {
     let failing = async || Err::<(), _>(BROKEN);
     let (seen, guard) = collect();
     module(retrying()).run("p", (), failing).await.unwrap_err();
@@ -309,11 +310,11 @@ async fn nothing_is_said_unless_it_is_asked_for_and_wanted() {
     let module = traced(retrying());
     tracing::Instrument::instrument(module.run("p", (), noting), outer.clone()).await.unwrap_err();
     assert!(seen.named(CALL).is_empty() && seen.named(ATTEMPT).is_empty() && seen.lines().is_empty());
-    assert_eq!(*inside.lock().unwrap(), outer.id(), "and the caller's own span is still there");
+    assert_eq!(*inside.lock().unwrap(), outer.id(), "the span of the caller is unchanged");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_from_outside_starts_no_line() {
+async fn control_characters_in_a_route_are_escaped() {
     let (seen, _guard) = collect();
     let module = traced(Policy::named("p").rate_limit(RateLimitSpec::per_second(1)));
     let upstream = Upstream::always(Ok(1));
@@ -326,7 +327,7 @@ async fn a_name_from_outside_starts_no_line() {
     assert_eq!(seen.lines_of("rate_limited")[0].field("route"), Some(shown));
 }
 
-/// Polls, lets time pass, and polls again, so often; then drops.
+/// Polls the call this many times, with time passing in between, and drops it.
 async fn drop_after<F: Future>(polls: usize, call: F) -> bool {
     let mut call = pin!(call);
     for _ in 0..polls {
@@ -346,7 +347,7 @@ async fn wherever_a_call_is_dropped_every_span_ends_with_an_outcome() {
         Policy::named("p").bulkhead(BulkheadSpec::fixed(4)).retry(retry).hedge(hedge).timeout(50 * MS).idempotent()
     };
     for polls in 0.. {
-        let (seen, _collecting) = collect();
+        let (seen, _guard) = collect();
         let module = traced(policy());
         let fallback = module.call("p", ()).fallback_async(|_: &Error<Failure>| async {
             tokio::time::sleep(20 * MS).await;
@@ -358,7 +359,7 @@ async fn wherever_a_call_is_dropped_every_span_ends_with_an_outcome() {
         }
         assert_eq!(seen.spans().is_empty(), polls == 0);
         if done {
-            assert!(polls > 20 && seen.named(ATTEMPT).len() >= 6, "three attempts and their copies");
+            assert!(polls > 20 && seen.named(ATTEMPT).len() >= 6, "three attempts and their hedges");
             assert_eq!(seen.only(CALL).field("degraded"), Some("true"));
             return;
         }

@@ -1,7 +1,7 @@
-//! A traced module whose spans and lines nobody wants to see allocates nothing, and neither does a line that is left out.
+//! A traced module allocates nothing if its spans and lines are filtered out or suppressed.
 
 #![cfg(feature = "tracing")]
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 #[path = "support/spans.rs"]
 mod spans;
@@ -16,10 +16,10 @@ use spans::collect_at;
 use support::*;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// Calls that are measured together: one allocation in a hundred calls is one too many.
+/// Calls measured together: even one allocation in a hundred calls fails the test.
 const CALLS: usize = 100;
 
-/// Allocations of a hundred calls that are ready at once, after a hundred unmeasured ones.
+/// The allocations of a hundred immediate calls, after a hundred calls of warm-up.
 fn allocations(pipeline: &Pipeline, answer: Result<u32, Failure>) -> u64 {
     let round = || {
         for _ in 0..CALLS {
@@ -45,7 +45,7 @@ fn phalanx_at(level: LevelFilter) -> Targets {
 
 #[test]
 fn a_traced_module_that_is_filtered_out_allocates_nothing() {
-    let (seen, _collecting) = collect_at(phalanx_at(LevelFilter::OFF));
+    let (seen, _guard) = collect_at(phalanx_at(LevelFilter::OFF));
     let (plenty, little) = (pipeline(1_000_000), pipeline(1));
     assert_eq!(allocations(&plenty, Ok(1)), 0, "answered");
     assert_eq!(allocations(&plenty, Err(BROKEN)), 0, "failed");
@@ -54,15 +54,15 @@ fn a_traced_module_that_is_filtered_out_allocates_nothing() {
 }
 
 #[test]
-fn a_line_that_is_left_out_allocates_nothing() {
-    let (seen, _collecting) = collect_at(phalanx_at(LevelFilter::WARN));
+fn a_suppressed_line_allocates_nothing() {
+    let (seen, _guard) = collect_at(phalanx_at(LevelFilter::WARN));
     assert_eq!(allocations(&pipeline(1), Ok(1)), 0);
     assert_eq!(seen.lines_of("rate_limited").len(), 1);
 }
 
 #[test]
-fn spans_that_are_wanted_are_what_costs() {
-    let (seen, _collecting) = collect_at(phalanx_at(LevelFilter::DEBUG));
-    assert!(allocations(&pipeline(1_000_000), Ok(1)) > 0, "or the tests above measure nothing");
+fn enabled_spans_allocate() {
+    let (seen, _guard) = collect_at(phalanx_at(LevelFilter::DEBUG));
+    assert!(allocations(&pipeline(1_000_000), Ok(1)) > 0, "otherwise the tests above measure nothing");
     assert_eq!(seen.named("phalanx.call").len(), 2 * CALLS);
 }

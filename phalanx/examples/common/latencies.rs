@@ -1,8 +1,8 @@
-//! How long answers took, exactly: every one is kept.
+//! Latencies, with exact quantiles: every sample is kept.
 
 use std::time::Duration;
 
-/// Latencies, to be asked for percentiles.
+/// A list of latencies.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies(Vec<Duration>);
 
@@ -11,10 +11,10 @@ impl Latencies {
         self.0.push(latency);
     }
 
-    /// The latency that this share of the answers did not exceed (nearest rank); zero if there are none.
-    pub(crate) fn quantile(&mut self, share: f64) -> Duration {
+    /// The quantile by nearest rank, from 0.0 to 1.0; zero if there are no samples.
+    pub(crate) fn quantile(&mut self, quantile: f64) -> Duration {
         self.0.sort_unstable();
-        let rank = (self.0.len() as f64 * share).ceil() as usize;
+        let rank = (self.0.len() as f64 * quantile).ceil() as usize;
         self.0.get(rank.saturating_sub(1)).copied().unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! The page of metrics over HTTP: `GET /metrics`.
+//! Serves `GET /metrics` over HTTP.
 
 use std::future::ready;
 use std::io;
@@ -9,7 +9,7 @@ use axum::routing::get;
 use phalanx::telemetry::prometheus::{PATH, Page};
 use tokio::net::TcpListener;
 
-/// Serves it for as long as it is polled.
+/// Serves the page for as long as the future is polled.
 pub(crate) async fn serve(listener: TcpListener, page: Page) -> io::Result<()> {
     let answer = move || {
         let (content_type, text) = page.render();

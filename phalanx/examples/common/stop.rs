@@ -1,8 +1,8 @@
-//! The end of a process that was asked to end.
+//! Waits for a signal that asks the process to end.
 
 use std::io;
 
-/// Somebody wants this process to end in good order: Ctrl-C, or what `docker stop` sends.
+/// Waits for Ctrl-C or SIGTERM, which `docker stop` sends.
 #[cfg(unix)]
 pub(crate) async fn stopped() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};

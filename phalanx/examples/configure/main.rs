@@ -1,7 +1,8 @@
-//! Policies from a file: what is in force and who said so, a variable above the file, a lever above both.
+//! Demo: policies from a file. Prints every value with its origin; a variable overrides the file, a lever overrides both.
+//! For a small example see `reload`.
 //!
-//! `cargo run --example configure --features toml,reload`, and with `-- --follow` it goes on until Ctrl-C: change the file
-//! beside this one and see what becomes of it.
+//! `cargo run --example configure --features toml,reload`; with `-- --watch` it runs until Ctrl-C and applies every change of
+//! `configure/phalanx.toml`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -11,24 +12,20 @@ use phalanx::config::Config;
 use phalanx::policy::LeverSpec;
 use phalanx::{ConfigError, Event, EventKind, ResilienceModule};
 
-#[rustfmt::skip] // as in the README
 fn configure(path: &Path) -> Result<ResilienceModule, ConfigError> {
-    let loader = Config::loader().file(path).env();      // what is read later wins, value by value
-    let module = ResilienceModule::in_memory()
-        .config(loader.load()?)                          // every mistake at once: file, line and the nearest name
-        .on_event(say)
-        .build()?;
-    println!("{}", module.describe());                   // what is in force, and who said so
+    let loader = Config::loader().file(path).env(); // later sources override earlier ones, value by value
+    let config = loader.load()?; // returns every mistake at once, with file, line and the nearest key
+    let module = ResilienceModule::in_memory().config(config).on_event(print_event).build()?;
+    println!("demo: the values in force, each with its origin\n\n{}", module.describe());
     Ok(module)
 }
 
-#[rustfmt::skip] // as in the README
 async fn operate(module: &ResilienceModule) -> Result<(), ConfigError> {
     module.pull("payments", LeverSpec::force_open().reason("INC-4711"))?;
     if let Err(rejected) = module.run("payments", "stripe", charge).await {
-        println!("{rejected}");                           // … (forced_open)
+        println!("{rejected}"); // … (forced_open)
     }
-    module.release("payments");                          // what the file says holds again
+    module.release("payments"); // the lever of the file applies again
     Ok(())
 }
 
@@ -36,11 +33,11 @@ async fn charge() -> std::io::Result<u32> {
     Ok(1)
 }
 
-/// What an operator would like to be told.
-fn say(event: &Event<'_>) {
+/// Prints the events that an operator wants to see.
+fn print_event(event: &Event<'_>) {
     match event.kind {
-        EventKind::ConfigApplied { changed } => println!("{changed} changed"),
-        EventKind::ConfigRejected { reason } => println!("nothing changed: {reason}"),
+        EventKind::ConfigApplied { changed } => println!("applied: {changed} changed"),
+        EventKind::ConfigRejected { reason } => println!("rejected, nothing changed: {reason}"),
         EventKind::Lever { policy, lever: Some(lever) } => {
             let pulled: Vec<_> = lever.pulled().collect();
             println!("lever of {policy}: {}", pulled.join(", "));
@@ -50,14 +47,14 @@ fn say(event: &Event<'_>) {
     }
 }
 
-async fn run(path: &Path, follow: bool) -> Result<(), Box<dyn Error>> {
+async fn run(path: &Path, watch: bool) -> Result<(), Box<dyn Error>> {
     let module = configure(path)?;
     operate(&module).await?;
-    if follow {
-        let following = module.watch_config(Config::loader().file(path).env())?;
-        println!("following {}", path.display());
+    if watch {
+        let watcher = module.watch_config(Config::loader().file(path).env())?;
+        println!("watching {}", path.display());
         tokio::signal::ctrl_c().await?;
-        drop(following);
+        drop(watcher);
     }
     Ok(())
 }
@@ -66,8 +63,8 @@ async fn run(path: &Path, follow: bool) -> Result<(), Box<dyn Error>> {
 async fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/configure/phalanx.toml"));
-    let follow = arguments.any(|argument| argument == "--follow");
-    match run(&path, follow).await {
+    let watch = arguments.any(|argument| argument == "--watch");
+    match run(&path, watch).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

@@ -1,4 +1,4 @@
-//! The command line: which fleet, how long, and what is to go wrong.
+//! The command line: which fleet, for how long, and which faults are injected.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, error::ErrorKind}
 
 use crate::faults::Fault;
 
-/// Replicas that hold the line together, live: tasks over one store in memory, or processes over Redis.
+/// Demo: replicas that share a breaker and a rate limit, as tasks over one store in memory or as processes over Redis.
 #[derive(Debug, Parser)]
 #[command(name = "fleet", args_conflicts_with_subcommands = true)]
 #[command(group = ArgGroup::new("server").args(["redis", "spawn_redis"]))]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    pub(crate) part: Option<Part>,
+    pub(crate) role: Option<Role>,
     #[command(flatten)]
-    pub(crate) show: Show,
+    pub(crate) demo: DemoArgs,
 }
 
-/// What all parts must agree on.
+/// Options that every process of a fleet must have in common.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Scale {
-    /// How long the story takes.
+pub(crate) struct CommonArgs {
+    /// How long the scenario takes.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=3600))]
     pub(crate) seconds: u32,
     /// The seed of everything random: arrivals, latencies, jitter.
@@ -31,82 +31,82 @@ pub(crate) struct Scale {
     pub(crate) replicas: u8,
 }
 
-/// The whole show: the fleet, its upstream and somebody who watches.
+/// The whole demo: the fleet, its upstream and the display.
 #[derive(Debug, Args)]
-pub(crate) struct Show {
+pub(crate) struct DemoArgs {
     #[command(flatten)]
-    pub(crate) scale: Scale,
+    pub(crate) common: CommonArgs,
     /// Run the replicas as processes over this Redis.
     #[arg(long, value_name = "URL")]
     pub(crate) redis: Option<String>,
-    /// Run the replicas as processes over a redis-server of our own, on a free port of this machine.
+    /// Run the replicas as processes over a redis-server started for the demo, on a free port.
     #[arg(long)]
     pub(crate) spawn_redis: bool,
-    /// Kill our Redis (SIGKILL) at this second.
+    /// Kill that redis-server (SIGKILL) at this second.
     #[arg(long, value_name = "S", requires = "spawn_redis", value_parser = second)]
     kill_redis_at: Option<Duration>,
-    /// Start it again, empty.
+    /// Start it again, empty, at this second.
     #[arg(long, value_name = "S", requires = "kill_redis_at", value_parser = second)]
     restart_redis_at: Option<Duration>,
-    /// Let our Redis hang (SIGSTOP) at this second.
+    /// Let that redis-server hang (SIGSTOP) at this second.
     #[arg(long, value_name = "S", requires = "spawn_redis", conflicts_with = "kill_redis_at", value_parser = second)]
     stop_redis_at: Option<Duration>,
-    /// Let it go on (SIGCONT).
+    /// Let it continue (SIGCONT) at this second.
     #[arg(long, value_name = "S", requires = "stop_redis_at", value_parser = second)]
     cont_redis_at: Option<Duration>,
     /// Kill the last replica (SIGKILL) at this second.
     #[arg(long, value_name = "S", requires = "server", value_parser = second)]
     kill_replica_at: Option<Duration>,
-    /// End with status 1 if a promise was broken.
+    /// Exit with status 1 if a guarantee was violated.
     #[arg(long, requires = "server")]
     pub(crate) check: bool,
 }
 
-/// One process of many.
+/// What a single process of a fleet does.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Part {
-    /// One replica: calls the upstream, prints one line a second.
-    Replica(Single),
-    /// The upstream, as a service: plays its story again and again.
-    Upstream(Service),
-    /// Keeps a redis-server for the show, by words on the standard input.
+pub(crate) enum Role {
+    /// One replica: calls the upstream and prints one line a second.
+    Replica(ReplicaArgs),
+    /// The upstream as a service: repeats the scenario.
+    Upstream(UpstreamArgs),
+    /// Runs a redis-server for the demo, controlled by commands on the standard input.
     #[command(hide = true)]
-    RedisKeeper {
+    RedisSupervisor {
         #[arg(long)]
         port: u16,
     },
 }
 
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Single {
+pub(crate) struct ReplicaArgs {
     #[command(flatten)]
-    pub(crate) scale: Scale,
-    /// The Redis that makes it part of a fleet.
+    pub(crate) common: CommonArgs,
+    /// The Redis that the fleet shares.
     #[arg(long, value_name = "URL")]
     pub(crate) redis: String,
-    /// What it is called in its lines.
+    /// The name printed in its lines.
     #[arg(long, default_value = "replica")]
     pub(crate) name: String,
-    /// The upstream's address, `host:port`; without it each replica has an upstream of its own.
+    /// The address of the upstream, `host:port`. Without it the replica simulates one in its own process.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) upstream: Option<String>,
-    /// Replicas share with those of the same environment.
+    /// Replicas with the same environment share state.
     #[arg(long, default_value = "demo")]
     pub(crate) environment: String,
-    /// Serves a page of metrics for Prometheus here.
+    /// Serve metrics for Prometheus at this address.
     #[cfg(feature = "prometheus")]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<std::net::SocketAddr>,
-    /// Tells every call to the show that started it, under this number, and ends with it.
+    /// Send a message for every call to the demo that started this replica, under this number, and end with the demo.
     #[arg(long, hide = true)]
     pub(crate) report_as: Option<usize>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Service {
+pub(crate) struct UpstreamArgs {
     #[command(flatten)]
-    pub(crate) scale: Scale,
-    /// Where it listens.
+    pub(crate) common: CommonArgs,
+    /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:7000")]
     pub(crate) listen: String,
 }
@@ -117,29 +117,29 @@ fn second(text: &str) -> Result<Duration, String> {
 }
 
 impl Cli {
-    /// What was asked for, or the end of the program with a word about what makes no sense.
+    /// Parses the command line, or exits with a message about what is invalid.
     pub(crate) fn read() -> Self {
         let cli = Self::parse();
-        if let Err(complaint) = cli.show.is_in_order() {
-            Self::command().error(ErrorKind::ValueValidation, complaint).exit();
+        if let Err(message) = cli.demo.validate() {
+            Self::command().error(ErrorKind::ValueValidation, message).exit();
         }
         cli
     }
 }
 
-impl Scale {
+impl CommonArgs {
     pub(crate) fn length(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }
 }
 
-impl Show {
+impl DemoArgs {
     /// Whether the replicas are processes rather than tasks.
-    pub(crate) const fn is_of_processes(&self) -> bool {
+    pub(crate) const fn uses_processes(&self) -> bool {
         self.spawn_redis || self.redis.is_some()
     }
 
-    /// What goes wrong when, in order.
+    /// The faults to inject and when, in order.
     pub(crate) fn faults(&self) -> Vec<(Duration, Fault)> {
         let mut faults: Vec<_> = [
             (self.kill_redis_at, Fault::KillRedis),
@@ -155,7 +155,7 @@ impl Show {
         faults
     }
 
-    fn is_in_order(&self) -> Result<(), &'static str> {
+    fn validate(&self) -> Result<(), &'static str> {
         let backwards = |first: Option<Duration>, then: Option<Duration>| {
             first.zip(then).is_some_and(|(first, then)| then <= first)
         };
@@ -165,8 +165,8 @@ impl Show {
         if backwards(self.stop_redis_at, self.cont_redis_at) {
             return Err("--cont-redis-at must come after --stop-redis-at");
         }
-        if self.faults().iter().any(|(at, _)| *at >= self.scale.length()) {
-            return Err("the story is over before that second; make it longer with --seconds");
+        if self.faults().iter().any(|(at, _)| *at >= self.common.length()) {
+            return Err("the scenario ends before that second; make it longer with --seconds");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What goes wrong on purpose.
+//! The faults that are injected, and when.
 
 use std::fmt;
 use std::io;
@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use tokio::time::sleep_until;
 
-use crate::ledger::Ledger;
-use crate::moment::Turn;
 use crate::processes::Victim;
-use crate::server::Server;
+use crate::recorder::Recorder;
+use crate::redis_server::Server;
 
-/// One thing that goes wrong, or is put right again.
+/// A fault, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     KillRedis,
@@ -23,12 +22,12 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Whether it takes Redis away from everybody.
+    /// Whether it makes Redis unavailable.
     pub(crate) const fn begins_outage(self) -> bool {
         matches!(self, Self::KillRedis | Self::StopRedis)
     }
 
-    /// Whether it gives Redis back.
+    /// Whether it makes Redis available again.
     pub(crate) const fn ends_outage(self) -> bool {
         matches!(self, Self::RestartRedis | Self::ContRedis)
     }
@@ -40,31 +39,31 @@ impl fmt::Display for Fault {
             Self::KillRedis => "Redis is killed (SIGKILL)",
             Self::RestartRedis => "Redis is started again, empty",
             Self::StopRedis => "Redis hangs (SIGSTOP)",
-            Self::ContRedis => "Redis goes on (SIGCONT)",
+            Self::ContRedis => "Redis continues (SIGCONT)",
             Self::KillReplica => "the last replica is killed (SIGKILL)",
         })
     }
 }
 
-/// Does what is due when it is due, and notes it.
-pub(crate) async fn play(
+/// Injects every fault when it is due and records it.
+pub(crate) async fn run(
     faults: Vec<(Duration, Fault)>,
-    ledger: Arc<Ledger>,
+    recorder: Arc<Recorder>,
     mut server: Option<Server>,
     victim: Victim,
 ) -> io::Result<()> {
     for (at, fault) in faults {
-        sleep_until(ledger.story().began() + at).await;
-        ledger.turned(Turn::Fault(fault));
+        sleep_until(recorder.scenario().started_at() + at).await;
+        recorder.record_fault(fault);
         match (fault, &mut server) {
             (Fault::KillReplica, _) => victim.kill(),
-            (Fault::KillRedis, Some(server)) => server.tell("kill").await?,
-            (Fault::RestartRedis, Some(server)) => server.tell("start").await?,
-            (Fault::StopRedis, Some(server)) => server.tell("stop").await?,
-            (Fault::ContRedis, Some(server)) => server.tell("cont").await?,
+            (Fault::KillRedis, Some(server)) => server.send("kill").await?,
+            (Fault::RestartRedis, Some(server)) => server.send("start").await?,
+            (Fault::StopRedis, Some(server)) => server.send("stop").await?,
+            (Fault::ContRedis, Some(server)) => server.send("cont").await?,
             (_, None) => {} // the command line does not let this happen
         }
     }
-    // The server lives as long as the handle on it.
+    // Dropping the handle would end the server.
     std::future::pending().await
 }

@@ -1,65 +1,75 @@
-//! The story for a file or a pipe: one line a second, and one for each turning point.
+//! The output for a file or a pipe: one line a second, and one for each milestone.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ledger::{Ledger, Pages};
+use crate::call_counts::CallCounts;
+use crate::recorder::{Recorder, Recording};
 use crate::table::millis;
-use crate::tally::Tally;
 
-/// How far it has been told.
+/// What has been printed so far.
 pub(crate) struct Lines {
-    ledger: Arc<Ledger>,
-    /// Seconds that have their line.
+    recorder: Arc<Recorder>,
+    /// Seconds printed.
     seconds: u64,
-    /// Turning points that have theirs.
-    moments: usize,
-    before: Tally,
+    /// Milestones printed.
+    milestones: usize,
+    has_title: bool,
+    before: CallCounts,
 }
 
 impl Lines {
-    pub(crate) fn new(ledger: Arc<Ledger>) -> Self {
-        Self { ledger, seconds: 0, moments: 0, before: Tally::default() }
+    pub(crate) fn new(recorder: Arc<Recorder>) -> Self {
+        Self { recorder, seconds: 0, milestones: 0, has_title: false, before: CallCounts::default() }
     }
 
-    /// Tells what is new.
+    /// Prints what is new.
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
-        let ledger = self.ledger.clone();
-        let pages = ledger.read();
-        let now = ledger.story().now();
-        // Both in the order of time, though a second is told up to a frame late.
+        let recorder = self.recorder.clone();
+        let recording = recorder.lock();
+        let now = recorder.scenario().now();
+        if !self.has_title {
+            self.has_title = true;
+            let replicas = recording.replica_counts.len();
+            writeln!(
+                out,
+                "demo: {replicas} replicas share one breaker and one rate limit while their upstream fails and recovers"
+            )?;
+        }
+        // A second is printed up to a frame late; milestones before its end still come first.
         let second = Duration::from_secs(self.seconds + 1);
-        let due = now >= second && second <= ledger.story().length();
+        let due = now >= second && second <= recorder.scenario().length();
         let until = if due { second } else { now };
-        self.tell_moments(&pages, until, out)?;
+        self.print_milestones(&recording, until, out)?;
         if due {
-            self.tell_second(&pages, out)?;
-            self.tell_moments(&pages, now, out)?;
+            self.print_second(&recording, out)?;
+            self.print_milestones(&recording, now, out)?;
         }
         out.flush()
     }
 
-    fn tell_moments(&mut self, pages: &Pages, until: Duration, out: &mut impl Write) -> io::Result<()> {
-        for moment in pages.moments.iter().skip(self.moments).take_while(|moment| moment.at <= until) {
-            writeln!(out, "{moment}")?;
-            self.moments += 1;
+    fn print_milestones(&mut self, recording: &Recording, until: Duration, out: &mut impl Write) -> io::Result<()> {
+        for milestone in recording.milestones.iter().skip(self.milestones).take_while(|milestone| milestone.at <= until)
+        {
+            writeln!(out, "{milestone}")?;
+            self.milestones += 1;
         }
         Ok(())
     }
 
-    fn tell_second(&mut self, pages: &Pages, out: &mut impl Write) -> io::Result<()> {
+    fn print_second(&mut self, recording: &Recording, out: &mut impl Write) -> io::Result<()> {
         self.seconds += 1;
-        let story = self.ledger.story();
+        let scenario = self.recorder.scenario();
         let at = Duration::from_secs(self.seconds);
-        let fleet = Tally::sum(&pages.tallies);
-        let phase = pages.phase();
-        let p95 = fleet.p95(story.now()).map_or_else(|| "-".to_owned(), millis);
+        let fleet = CallCounts::sum(&recording.replica_counts);
+        let phase = recording.phase();
+        let p95 = fleet.p95(scenario.now()).map_or_else(|| "-".to_owned(), millis);
         write!(
             out,
-            "{:5.1}s  {:9}  circuit {:9}  {:3} calls/s  {:3} admitted  p95 {p95:>6}",
+            "{:5.1}s  {:9}  breaker {:9}  {:3} calls/s  {:3} admitted  p95 {p95:>6}",
             at.as_secs_f64(),
-            story.act_at(at).name(),
+            scenario.state_at(at).name(),
             phase.name(),
             fleet.calls - self.before.calls,
             fleet.admitted - self.before.admitted,

@@ -1,70 +1,77 @@
-//! A fleet in one terminal: several replicas share one circuit and one rate limit while their upstream is healthy,
-//! turns slow, dies, and comes back.
+//! Demo: a fleet in one terminal. Several replicas share one breaker and one rate limit while their upstream is healthy,
+//! turns slow, fails and recovers. For a small example see `shared_state`.
 //!
 //! ```text
-//!   cargo run --example fleet                               20 seconds, live; tasks over one store in memory
-//!   cargo run --example fleet -- --seconds 5                the same story, told faster
+//!   cargo run --example fleet                               20 seconds, live; the replicas are tasks over one store in memory
+//!   cargo run --example fleet -- --seconds 5                the same scenario in 5 seconds
 //!   cargo run --example fleet | cat                         plain lines
-//!   cargo run --example fleet -- --redis redis://localhost  processes over a Redis
+//!   cargo run --example fleet -- --redis redis://localhost  the replicas are processes over a Redis
 //!   cargo run --example fleet -- --spawn-redis --kill-redis-at 2 --restart-redis-at 4
 //! ```
 //!
-//! The files: `story` (what happens when), `upstream` and `service` (what is called), `policy` (what stands between),
-//! `replica` (who calls), `tasks` and `processes` with `worker` and `metered` (how a fleet is made of them), `server` and `faults`
-//! (Redis and what is done to it), `report` (what replicas tell), `ledger` and `evidence` (what came of it), `stage`,
-//! `board` and `lines` (how it is shown), `summary` and `promises` (what it means).
+//! | files | what they hold |
+//! |---|---|
+//! | `args`, `scenario`, `policy` | the command line, what happens when, and the policy under test |
+//! | `upstream`, `upstream_server` | the simulated dependency, in this process and behind a socket |
+//! | `replica`, `tasks`, `processes`, `worker`, `metrics_page` | the traffic of a replica, and a fleet of tasks or of processes |
+//! | `redis_server`, `faults` | a redis-server of its own, and the faults that are injected |
+//! | `message`, `recorder`, `call_counts`, `observations`, `milestone` | what replicas send, and what is recorded of it |
+//! | `display`, `dashboard`, `table`, `timeline`, `screen`, `style`, `lines`, `replica_log` | the output while it runs |
+//! | `summary`, `guarantees` | the output at the end |
 
 mod args;
-mod board;
-mod evidence;
+mod call_counts;
+mod dashboard;
+mod display;
 mod faults;
-mod ledger;
+mod guarantees;
 mod lines;
-mod log;
-mod metered;
+mod message;
 #[cfg(feature = "prometheus")]
 #[path = "../common/metrics.rs"]
 mod metrics;
-mod moment;
-mod paint;
+mod metrics_page;
+mod milestone;
+mod observations;
 mod policy;
 mod processes;
-mod promises;
+mod recorder;
+mod redis_server;
 mod replica;
-mod report;
+mod replica_log;
+mod scenario;
 mod screen;
-mod server;
-mod service;
-mod stage;
 #[path = "../common/stop.rs"]
 mod stop;
-mod story;
+mod style;
 mod summary;
 mod table;
-mod tally;
 mod tasks;
 mod timeline;
 mod upstream;
+mod upstream_server;
 mod worker;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use crate::args::{Cli, Part, Show};
+use crate::args::{Cli, DemoArgs, Role};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let cli = Cli::read();
-    let done = match cli.part {
-        Some(Part::Replica(single)) => worker::run(single).await.map(|()| ExitCode::SUCCESS),
-        Some(Part::Upstream(upstream)) => service::run(upstream).await.map(|()| ExitCode::SUCCESS),
-        Some(Part::RedisKeeper { port }) => server::keep(port).map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        None => play(&cli.show).await,
+    let done = match cli.role {
+        Some(Role::Replica(replica)) => worker::run(replica).await.map(|()| ExitCode::SUCCESS),
+        Some(Role::Upstream(upstream)) => upstream_server::run(upstream).await.map(|()| ExitCode::SUCCESS),
+        Some(Role::RedisSupervisor { port }) => {
+            redis_server::supervise(port).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
+        None => run(&cli.demo).await,
     };
     match done {
         Ok(code) => code,
-        // `fleet | head` has seen enough; that is no failure.
+        // `fleet | head` closes the pipe early; that is no failure.
         Err(error) if is_broken_pipe(error.as_ref()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("fleet: {error}");
@@ -73,15 +80,15 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn play(show: &Show) -> Result<ExitCode, Box<dyn Error>> {
-    let (ledger, interrupted) =
-        if show.is_of_processes() { processes::play(show).await? } else { tasks::play(show).await? };
+async fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let (recorder, interrupted) =
+        if args.uses_processes() { processes::run(args).await? } else { tasks::run(args).await? };
     let colour = screen::has_colour() && io::stdout().is_terminal();
-    let kept = summary::print(&mut io::stdout().lock(), &ledger, show, colour)?;
+    let all_held = summary::print(&mut io::stdout().lock(), &recorder, args, colour)?;
     io::stdout().flush()?;
-    Ok(match (interrupted, kept) {
+    Ok(match (interrupted, all_held) {
         (true, _) => ExitCode::from(130),
-        (false, false) if show.check => ExitCode::FAILURE,
+        (false, false) if args.check => ExitCode::FAILURE,
         (false, _) => ExitCode::SUCCESS,
     })
 }

@@ -1,42 +1,42 @@
-//! What stands between the replicas and their upstream: rate limit, breaker, retry with a budget, timeout.
+//! The policy under test: rate limit, breaker, retry with a budget, timeout.
 //!
-//! A production policy has a window of ten seconds and a break of thirty. These are that, in the time of the story:
-//! every act must see the circuit react.
+//! A production policy has a window of ten seconds and a break of thirty. Here both are scaled to the length of the
+//! scenario, so that the breaker reacts in every state of the upstream.
 
 use std::time::Duration;
 
 use phalanx::policy::BudgetSpec;
 use phalanx::{Backoff, BreakerSpec, Policy, RateLimitSpec, RetrySpec};
 
-use crate::story::Story;
+use crate::scenario::Scenario;
 
-/// Trial calls at a time and how many must succeed: over one store in memory, and over Redis, where it is to be seen
-/// that there is one at a time in all processes together.
+/// Probes at a time and how many must succeed: over one store in memory, and over Redis, where the demo checks that all
+/// processes together send one at a time.
 pub(crate) const TWO_PROBES: (u32, u32) = (2, 6);
 pub(crate) const ONE_PROBE: (u32, u32) = (1, 3);
 
-/// The policy's name, and the route it is applied to.
+/// The name of the policy, and the route.
 pub(crate) const NAME: &str = "payments";
 pub(crate) const ROUTE: &str = "stripe";
 
-/// Calls a second that each replica wants to make: a little more than its part of the limit, so that the limit shows.
+/// Calls per second of each replica: a little more than its share of the limit, so that the limit rejects some.
 pub(crate) const DEMAND: f64 = 60.0;
 const LIMIT_PER_REPLICA: u64 = 50;
 
 const TIMEOUT: Duration = Duration::from_millis(250);
 const SLOW: Duration = Duration::from_millis(150);
 
-pub(crate) fn of(story: &Story, replicas: usize, probes: (u32, u32)) -> Policy {
+pub(crate) fn of(scenario: &Scenario, replicas: usize, probes: (u32, u32)) -> Policy {
     let limit = LIMIT_PER_REPLICA * replicas as u64;
-    let window = story.share(1, 16).clamp(Duration::from_millis(400), Duration::from_secs(2));
+    let window = scenario.fraction(1, 16).clamp(Duration::from_millis(400), Duration::from_secs(2));
     let breaker = BreakerSpec::failure_ratio(0.5)
         .or_slow_call_ratio(0.9, SLOW)
         .window(window)
         .min_throughput(15)
-        .break_for(story.share(2, 25))
+        .break_for(scenario.fraction(2, 25))
         .probes(probes.0, probes.1)
-        .ramp(story.share(1, 16), 4)
-        // An open circuit ends retries that are under way too: once it is open, nothing but probes gets through.
+        .ramp(scenario.fraction(1, 16), 4)
+        // With attempts counted, an open breaker rejects retries of running calls too: only probes reach the upstream.
         .count_attempts();
     let backoff = Backoff::exponential(Duration::from_millis(20)).max(Duration::from_millis(100));
     Policy::named(NAME)

@@ -1,5 +1,5 @@
-//! The fleet as processes over one Redis. The show plays the upstream on the loopback, so it sees for itself what gets
-//! through; what the replicas know they tell it, a line each.
+//! The fleet as processes over one Redis. The demo serves the upstream on the loopback and counts what reaches it; the
+//! replicas send it a line for each message.
 
 use std::error::Error;
 use std::io;
@@ -15,26 +15,26 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::args::Show;
-use crate::ledger::Ledger;
-use crate::report::Report;
-use crate::server::Server;
-use crate::stage::{Stage, Watch};
-use crate::story::Story;
+use crate::args::DemoArgs;
+use crate::display::{Display, Output};
+use crate::message::Message;
+use crate::recorder::Recorder;
+use crate::redis_server::Server;
+use crate::scenario::Scenario;
 use crate::upstream::Upstream;
-use crate::{faults, policy, service};
+use crate::{faults, policy, upstream_server};
 
-/// How long Redis may take to say that it is there.
-const HELLO: Duration = Duration::from_secs(2);
+/// How long Redis may take to answer the first PING.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One replica's process. Dropping it ends the process.
-struct Running {
+/// The process of a replica. Dropping it ends the process.
+struct ReplicaProcess {
     child: Child,
-    words: ChildStdin,
+    stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// The replica that may be killed.
+/// Kills the replica that a fault is injected into.
 #[derive(Clone, Default)]
 pub(crate) struct Victim(Arc<Notify>);
 
@@ -44,51 +44,51 @@ impl Victim {
     }
 }
 
-pub(crate) async fn play(show: &Show) -> Result<(Arc<Ledger>, bool), Box<dyn Error>> {
-    let server = if show.spawn_redis { Some(Server::start().await?) } else { None };
-    let url = server.as_ref().map(Server::url).or_else(|| show.redis.clone()).unwrap_or_default();
-    greet(&url).await?;
+pub(crate) async fn run(args: &DemoArgs) -> Result<(Arc<Recorder>, bool), Box<dyn Error>> {
+    let server = if args.spawn_redis { Some(Server::start().await?) } else { None };
+    let url = server.as_ref().map(Server::url).or_else(|| args.redis.clone()).unwrap_or_default();
+    check_redis(&url).await?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let replicas = usize::from(show.scale.replicas);
-    let running = start(show, &url, &listener.local_addr()?.to_string()).await?;
+    let replicas = usize::from(args.common.replicas);
+    let running = start(args, &url, &listener.local_addr()?.to_string()).await?;
 
-    let story = Story::begin(show.scale.length());
-    let ledger = Arc::new(Ledger::new(story, policy::of(&story, replicas, policy::ONE_PROBE), replicas));
-    let upstream = Arc::new(Upstream::new(story, Rng::seeded(show.scale.seed)));
-    let counted = ledger.clone();
-    let mut around = JoinSet::new();
-    around.spawn(service::serve(listener, upstream, Arc::new(move |first| counted.reached(first))));
+    let scenario = Scenario::start(args.common.length());
+    let recorder = Arc::new(Recorder::new(scenario, policy::of(&scenario, replicas, policy::ONE_PROBE), replicas));
+    let upstream = Arc::new(Upstream::new(scenario, Rng::seeded(args.common.seed)));
+    let counted = recorder.clone();
+    let mut services = JoinSet::new();
+    services.spawn(upstream_server::serve(listener, upstream, Arc::new(move |first| counted.record_attempt(first))));
 
     let mut fleet = JoinSet::new();
     let mut victim = Victim::default();
     for (number, mut replica) in running.into_iter().enumerate() {
-        let begun = format!("{}\n", story.now().as_micros());
-        replica.words.write_all(begun.as_bytes()).await?;
-        victim = Victim::default(); // the last one it is
-        fleet.spawn(listen(number, replica, ledger.clone(), victim.clone()));
+        let started = format!("{}\n", scenario.now().as_micros());
+        replica.stdin.write_all(started.as_bytes()).await?;
+        victim = Victim::default(); // the last replica is the one that may be killed
+        fleet.spawn(receive(number, replica, recorder.clone(), victim.clone()));
     }
-    around.spawn(faults::play(show.faults(), ledger.clone(), server, victim));
+    services.spawn(faults::run(args.faults(), recorder.clone(), server, victim));
 
-    let mut watch = Watch::begin(Stage::open(ledger.clone())?);
+    let mut display = Display::start(Output::open(recorder.clone())?);
     loop {
         tokio::select! {
             biased;
-            frame = watch.next() => if frame?.is_none() {
-                return Ok((ledger, true));
+            frame = display.next() => if frame?.is_none() {
+                return Ok((recorder, true));
             },
             ended = fleet.join_next() => match ended {
                 Some(replica) => replica??,
                 None => break,
             },
-            Some(failed) = around.join_next() => failed??,
+            Some(failed) = services.join_next() => failed??,
         }
     }
-    watch.show()?;
-    Ok((ledger, false))
+    display.update()?;
+    Ok((recorder, false))
 }
 
-/// This program once more: with pipes, and in a group of its own, so that Ctrl-C reaches only the show.
-pub(crate) fn itself() -> io::Result<Command> {
+/// A command that runs this program again: with pipes, and in its own process group, so that Ctrl-C reaches only the demo.
+pub(crate) fn own_command() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     #[cfg(unix)]
@@ -96,15 +96,15 @@ pub(crate) fn itself() -> io::Result<Command> {
     Ok(command)
 }
 
-/// The library does without Redis; a show about Redis does not.
-async fn greet(url: &str) -> Result<(), Box<dyn Error>> {
+/// Fails if Redis does not answer: phalanx works without Redis, this demo does not.
+async fn check_redis(url: &str) -> Result<(), Box<dyn Error>> {
     let client = redis::Client::open(url)?;
     let address = client.get_connection_info().addr().clone(); // without the password
-    let hello = async {
+    let ping = async {
         let mut connection = client.get_multiplexed_async_connection().await?;
         redis::cmd("PING").query_async::<String>(&mut connection).await
     };
-    match timeout(HELLO, hello).await {
+    match timeout(PING_TIMEOUT, ping).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(format!("no Redis at {address}: {error}; --spawn-redis starts one").into()),
         Err(_) => Err(format!("no Redis at {address}: no answer; --spawn-redis starts one").into()),
@@ -112,21 +112,21 @@ async fn greet(url: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Starts every replica and waits until all have joined the fleet.
-async fn start(show: &Show, url: &str, upstream: &str) -> Result<Vec<Running>, Box<dyn Error>> {
-    // A fleet of its own for every show: nothing is left over from the last one.
+async fn start(args: &DemoArgs, url: &str, upstream: &str) -> Result<Vec<ReplicaProcess>, Box<dyn Error>> {
+    // Each run has an environment of its own, so that no state is left from the last one.
     let environment = format!("demo-{}", std::process::id());
-    let scale = &show.scale;
+    let common = &args.common;
     let mut running = Vec::new();
-    for number in 0..usize::from(scale.replicas) {
-        let mut command = itself()?;
+    for number in 0..usize::from(common.replicas) {
+        let mut command = own_command()?;
         command.arg("replica").args(["--redis", url, "--upstream", upstream, "--environment", &environment]);
-        command.args(["--seconds", &scale.seconds.to_string(), "--seed", &scale.seed.to_string()]);
-        command.args(["--replicas", &scale.replicas.to_string(), "--report-as", &number.to_string()]);
+        command.args(["--seconds", &common.seconds.to_string(), "--seed", &common.seed.to_string()]);
+        command.args(["--replicas", &common.replicas.to_string(), "--report-as", &number.to_string()]);
         let mut child = command.spawn()?;
-        let (Some(words), Some(lines)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(stdin), Some(lines)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("a replica has no pipes".into());
         };
-        running.push(Running { child, words, lines: BufReader::new(lines).lines() });
+        running.push(ReplicaProcess { child, stdin, lines: BufReader::new(lines).lines() });
     }
     for replica in &mut running {
         if replica.lines.next_line().await?.as_deref() != Some("ready") {
@@ -136,14 +136,19 @@ async fn start(show: &Show, url: &str, upstream: &str) -> Result<Vec<Running>, B
     Ok(running)
 }
 
-/// Writes what a replica tells into the ledger, until it ends or is killed.
-async fn listen(number: usize, mut replica: Running, ledger: Arc<Ledger>, victim: Victim) -> io::Result<()> {
+/// Records the messages of a replica until it ends or is killed.
+async fn receive(
+    number: usize,
+    mut replica: ReplicaProcess,
+    recorder: Arc<Recorder>,
+    victim: Victim,
+) -> io::Result<()> {
     loop {
         tokio::select! {
             line = replica.lines.next_line() => match line? {
-                Some(line) => match Report::read(&line) {
-                    Some((at, report)) => ledger.note(number, at, report),
-                    None => return Err(io::Error::other(format!("replica {} said {line:?}", number + 1))),
+                Some(line) => match Message::parse(&line) {
+                    Some((at, message)) => recorder.record(number, at, message),
+                    None => return Err(io::Error::other(format!("replica {} sent {line:?}", number + 1))),
                 },
                 None => break,
             },
@@ -152,7 +157,7 @@ async fn listen(number: usize, mut replica: Running, ledger: Arc<Ledger>, victim
     }
     let ended = replica.child.wait().await?;
     if !ended.success() {
-        ledger.gone(number);
+        recorder.record_killed(number);
     }
     Ok(())
 }

@@ -1,23 +1,23 @@
-//! The terminal: drawn over in place, and left as it was found.
+//! The terminal: redrawn in place, and restored at the end.
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::paint::Line;
+use crate::style::Line;
 
-/// Whether somebody is looking who can be shown a moving picture.
+/// Whether the standard output is a terminal that can be redrawn.
 pub(crate) fn is_live() -> bool {
     io::stdout().is_terminal() && std::env::var("TERM").is_ok_and(|term| term != "dumb")
 }
 
-/// Whether colour is welcome (<https://no-color.org>).
+/// Whether colours are enabled (<https://no-color.org>).
 pub(crate) fn has_colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// A place on the terminal. Dropping it gives the cursor back, whatever the reason.
+/// The redrawn part of the terminal. Dropping it restores the cursor.
 pub(crate) struct Screen {
     size: (usize, usize),
-    /// Lines of the picture that stands there now.
+    /// Lines on the terminal now.
     drawn: usize,
     colour: bool,
 }
@@ -26,12 +26,12 @@ impl Screen {
     pub(crate) fn open() -> io::Result<Self> {
         let mut screen = Self { size: (0, 0), drawn: 0, colour: has_colour() };
         screen.size = measure();
-        // Hide the cursor, and do not wrap what a narrower window no longer holds.
+        // Hides the cursor and turns off line wrapping, for a window that becomes narrower.
         write(b"\x1b[?25l\x1b[?7l")?;
         Ok(screen)
     }
 
-    /// Columns and rows to draw on. A changed size starts a clean page: what was there has been wrapped by now.
+    /// The columns and rows. A changed size clears the screen, because the old lines have been wrapped.
     pub(crate) fn size(&mut self) -> io::Result<(usize, usize)> {
         let size = measure();
         if size != self.size {
@@ -42,7 +42,7 @@ impl Screen {
         Ok(size)
     }
 
-    /// Replaces the picture, in one write so that it does not flicker.
+    /// Replaces the lines, in one write so that it does not flicker.
     pub(crate) fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
         let (width, height) = self.size;
         let lines = &lines[..lines.len().min(height.saturating_sub(1))];
@@ -62,7 +62,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing back.
+        // A closed terminal needs no restoring.
         let _ = write(b"\x1b[?7h\x1b[?25h");
     }
 }

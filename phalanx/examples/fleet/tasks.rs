@@ -1,4 +1,4 @@
-//! The fleet in one process: every replica is a task with a module of its own; what they share is the store.
+//! The fleet in one process: every replica is a task with its own module, and all modules share one store.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,61 +8,62 @@ use phalanx::store::Rng;
 use phalanx::{Clock, Event, Pipeline, ResilienceModule};
 use tokio::task::JoinSet;
 
-use crate::args::Show;
-use crate::ledger::Ledger;
+use crate::args::DemoArgs;
+use crate::display::{Display, Output};
+use crate::message::{Message, ReplicaStatus};
 use crate::policy::{self, NAME, ROUTE};
-use crate::replica::{Dependency, Replica, Tell};
-use crate::report::{Report, Standing};
-use crate::stage::{Stage, Watch};
-use crate::story::Story;
+use crate::recorder::Recorder;
+use crate::replica::{Dependency, MessageSink, Replica};
+use crate::scenario::Scenario;
 use crate::upstream::{BadGateway, Upstream};
 
-/// The upstream, and who counts what reaches it.
-struct Counted {
+/// The upstream, and the recorder that counts what reaches it.
+struct CountedUpstream {
     upstream: Upstream,
-    ledger: Arc<Ledger>,
+    recorder: Arc<Recorder>,
 }
 
-impl Dependency for Counted {
+impl Dependency for CountedUpstream {
     async fn answer(&self, first: bool) -> Result<(), BadGateway> {
-        self.ledger.reached(first);
+        self.recorder.record_attempt(first);
         self.upstream.serve().await
     }
 }
 
-pub(crate) async fn play(show: &Show) -> Result<(Arc<Ledger>, bool), Box<dyn Error>> {
-    let rng = Rng::seeded(show.scale.seed);
-    let replicas = usize::from(show.scale.replicas);
-    let story = Story::begin(show.scale.length());
-    let policy = policy::of(&story, replicas, policy::TWO_PROBES);
-    let ledger = Arc::new(Ledger::new(story, policy.clone(), replicas));
-    let upstream = Arc::new(Counted { upstream: Upstream::new(story, rng.fork()), ledger: ledger.clone() });
+pub(crate) async fn run(args: &DemoArgs) -> Result<(Arc<Recorder>, bool), Box<dyn Error>> {
+    let rng = Rng::seeded(args.common.seed);
+    let replicas = usize::from(args.common.replicas);
+    let scenario = Scenario::start(args.common.length());
+    let policy = policy::of(&scenario, replicas, policy::TWO_PROBES);
+    let recorder = Arc::new(Recorder::new(scenario, policy.clone(), replicas));
+    let upstream =
+        Arc::new(CountedUpstream { upstream: Upstream::new(scenario, rng.fork()), recorder: recorder.clone() });
 
-    // The one line that makes them a fleet: every module keeps its state in the same store.
+    // What makes them a fleet: every module keeps its state in the same store.
     let store = MemoryStore::seeded(Clock::default(), 64, rng.fork());
     let mut pipelines = Vec::with_capacity(replicas);
     let mut fleet = JoinSet::new();
     for number in 0..replicas {
         let rng = rng.fork();
-        let tell = teller(number, ledger.clone());
-        let scribe = tell.clone();
+        let sink = sink_for(number, recorder.clone());
+        let event_sink = sink.clone();
         let module = ResilienceModule::in_store(store.clone())
             .policy(policy.clone())
-            .on_event(move |event: &Event<'_>| Report::of(event).into_iter().for_each(|report| scribe(report)))
+            .on_event(move |event: &Event<'_>| Message::of(event).into_iter().for_each(|message| event_sink(message)))
             .seed(rng.next())
             .build()?;
         let pipeline = module.pipeline(NAME, ROUTE)?;
         pipelines.push(pipeline.clone());
-        fleet.spawn(Replica { pipeline, upstream: upstream.clone(), tell, rng }.run(story));
+        fleet.spawn(Replica { pipeline, upstream: upstream.clone(), sink, rng }.run(scenario));
     }
 
-    let mut watch = Watch::begin(Stage::open(ledger.clone())?);
+    let mut display = Display::start(Output::open(recorder.clone())?);
     loop {
         tokio::select! {
             biased;
-            frame = watch.next() => match frame? {
-                Some(()) => look(&pipelines, &ledger).await,
-                None => return Ok((ledger, true)),
+            frame = display.next() => match frame? {
+                Some(()) => record_statuses(&pipelines, &recorder).await,
+                None => return Ok((recorder, true)),
             },
             ended = fleet.join_next() => match ended {
                 Some(replica) => replica??,
@@ -70,20 +71,20 @@ pub(crate) async fn play(show: &Show) -> Result<(Arc<Ledger>, bool), Box<dyn Err
             },
         }
     }
-    look(&pipelines, &ledger).await;
-    watch.show()?;
-    Ok((ledger, false))
+    record_statuses(&pipelines, &recorder).await;
+    display.update()?;
+    Ok((recorder, false))
 }
 
-/// Writes what a replica tells into the ledger, under its number.
-fn teller(number: usize, ledger: Arc<Ledger>) -> Tell {
-    Arc::new(move |report| ledger.note(number, ledger.story().now(), report))
+/// A sink that records the messages of the replica with this number.
+fn sink_for(number: usize, recorder: Arc<Recorder>) -> MessageSink {
+    Arc::new(move |message| recorder.record(number, recorder.scenario().now(), message))
 }
 
-async fn look(pipelines: &[Pipeline], ledger: &Ledger) {
+async fn record_statuses(pipelines: &[Pipeline], recorder: &Recorder) {
     for (number, pipeline) in pipelines.iter().enumerate() {
         if let Some(circuit) = pipeline.circuit().await {
-            ledger.note(number, ledger.story().now(), Report::Stands(Standing { circuit, fleet: None }));
+            recorder.record(number, recorder.scenario().now(), Message::Status(ReplicaStatus { circuit, fleet: None }));
         }
     }
 }

@@ -1,94 +1,94 @@
-//! The story as a strip: how far it is, where the circuit stood, what reached the upstream, what was rejected.
+//! The timeline: progress, the phase of the breaker, what reached the upstream and what was rejected.
 
 use std::time::Duration;
 
 use phalanx::describe::Phase;
 
-use crate::evidence::Evidence;
-use crate::paint::{Ink, Line};
-use crate::story::{Act, Story};
+use crate::observations::Observations;
+use crate::scenario::{Scenario, UpstreamState};
+use crate::style::{Line, Style};
 
-/// The finest resolution there is; terminals have fewer columns.
-const SLOTS: usize = 480;
-const WIDEST: usize = 100;
+/// The resolution that is recorded; terminals have fewer columns.
+const BUCKETS: usize = 480;
+const MAX_COLUMNS: usize = 100;
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-const LABEL: usize = 12;
+const LABEL_WIDTH: usize = 12;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    reached: u32,
+struct Bucket {
+    attempts: u32,
     failed: u32,
     rejected: u32,
 }
 
-/// Counts over the length of the story.
+/// Counts over the length of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
-    story: Story,
-    /// Calls a second that all replicas together want to make.
+    scenario: Scenario,
+    /// Calls per second of all replicas together.
     demand: f64,
-    slots: Vec<Slot>,
+    buckets: Vec<Bucket>,
 }
 
 impl Timeline {
-    pub(crate) fn new(story: Story, demand: f64) -> Self {
-        Self { story, demand, slots: vec![Slot::default(); SLOTS] }
+    pub(crate) fn new(scenario: Scenario, demand: f64) -> Self {
+        Self { scenario, demand, buckets: vec![Bucket::default(); BUCKETS] }
     }
 
-    pub(crate) fn reached(&mut self, at: Duration) {
-        self.slot(at).reached += 1;
+    pub(crate) fn record_attempt(&mut self, at: Duration) {
+        self.bucket(at).attempts += 1;
     }
 
     pub(crate) fn failed(&mut self, at: Duration) {
-        self.slot(at).failed += 1;
+        self.bucket(at).failed += 1;
     }
 
     pub(crate) fn rejected(&mut self, at: Duration) {
-        self.slot(at).rejected += 1;
+        self.bucket(at).rejected += 1;
     }
 
-    fn slot(&mut self, at: Duration) -> &mut Slot {
-        let place = at.as_secs_f64() / self.story.length().as_secs_f64() * SLOTS as f64;
-        &mut self.slots[(place as usize).min(SLOTS - 1)]
+    fn bucket(&mut self, at: Duration) -> &mut Bucket {
+        let index = at.as_secs_f64() / self.scenario.length().as_secs_f64() * BUCKETS as f64;
+        &mut self.buckets[(index as usize).min(BUCKETS - 1)]
     }
 
-    /// The strip, drawn up to `now`.
-    pub(crate) fn lines(&self, turns: &[(Duration, Phase)], now: Duration, width: usize) -> Vec<Line> {
+    /// Renders the timeline up to `now`.
+    pub(crate) fn lines(&self, phase_changes: &[(Duration, Phase)], now: Duration, width: usize) -> Vec<Line> {
         let strip = Strip { timeline: self, columns: columns(width), now };
         vec![
-            strip.bar(),
-            strip.names(),
-            strip.row("circuit", |column| strip.circuit(column, turns)),
+            strip.progress(),
+            strip.state_names(),
+            strip.row("breaker", |column| strip.breaker(column, phase_changes)),
             strip.row("upstream", |column| strip.upstream(column)),
-            strip.row("rejected", |column| (Ink::Yellow, strip.height(column, |slot| slot.rejected))),
+            strip.row("rejected", |column| (Style::Yellow, strip.height(column, |bucket| bucket.rejected))),
         ]
     }
 }
 
-/// How many of the fleet's processes had to decide alone, under the strip.
-pub(crate) fn alone(timeline: &Timeline, evidence: &Evidence, now: Duration, width: usize) -> Line {
+/// The row that shows how many processes were degraded.
+pub(crate) fn degraded_row(timeline: &Timeline, observations: &Observations, now: Duration, width: usize) -> Line {
     let strip = Strip { timeline, columns: columns(width), now };
     strip.row("redis", |column| {
-        let (alone, all) = (evidence.alone_at(strip.time(column)), evidence.outages.len().max(1));
-        let ink = if alone == 0 { Ink::Green } else { Ink::Red };
-        (ink, BARS[(alone * (BARS.len() - 1)).div_ceil(all).max(1)])
+        let (degraded, all) = (observations.degraded_at(strip.time(column)), observations.outages.len().max(1));
+        let style = if degraded == 0 { Style::Green } else { Style::Red };
+        (style, BARS[(degraded * (BARS.len() - 1)).div_ceil(all).max(1)])
     })
 }
 
 fn columns(width: usize) -> usize {
-    width.saturating_sub(LABEL + 3).clamp(1, WIDEST)
+    width.saturating_sub(LABEL_WIDTH + 3).clamp(1, MAX_COLUMNS)
 }
 
 fn label(text: &str) -> Line {
-    Line::new().with(Ink::Dim, format!("  {text:<LABEL$}"))
+    Line::new().with(Style::Dim, format!("  {text:<LABEL_WIDTH$}"))
 }
 
-/// A remark that stands in line with the strip.
-pub(crate) fn labelled(text: &str, ink: Ink, remark: String) -> Line {
-    label(text).with(ink, remark)
+/// A remark, aligned with the rows.
+pub(crate) fn labelled(text: &str, style: Style, remark: String) -> Line {
+    label(text).with(style, remark)
 }
 
-/// The timeline on so many columns.
+/// The timeline on a number of columns.
 struct Strip<'a> {
     timeline: &'a Timeline,
     columns: usize,
@@ -96,82 +96,82 @@ struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// When a column begins.
+    /// The time at which a column starts.
     fn time(&self, column: usize) -> Duration {
-        self.timeline.story.share(column as u32, self.columns as u32)
+        self.timeline.scenario.fraction(column as u32, self.columns as u32)
     }
 
-    fn bar(&self) -> Line {
-        let story = self.timeline.story;
-        (0..self.columns).fold(label("story"), |line, column| {
+    fn progress(&self) -> Line {
+        let scenario = self.timeline.scenario;
+        (0..self.columns).fold(label("scenario"), |line, column| {
             let at = self.time(column);
-            let ink = match story.act_at(at) {
-                _ if at > self.now => Ink::Dim,
-                Act::Healthy | Act::Recovered => Ink::Green,
-                Act::Slow => Ink::Yellow,
-                Act::Failing => Ink::Red,
+            let style = match scenario.state_at(at) {
+                _ if at > self.now => Style::Dim,
+                UpstreamState::Healthy | UpstreamState::Recovered => Style::Green,
+                UpstreamState::Slow => Style::Yellow,
+                UpstreamState::Failing => Style::Red,
             };
-            line.with(ink, if at > self.now { "─" } else { "━" })
+            line.with(style, if at > self.now { "─" } else { "━" })
         })
     }
 
-    /// Each act's name under its beginning.
-    fn names(&self) -> Line {
-        let story = self.timeline.story;
-        Act::ALL.into_iter().fold(label(""), |line, act| {
-            let column = |at: Duration| at.as_secs_f64() / story.length().as_secs_f64() * self.columns as f64;
-            let (from, to) = (column(story.start_of(act)).ceil() as usize, column(story.end_of(act)).ceil() as usize);
+    /// The name of each state of the upstream, below its start.
+    fn state_names(&self) -> Line {
+        let scenario = self.timeline.scenario;
+        UpstreamState::ALL.into_iter().fold(label(""), |line, state| {
+            let column = |at: Duration| at.as_secs_f64() / scenario.length().as_secs_f64() * self.columns as f64;
+            let (from, to) =
+                (column(scenario.start_of(state)).ceil() as usize, column(scenario.end_of(state)).ceil() as usize);
             let room = to.saturating_sub(from);
-            let name: String = act.name().chars().take(room.saturating_sub(1)).collect();
-            let ink = if story.act_at(self.now) == act { Ink::Bold } else { Ink::Dim };
-            line.with(ink, format!("{name:<room$}"))
+            let name: String = state.name().chars().take(room.saturating_sub(1)).collect();
+            let style = if scenario.state_at(self.now) == state { Style::Bold } else { Style::Dim };
+            line.with(style, format!("{name:<room$}"))
         })
     }
 
-    /// A row of one character a column, up to now.
-    fn row(&self, name: &str, cell: impl Fn(usize) -> (Ink, char)) -> Line {
+    /// A row of one character per column, up to now.
+    fn row(&self, name: &str, cell: impl Fn(usize) -> (Style, char)) -> Line {
         let played = (0..self.columns).take_while(|column| self.time(*column) <= self.now);
         played.fold(label(name), |line, column| {
-            let (ink, glyph) = cell(column);
-            line.with(ink, glyph)
+            let (style, glyph) = cell(column);
+            line.with(style, glyph)
         })
     }
 
-    /// Three heights as well as three colours, for those who see no colours.
-    fn circuit(&self, column: usize, turns: &[(Duration, Phase)]) -> (Ink, char) {
+    /// Three heights as well as three colours, for output without colours.
+    fn breaker(&self, column: usize, phase_changes: &[(Duration, Phase)]) -> (Style, char) {
         let (start, end) = (self.time(column), self.time(column + 1));
-        let mut turns = turns.iter().filter(|(at, _)| *at < end);
-        // Probes are over in a blink; they must not be lost between two columns.
-        let probed = turns.clone().any(|(at, phase)| *at >= start && *phase == Phase::HalfOpen);
-        let last = turns.next_back().map(|(_, phase)| *phase);
+        let mut phase_changes = phase_changes.iter().filter(|(at, _)| *at < end);
+        // Probing can be shorter than a column and must still show.
+        let probed = phase_changes.clone().any(|(at, phase)| *at >= start && *phase == Phase::HalfOpen);
+        let last = phase_changes.next_back().map(|(_, phase)| *phase);
         let phase = if probed { Phase::HalfOpen } else { last.unwrap_or(Phase::Closed) };
         let glyph = match phase {
             Phase::Closed => '▁',
             Phase::HalfOpen => '▄',
             Phase::Open => '█',
         };
-        (Ink::of_phase(phase), glyph)
+        (Style::of_phase(phase), glyph)
     }
 
-    fn upstream(&self, column: usize) -> (Ink, char) {
-        let slots = self.slots(column);
-        let (reached, failed) = slots.iter().fold((0, 0), |(r, f), slot| (r + slot.reached, f + slot.failed));
-        let ink = if failed * 2 > reached { Ink::Red } else { Ink::Green };
-        (ink, self.height(column, |slot| slot.reached))
+    fn upstream(&self, column: usize) -> (Style, char) {
+        let buckets = self.buckets(column);
+        let (attempts, failed) = buckets.iter().fold((0, 0), |(a, f), bucket| (a + bucket.attempts, f + bucket.failed));
+        let style = if failed * 2 > attempts { Style::Red } else { Style::Green };
+        (style, self.height(column, |bucket| bucket.attempts))
     }
 
-    /// Both strips are drawn to the scale of what the fleet wants, so that what is rejected can be seen to be what no
-    /// longer arrives.
-    fn height(&self, column: usize, count: impl Fn(&Slot) -> u32) -> char {
-        let span = self.timeline.story.length().as_secs_f64() / self.columns as f64;
+    /// Attempts and rejections have the same scale, so that a call rejected is seen to be a call that no longer arrives.
+    fn height(&self, column: usize, count: impl Fn(&Bucket) -> u32) -> char {
+        let span = self.timeline.scenario.length().as_secs_f64() / self.columns as f64;
         let full = self.timeline.demand * span * 1.2;
-        let here: u32 = self.slots(column).iter().map(count).sum();
+        let here: u32 = self.buckets(column).iter().map(count).sum();
         let height = (f64::from(here) / full * (BARS.len() - 1) as f64).ceil() as usize;
         BARS[height.min(BARS.len() - 1)]
     }
 
-    fn slots(&self, column: usize) -> &[Slot] {
-        let place = |column: usize| column * SLOTS / self.columns;
-        &self.timeline.slots[place(column)..place(column + 1)]
+    fn buckets(&self, column: usize) -> &[Bucket] {
+        let index = |column: usize| column * BUCKETS / self.columns;
+        &self.timeline.buckets[index(column)..index(column + 1)]
     }
 }

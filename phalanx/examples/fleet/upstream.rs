@@ -1,4 +1,4 @@
-//! The dependency: as quick, as slow or as dead as the act demands. Seeded, so that a run can be repeated.
+//! The simulated dependency: quick, slow or failing, by the scenario. Seeded, so that a run can be repeated.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use phalanx::{Class, Classify, Kind};
 use tokio::time::sleep;
 
 use crate::replica::Dependency;
-use crate::story::{Act, Story};
+use crate::scenario::{Scenario, UpstreamState};
 
-/// What a dead upstream says.
+/// The error of a failing upstream.
 #[derive(Debug)]
 pub(crate) struct BadGateway;
 
@@ -31,34 +31,34 @@ impl Classify for BadGateway {
 /// The simulated dependency.
 #[derive(Debug)]
 pub(crate) struct Upstream {
-    story: Story,
+    scenario: Scenario,
     rng: Rng,
 }
 
 impl Upstream {
-    pub(crate) const fn new(story: Story, rng: Rng) -> Self {
-        Self { story, rng }
+    pub(crate) const fn new(scenario: Scenario, rng: Rng) -> Self {
+        Self { scenario, rng }
     }
 
-    /// One request.
+    /// Serves one request.
     pub(crate) async fn serve(&self) -> Result<(), BadGateway> {
         let millis = |low, high| self.rng.between(Duration::from_millis(low), Duration::from_millis(high));
-        let latency = match (self.story.act(), self.rng.unit()) {
-            (Act::Healthy | Act::Recovered, _) => millis(8, 30),
-            // Bad enough to hurt, not bad enough to stop calling: three in ten are slow, two in ten hang.
-            (Act::Slow, ..0.20) => Duration::from_secs(5),
-            (Act::Slow, ..0.50) => millis(150, 240),
-            (Act::Slow, _) => millis(40, 140),
-            // Not slow, just wrong: what opens the circuit is the failing. Long enough for a probe to be seen.
-            (Act::Failing, _) => millis(100, 145),
+        let latency = match (self.scenario.state(), self.rng.unit()) {
+            (UpstreamState::Healthy | UpstreamState::Recovered, _) => millis(8, 30),
+            // Bad, but not bad enough to trip: 30 % are slow, 20 % hang.
+            (UpstreamState::Slow, ..0.20) => Duration::from_secs(5),
+            (UpstreamState::Slow, ..0.50) => millis(150, 240),
+            (UpstreamState::Slow, _) => millis(40, 140),
+            // Not slow: it is the failures that trip the breaker. Long enough for a probe to show.
+            (UpstreamState::Failing, _) => millis(100, 145),
         };
         sleep(latency).await;
-        // Whoever waits when it dies loses the connection.
-        if self.story.act() == Act::Failing { Err(BadGateway) } else { Ok(()) }
+        // Requests in flight when it starts to fail lose the connection.
+        if self.scenario.state() == UpstreamState::Failing { Err(BadGateway) } else { Ok(()) }
     }
 }
 
-/// Called in one's own process.
+/// Called in the same process.
 impl Dependency for Upstream {
     async fn answer(&self, _: bool) -> Result<(), BadGateway> {
         self.serve().await

@@ -1,5 +1,5 @@
-//! A replica as a process of its own: one module over Redis. Alone it prints a line a second; started by the show it
-//! tells every call on its standard output, and ends when its standard input is closed.
+//! A replica as a process: one module over Redis. By itself it prints a line a second; started by the demo it sends a message
+//! for every call on its standard output, and ends when its standard input is closed.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};
@@ -12,55 +12,57 @@ use phalanx::{Event, ResilienceModule};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep};
 
-use crate::args::Single;
-use crate::log::Log;
-use crate::metered;
+use crate::args::ReplicaArgs;
+use crate::message::{Membership, Message, ReplicaStatus, TimedMessage};
+use crate::metrics_page;
 use crate::policy::{self, NAME, ROUTE};
-use crate::replica::{Replica, Tell};
-use crate::report::{Membership, Report, Standing, Timed};
-use crate::service::Remote;
+use crate::replica::{MessageSink, Replica};
+use crate::replica_log::Log;
+use crate::scenario::Scenario;
 use crate::stop::stopped;
-use crate::story::Story;
 use crate::upstream::Upstream;
+use crate::upstream_server::RemoteUpstream;
 
-/// A debug build beside a compiler deserves more patience than the default of 20 ms.
-const BUDGET: Duration = Duration::from_millis(50);
-/// How often it says how things stand.
-const STAND: Duration = Duration::from_millis(250);
-/// How long it waits for its fleet to be complete before the show begins.
-const PATIENCE: u32 = 60;
+/// More than the default of 20 ms, for debug builds on a busy machine.
+const STORE_BUDGET: Duration = Duration::from_millis(50);
+/// How often it sends its status.
+const STATUS_INTERVAL: Duration = Duration::from_millis(250);
+/// How often it checks whether the fleet is complete before the demo starts.
+const JOIN_CHECKS: u32 = 60;
 
-/// Reports on their way out, with the time each was made.
-type Reports = mpsc::UnboundedReceiver<(tokio::time::Instant, Report)>;
+/// Messages to be sent, with the time each was made.
+type Messages = mpsc::UnboundedReceiver<(tokio::time::Instant, Message)>;
 
-pub(crate) async fn run(args: Single) -> Result<(), Box<dyn Error>> {
-    let (tell, reports) = teller();
+pub(crate) async fn run(args: ReplicaArgs) -> Result<(), Box<dyn Error>> {
+    let (sink, messages) = message_channel();
     let number = args.report_as.unwrap_or_else(|| args.name.bytes().map(usize::from).sum());
-    let rng = Rng::seeded(args.scale.seed.wrapping_add(number as u64 + 1));
-    let replicas = usize::from(args.scale.replicas);
-    let policy = policy::of(&Story::begin(args.scale.length()), replicas, policy::ONE_PROBE);
-    let scribe = tell.clone();
-    // The line that makes it one of a fleet.
+    let rng = Rng::seeded(args.common.seed.wrapping_add(number as u64 + 1));
+    let replicas = usize::from(args.common.replicas);
+    let policy = policy::of(&Scenario::start(args.common.length()), replicas, policy::ONE_PROBE);
+    let event_sink = sink.clone();
+    // What makes it part of a fleet.
     let builder = ResilienceModule::with_redis(redis::Client::open(args.redis.as_str())?)
         .environment(&args.environment)
-        .store_budget(BUDGET)
+        .store_budget(STORE_BUDGET)
         .policy(policy)
-        .on_event(move |event: &Event<'_>| Report::of(event).into_iter().for_each(|report| scribe(report)));
-    let module = metered::shown(builder, &args).await?.build()?;
+        .on_event(move |event: &Event<'_>| Message::of(event).into_iter().for_each(|message| event_sink(message)));
+    let module = metrics_page::install(builder, &args).await?.build()?;
 
-    let story = match args.report_as {
-        Some(_) => begin(&module, replicas, args.scale.length()).await?,
-        None => Story::endless(args.scale.length()),
+    let scenario = match args.report_as {
+        Some(_) => join_fleet(&module, replicas, args.common.length()).await?,
+        None => Scenario::repeating(args.common.length()),
     };
-    let mut out = tokio::spawn(pass_on(module.clone(), reports, story, args.clone()));
+    let mut out = tokio::spawn(forward(module.clone(), messages, scenario, args.clone()));
     let pipeline = module.pipeline(NAME, ROUTE)?;
-    let last = tell.clone();
+    let last = sink.clone();
     let traffic = async {
         match args.upstream {
-            Some(address) => Replica { pipeline, upstream: Arc::new(Remote::at(address)), tell, rng }.run(story).await,
+            Some(address) => {
+                Replica { pipeline, upstream: Arc::new(RemoteUpstream::at(address)), sink, rng }.run(scenario).await
+            }
             None => {
-                let upstream = Arc::new(Upstream::new(story, rng.fork()));
-                Replica { pipeline, upstream, tell, rng }.run(story).await
+                let upstream = Arc::new(Upstream::new(scenario, rng.fork()));
+                Replica { pipeline, upstream, sink, rng }.run(scenario).await
             }
         }
     };
@@ -70,35 +72,35 @@ pub(crate) async fn run(args: Single) -> Result<(), Box<dyn Error>> {
         written = &mut out => return Ok(written??),
     }
     module.leave_fleet().await;
-    last(Report::Ended);
+    last(Message::Ended);
     Ok(out.await??)
 }
 
-fn teller() -> (Tell, Reports) {
-    let (sender, reports) = mpsc::unbounded_channel();
-    // Nobody listens any more when the process ends.
-    (Arc::new(move |report| drop(sender.send((tokio::time::Instant::now(), report)))), reports)
+fn message_channel() -> (MessageSink, Messages) {
+    let (sender, messages) = mpsc::unbounded_channel();
+    // The receiver is dropped when the process ends.
+    (Arc::new(move |message| drop(sender.send((tokio::time::Instant::now(), message)))), messages)
 }
 
-/// Joins the fleet, says so, and waits for the word that the story has begun.
-async fn begin(module: &ResilienceModule, replicas: usize, length: Duration) -> Result<Story, Box<dyn Error>> {
+/// Joins the fleet, prints `ready`, and waits for the start of the scenario.
+async fn join_fleet(module: &ResilienceModule, replicas: usize, length: Duration) -> Result<Scenario, Box<dyn Error>> {
     let pipeline = module.pipeline(NAME, ROUTE)?;
-    for _ in 0..PATIENCE {
+    for _ in 0..JOIN_CHECKS {
         pipeline.circuit().await;
         if module.replicas().is_some_and(|live| live as usize >= replicas) {
             break;
         }
         sleep(Duration::from_millis(50)).await;
     }
-    let begun = obey_input();
-    say("ready")?;
-    Ok(Story::begun(begun.await?, length))
+    let started_ago = read_start();
+    print_line("ready")?;
+    Ok(Scenario::started_ago(started_ago.await?, length))
 }
 
-/// Waits for `<microseconds since the story began>` on the standard input, then for its end, which is the end of this
-/// process: no replica outlives the show.
-fn obey_input() -> oneshot::Receiver<Duration> {
-    let (sender, begun) = oneshot::channel();
+/// Reads `<microseconds since the start of the scenario>` from the standard input, then waits for its end, which ends this
+/// process: no replica outlives the demo.
+fn read_start() -> oneshot::Receiver<Duration> {
+    let (sender, started_ago) = oneshot::channel();
     std::thread::spawn(move || {
         let mut lines = io::stdin().lock().lines().map_while(Result::ok);
         let ago = lines.next().and_then(|line| line.parse().ok()).map(Duration::from_micros);
@@ -108,33 +110,38 @@ fn obey_input() -> oneshot::Receiver<Duration> {
         lines.for_each(drop);
         std::process::exit(0);
     });
-    begun
+    started_ago
 }
 
-/// Passes reports on, with how things stand in between.
-async fn pass_on(module: ResilienceModule, mut reports: Reports, story: Story, args: Single) -> io::Result<()> {
-    let mut log = args.report_as.is_none().then(|| Log::new(args.name, story));
-    let mut stands = interval(STAND);
+/// Prints messages, and the status at every interval.
+async fn forward(
+    module: ResilienceModule,
+    mut messages: Messages,
+    scenario: Scenario,
+    args: ReplicaArgs,
+) -> io::Result<()> {
+    let mut replica_log = args.report_as.is_none().then(|| Log::new(args.name, scenario));
+    let mut status_interval = interval(STATUS_INTERVAL);
     loop {
-        let (at, report) = tokio::select! {
-            report = reports.recv() => match report {
-                Some((at, report)) => (at.duration_since(story.began()), report),
+        let (at, message) = tokio::select! {
+            message = messages.recv() => match message {
+                Some((at, message)) => (at.duration_since(scenario.started_at()), message),
                 None => return Ok(()),
             },
-            _ = stands.tick() => match standing(&module).await {
-                Some(standing) => (story.now(), Report::Stands(standing)),
+            _ = status_interval.tick() => match status(&module).await {
+                Some(status) => (scenario.now(), Message::Status(status)),
                 None => continue,
             },
         };
-        let alone = module.store_mode() == Some(StoreMode::Degraded);
-        let report = match report {
-            Report::Changed { change, .. } => Report::Changed { change, alone },
+        let degraded = module.store_mode() == Some(StoreMode::Degraded);
+        let message = match message {
+            Message::BreakerChanged { change, .. } => Message::BreakerChanged { change, degraded },
             other => other,
         };
-        let ended = matches!(report, Report::Ended);
-        match &mut log {
-            Some(log) => log.note(at, report, &mut io::stdout().lock())?,
-            None => say(&Timed(at, &report).to_string())?,
+        let ended = matches!(message, Message::Ended);
+        match &mut replica_log {
+            Some(replica_log) => replica_log.print(at, message, &mut io::stdout().lock())?,
+            None => print_line(&TimedMessage(at, &message).to_string())?,
         }
         if ended {
             return Ok(());
@@ -142,13 +149,13 @@ async fn pass_on(module: ResilienceModule, mut reports: Reports, story: Story, a
     }
 }
 
-async fn standing(module: &ResilienceModule) -> Option<Standing> {
+async fn status(module: &ResilienceModule) -> Option<ReplicaStatus> {
     let circuit = module.pipeline(NAME, ROUTE).ok()?.circuit().await?;
-    let alone = module.store_mode() == Some(StoreMode::Degraded);
-    Some(Standing { circuit, fleet: Some(Membership { alone, live: module.replicas().unwrap_or(0) }) })
+    let degraded = module.store_mode() == Some(StoreMode::Degraded);
+    Some(ReplicaStatus { circuit, fleet: Some(Membership { degraded, live: module.replicas().unwrap_or(0) }) })
 }
 
-fn say(line: &str) -> io::Result<()> {
+fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush())
 }

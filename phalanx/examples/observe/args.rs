@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use clap::Parser;
 
-/// A shop whose policies use every stage, and a page of metrics that tells of it.
+/// Demo: a shop whose policies use every stage, with a page of metrics for Prometheus.
 #[derive(Debug, Parser)]
 #[command(name = "observe")]
 pub(crate) struct Args {
-    /// Where the page of metrics is served. Port 0 takes a free one; the first line says which.
+    /// The address of the page of metrics. Port 0 takes a free port; the first line prints it.
     #[arg(long, default_value = "127.0.0.1:9464")]
     pub(crate) listen: SocketAddr,
-    /// The Redis that makes it part of a fleet; without one it is alone.
+    /// The Redis that the fleet shares. Without it the state is in memory.
     #[arg(long, value_name = "URL")]
     pub(crate) redis: Option<String>,
-    /// Replicas share with those of the same environment.
+    /// Replicas with the same environment share state.
     #[arg(long, default_value = "observe")]
     pub(crate) environment: String,
-    /// A file of levers that is followed while it runs (features `toml` and `reload`).
+    /// A file of levers that is watched while the demo runs (features `toml` and `reload`).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Ends it after so many seconds. Default: Ctrl-C does.
+    /// End after this many seconds. Default: at Ctrl-C.
     #[arg(long)]
     pub(crate) seconds: Option<u64>,
-    /// How long each of the four phases takes.
+    /// The length of each of the four phases.
     #[arg(long, value_name = "SECONDS", default_value = "6", value_parser = seconds)]
     pub(crate) phase: Duration,
     /// The seed of everything random: arrivals, latencies, jitter.

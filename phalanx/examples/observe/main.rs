@@ -1,6 +1,5 @@
-//! What an operator gets: a shop whose policies use every stage, against a warehouse that is healthy, grows a slow tail,
-//! fails and comes back; the page of metrics that the dashboard and the alerts are made for; and somebody who pulls
-//! levers.
+//! Demo: what an operator sees. A shop whose policies use every stage calls a warehouse that is healthy, has a slow tail,
+//! fails and recovers. It serves the metrics that the dashboard and the alerts use, and a simulated operator pulls levers.
 //!
 //! ```text
 //!   cargo run --example observe --features prometheus                          then: curl localhost:9464/metrics
@@ -9,22 +8,22 @@
 //!   docker compose --profile observe up                                        Prometheus and Grafana around it
 //! ```
 //!
-//! The files: `story` (what happens when), `warehouse` (what is called), `policies` (what stands between), `customers`
-//! (who calls), `operator` (who pulls levers), `following` (a file of levers), `lines` (how it is told), `../common`.
+//! The files: `scenario` (what happens when), `warehouse` (the dependency), `policies`, `load` (the calls), `operator` (the
+//! levers), `config_watch` (a file of levers), `status_lines` (the output), `../common`.
 
 mod args;
-mod customers;
-mod following;
+mod config_watch;
 #[path = "../common/latencies.rs"]
 mod latencies;
-mod lines;
+mod load;
 #[path = "../common/metrics.rs"]
 mod metrics;
 mod operator;
 mod policies;
+mod scenario;
+mod status_lines;
 #[path = "../common/stop.rs"]
 mod stop;
-mod story;
 mod warehouse;
 
 use std::error::Error;
@@ -40,8 +39,8 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::args::Args;
-use crate::lines::Lines;
-use crate::story::Story;
+use crate::scenario::Scenario;
+use crate::status_lines::StatusLines;
 use crate::warehouse::Warehouse;
 
 #[tokio::main]
@@ -49,33 +48,34 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse();
     let listener = TcpListener::bind(args.listen).await?;
     println!("metrics: http://{}/metrics", listener.local_addr()?);
+    println!("demo: a shop with three policies calls a warehouse that turns slow, fails and recovers; Ctrl-C ends it");
 
-    let page = Page::install()?; // before the module is metered
-    let story = Story::begin(args.phase);
-    let lines = Arc::new(Lines::new(story));
-    let scribe = lines.clone();
+    let page = Page::install()?; // installs the meter provider, so it comes before `metered`
+    let scenario = Scenario::start(args.phase);
+    let status_lines = Arc::new(StatusLines::new(scenario));
+    let event_lines = status_lines.clone();
     let builder = store(&args)?
         .seed(args.seed)
-        .policies(policies::all(&story))
+        .policies(policies::all(&scenario))
         .metered()
-        .on_event(move |event: &Event<'_>| scribe.note(event));
-    let (module, _following) = following::build(builder, args.config.as_deref())?;
+        .on_event(move |event: &Event<'_>| event_lines.record(event));
+    let (module, _watcher) = config_watch::build(builder, args.config.as_deref())?;
 
-    let chance = Rng::seeded(args.seed);
-    let warehouse = Arc::new(Warehouse::new(story, chance.fork()));
+    let rng = Rng::seeded(args.seed);
+    let warehouse = Arc::new(Warehouse::new(scenario, rng.fork()));
     tokio::select! {
         served = metrics::serve(listener, page) => served?,
-        came = customers::come(&module, warehouse, story, &chance) => came.map_err(|why| why.to_string())?,
-        watched = operator::watch(&module, story, &lines) => watched?,
-        printed = lines.print(&module) => printed?,
+        loaded = load::run(&module, warehouse, scenario, &rng) => loaded?,
+        operated = operator::run(&module, scenario, &status_lines) => operated?,
+        printed = status_lines.print(&module) => printed?,
         stopped = stop::stopped() => stopped?,
-        () = over(args.seconds) => {}
+        () = time_limit(args.seconds) => {}
     }
-    leave(&module).await;
+    leave_fleet(&module).await;
     Ok(())
 }
 
-async fn over(seconds: Option<u64>) {
+async fn time_limit(seconds: Option<u64>) {
     match seconds {
         Some(seconds) => sleep(Duration::from_secs(seconds)).await,
         None => pending().await,
@@ -84,18 +84,18 @@ async fn over(seconds: Option<u64>) {
 
 #[cfg(feature = "redis")]
 fn store(args: &Args) -> Result<ModuleBuilder, Box<dyn Error>> {
-    // A debug build beside a compiler deserves more patience than the default of 20 ms.
-    let patience = Duration::from_millis(50);
+    // More than the default of 20 ms, for debug builds on a busy machine.
+    let budget = Duration::from_millis(50);
     Ok(match &args.redis {
         Some(url) => ResilienceModule::with_redis(redis::Client::open(url.as_str())?)
             .environment(&args.environment)
-            .store_budget(patience),
+            .store_budget(budget),
         None => ResilienceModule::in_memory(),
     })
 }
 
 #[cfg(feature = "redis")]
-async fn leave(module: &ResilienceModule) {
+async fn leave_fleet(module: &ResilienceModule) {
     module.leave_fleet().await;
 }
 
@@ -108,4 +108,4 @@ fn store(args: &Args) -> Result<ModuleBuilder, Box<dyn Error>> {
 }
 
 #[cfg(not(feature = "redis"))]
-async fn leave(_: &ResilienceModule) {}
+async fn leave_fleet(_: &ResilienceModule) {}

@@ -1,4 +1,4 @@
-//! The dependency of all three policies: as quick, as slow or as dead as the phase demands. Seeded.
+//! The dependency of all three policies: quick, slow or failing, by the phase. Seeded.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use phalanx::store::Rng;
 use phalanx::{Class, Classify, Kind};
 use tokio::time::sleep;
 
-use crate::story::{Phase, Story};
+use crate::scenario::{Phase, Scenario};
 
-/// What it says when it fails.
+/// The error of a failing warehouse.
 #[derive(Debug)]
 pub(crate) struct BadGateway;
 
@@ -28,29 +28,29 @@ impl Classify for BadGateway {
 /// The simulated dependency.
 #[derive(Debug)]
 pub(crate) struct Warehouse {
-    story: Story,
-    chance: Rng,
+    scenario: Scenario,
+    rng: Rng,
 }
 
 impl Warehouse {
-    pub(crate) const fn new(story: Story, chance: Rng) -> Self {
-        Self { story, chance }
+    pub(crate) const fn new(scenario: Scenario, rng: Rng) -> Self {
+        Self { scenario, rng }
     }
 
-    /// One request.
-    pub(crate) async fn ask(&self) -> Result<(), BadGateway> {
-        let between = |low, high| self.chance.between(Duration::from_millis(low), Duration::from_millis(high));
-        let latency = match (self.story.phase(), self.chance.unit()) {
+    /// Serves one request.
+    pub(crate) async fn request(&self) -> Result<(), BadGateway> {
+        let between = |low, high| self.rng.between(Duration::from_millis(low), Duration::from_millis(high));
+        let latency = match (self.scenario.phase(), self.rng.unit()) {
             (Phase::Healthy | Phase::Recovering, _) => between(10, 40),
             (Phase::SlowTail, ..0.10) => Duration::from_secs(5),
             (Phase::SlowTail, ..0.35) => between(100, 250),
             (Phase::SlowTail, _) => between(20, 60),
-            // Not slow, just wrong; long enough for a probe to be seen by those who come meanwhile.
+            // Not slow; long enough for other calls to arrive while a probe runs.
             (Phase::Failing, _) => between(40, 80),
         };
         sleep(latency).await;
-        // Whoever waits when it dies loses the connection; even on a good day one in fifty does.
-        let fails = self.story.phase() == Phase::Failing || self.chance.unit() < 0.02;
+        // Requests in flight when it starts to fail lose the connection; in other phases 2 % do.
+        let fails = self.scenario.phase() == Phase::Failing || self.rng.unit() < 0.02;
         if fails { Err(BadGateway) } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! A flaky upstream, in this process: one call in ten fails, and every half minute it is down for five seconds.
+//! A flaky upstream in this process: one call in ten fails, and every 30 seconds it is down for five.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use phalanx::store::Rng;
 use phalanx::{Class, Classify, Clock, Kind};
 use tokio::time::sleep;
 
-/// The upstream. Clones are the same one.
+/// The upstream. Clones share its state.
 #[derive(Clone)]
 pub(crate) struct Upstream(Arc<Inner>);
 
@@ -18,7 +18,7 @@ struct Inner {
     latency: Duration,
 }
 
-/// What it says when it fails.
+/// The error of a failing upstream.
 #[derive(Debug)]
 pub(crate) struct BadGateway;
 
@@ -39,7 +39,7 @@ impl Upstream {
         Self(Arc::new(Inner { clock: Clock::system(), rng: Rng::from_entropy(), latency }))
     }
 
-    /// A price in cents.
+    /// Returns a price in cents.
     pub(crate) async fn price(&self) -> Result<u64, BadGateway> {
         let Inner { clock, rng, latency } = &*self.0;
         sleep(rng.between(*latency / 2, *latency)).await;

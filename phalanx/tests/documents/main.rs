@@ -1,7 +1,7 @@
-//! The documents people read and editors use, against the code: the JSON Schema, the reference file, the tuning guide.
+//! The documents against the code: the JSON Schema, the reference file, the tuning guide.
 
 #![cfg(all(feature = "schema", feature = "toml"))]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test may
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may unwrap
 
 mod check;
 mod guide;
@@ -21,7 +21,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Text in TOML, as JSON: what the schema is about.
+/// Converts TOML to JSON, for the schema.
 fn toml_as_json(text: &str) -> serde_json::Value {
     let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}"));
     serde_json::to_value(table).unwrap()

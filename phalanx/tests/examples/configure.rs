@@ -1,13 +1,14 @@
-//! Policies from a file, a variable above it, and a lever above both.
+//! The configure demo: policies from a file, a variable that overrides it, and a lever that overrides both.
 
-use crate::{cargo, run};
+use crate::{example, run};
 
 #[test]
-fn the_configure_example_shows_what_is_in_force_and_who_said_so() {
-    let mut example = cargo("configure");
-    example.env("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "500ms");
-    let text = run(example);
+fn the_configure_demo_prints_every_value_with_its_origin() {
+    let mut configure = example("configure");
+    configure.env("PHALANX__POLICIES__PAYMENTS__TIMEOUT", "500ms");
+    let text = run(configure);
     for words in [
+        "demo: ",
         "timeout = \"500ms\"",
         "PHALANX__POLICIES__PAYMENTS__TIMEOUT",
         "phalanx.toml:8",

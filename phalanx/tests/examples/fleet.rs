@@ -1,13 +1,13 @@
-//! The fleet, only shorter: the circuit's whole story.
+//! The fleet demo in three seconds: the breaker opens and closes for all replicas.
 
-use crate::{cargo, run};
+use crate::{example, run};
 
 #[test]
-fn the_fleet_example_shows_the_circuit_opening_and_closing() {
-    let mut example = cargo("fleet");
-    example.args(["--seconds", "3"]);
-    let text = run(example);
-    for sentence in ["opened the circuit", "the circuit closed", "While dead it was spared"] {
+fn the_fleet_demo_shows_the_breaker_opening_and_closing() {
+    let mut fleet = example("fleet");
+    fleet.args(["--seconds", "3"]);
+    let text = run(fleet);
+    for sentence in ["demo: ", "opened the breaker", "the breaker closed", "While it failed, the breaker rejected"] {
         assert!(text.contains(sentence), "no {sentence:?} in:\n{text}");
     }
 }

@@ -1,11 +1,12 @@
-//! Ports of a shop with a policy on each.
+//! The ports demo: methods of a port with a policy on each.
 
-use crate::{cargo, run};
+use crate::{example, run};
 
 #[test]
-fn the_ports_example_repeats_reads_never_charges_and_stops_asking() {
-    let text = run(cargo("ports"));
+fn the_ports_demo_retries_reads_but_not_charges_and_opens_the_breaker() {
+    let text = run(example("ports"));
     let expected = "\
+demo: four orders through a port; reads are retried, charges are not
 order 1
   1. GET acme: connection reset
   2. GET acme: connection reset

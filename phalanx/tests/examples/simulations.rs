@@ -1,31 +1,50 @@
-//! The simulations: each keeps the promises it prints, and what the README shows of it is what it says.
+//! The simulated demos: each meets the expectations it prints, and what the README and the docs show of it is what it prints.
 
-use crate::{cargo, run};
+use std::fs;
+use std::path::{Path, PathBuf};
 
-fn check(example: &str) -> String {
-    let mut program = cargo(example);
-    program.arg("--check");
-    let text = run(program);
-    let after = format!("$ cargo run --example {example}\n");
-    let readme = include_str!("../../README.md").split(&after).nth(1).expect("a block of the README");
-    for line in readme.lines().take_while(|line| line.starts_with("  ")) {
-        assert!(text.lines().any(|seen| seen == line), "the README has {line:?}, the example says:\n{text}");
+use crate::{example, run};
+
+/// The README and every page of `docs`.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.chain([root.join("README.md")]).collect()
+}
+
+/// Runs a demo with `--check`, and looks for every line that a page shows below `$ cargo run --example NAME`.
+fn check(name: &str) -> String {
+    let mut demo = example(name);
+    demo.arg("--check");
+    let text = run(demo);
+    let prompt = format!("$ cargo run --example {name}\n");
+    let mut shown = 0;
+    for page in pages() {
+        let content = fs::read_to_string(&page).unwrap();
+        for block in content.split(&prompt).skip(1) {
+            for line in block.lines().take_while(|line| line.starts_with("  ")) {
+                assert!(text.lines().any(|printed| printed == line), "{page:?} has {line:?}, {name} prints:\n{text}");
+                shown += 1;
+            }
+        }
     }
+    assert!(shown > 0, "no page shows what {name} prints, below {prompt:?}");
     text
 }
 
 #[test]
-fn the_queue_example_shows_fifo_answering_too_late_and_priorities_losing_nothing_critical() {
-    let text = check("queue");
-    for sentence in ["simulated seconds", "FIFO, 150 places", "kept   critical lost 0 of"] {
+fn the_queue_demo_shows_fifo_answering_too_late_and_priorities_losing_nothing_critical() {
+    let text = check("queue_demo");
+    for sentence in ["demo: ", "simulated seconds", "FIFO, queue of 150", "met   critical calls lost: 0 of"] {
         assert!(text.contains(sentence), "no {sentence:?} in:\n{text}");
     }
 }
 
 #[test]
-fn the_hedge_example_shows_the_tail_cut_and_the_copies_capped() {
-    let text = check("hedge");
-    for sentence in ["simulated seconds", "a copy after the p95", "kept   copies when all is slow"] {
+fn the_hedge_demo_shows_a_shorter_tail_and_capped_hedges() {
+    let text = check("hedge_demo");
+    for sentence in ["demo: ", "simulated seconds", "hedge after the p95", "met   hedges when everything is slow"] {
         assert!(text.contains(sentence), "no {sentence:?} in:\n{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! The table of instruments is what the documentation prints.
+//! The table of instruments in the documentation is the one of the code.
 
 use phalanx::telemetry::metrics::names::{ALL, Instrument, Named};
 
@@ -17,7 +17,7 @@ fn row(named: &Named) -> String {
 }
 
 #[test]
-fn the_documentation_prints_every_instrument_and_no_other() {
+fn the_documentation_lists_exactly_the_instruments() {
     let document = std::fs::read_to_string(DOCUMENT).unwrap();
     let (_, metrics) = document.split_once("\n## Metrics\n").unwrap();
     let written: Vec<_> = metrics.lines().filter(|line| line.starts_with("| `phalanx.")).collect();
@@ -26,7 +26,7 @@ fn the_documentation_prints_every_instrument_and_no_other() {
 }
 
 #[test]
-fn no_two_instruments_have_one_name() {
+fn instrument_names_are_unique() {
     for (number, named) in ALL.iter().enumerate() {
         assert!(named.name.starts_with("phalanx.") && named.prometheus.starts_with("phalanx_"));
         assert!(ALL[..number].iter().all(|other| other.name != named.name && other.prometheus != named.prometheus));

@@ -1,7 +1,7 @@
-//! What the behaviour tests share: a scripted operation, an error with a kind, an observer that writes everything
-//! down, a folder for files.
+//! Shared by the behaviour tests: a scripted upstream, an error with a kind, an observer that records events, a temporary
+//! folder.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)] // each test file uses its part; a test may unwrap
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)] // each test file uses a part of it; tests may unwrap
 
 use std::fs;
 use std::future::Future;
@@ -19,7 +19,7 @@ use phalanx::{
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// An error that is a kind and maybe a `Retry-After`.
+/// An error with a kind and an optional `Retry-After`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub Kind, pub Option<Duration>);
 
@@ -31,28 +31,28 @@ impl Classify for Failure {
 
 pub const BROKEN: Failure = Failure(Kind::Infrastructure, None);
 
-/// The code of a rejection.
+/// The code of the rejection; panics if it is none.
 pub fn code<T: std::fmt::Debug>(answer: Result<T, Error<Failure>>) -> RejectionCode {
     answer.unwrap_err().rejection().expect("a rejection").code()
 }
 
-/// An upstream that plays a script, the last line of it for ever, and counts how often it was called.
+/// An upstream with scripted answers that counts its calls. The last answer is repeated.
 #[derive(Clone)]
 pub struct Upstream(Arc<(AtomicUsize, Vec<Result<u32, Failure>>)>);
 
 impl Upstream {
-    pub fn playing(script: impl Into<Vec<Result<u32, Failure>>>) -> Self {
+    pub fn scripted(script: impl Into<Vec<Result<u32, Failure>>>) -> Self {
         Self(Arc::new((AtomicUsize::new(0), script.into())))
     }
 
     pub fn always(answer: Result<u32, Failure>) -> Self {
-        Self::playing([answer])
+        Self::scripted([answer])
     }
 
     pub async fn call(&self) -> Result<u32, Failure> {
         let (calls, script) = &*self.0;
-        let line = calls.fetch_add(1, Ordering::Relaxed);
-        script[line.min(script.len() - 1)]
+        let call = calls.fetch_add(1, Ordering::Relaxed);
+        script[call.min(script.len() - 1)]
     }
 
     pub async fn call_owned(self) -> Result<u32, Failure> {
@@ -84,7 +84,7 @@ pub fn builder(policy: Policy) -> ModuleBuilder {
     ResilienceModule::in_memory().seed(7).policy(policy)
 }
 
-/// Everything observers were told, one line each.
+/// An observer that records every event as a line.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -116,7 +116,7 @@ pub fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A folder of a test's own, gone with it.
+/// A temporary folder, deleted when it is dropped.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
@@ -137,11 +137,11 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Writes as a deployment does: another file, then a rename over the old one. Nobody ever sees half of it.
+    /// Replaces a file atomically, as a deployment does: writes another file and renames it over the old one.
     pub fn put(&self, name: &str, text: impl AsRef<[u8]>) {
-        let beside = self.path(&format!(".{name}.new"));
-        fs::write(&beside, text).unwrap();
-        fs::rename(beside, self.path(name)).unwrap();
+        let next = self.path(&format!(".{name}.new"));
+        fs::write(&next, text).unwrap();
+        fs::rename(next, self.path(name)).unwrap();
     }
 }
 

@@ -1,6 +1,6 @@
-//! A subscriber that writes everything down: spans with their parents and fields, events with the span they are in.
+//! A subscriber that records spans with their parents and fields, and events with their span.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it; tests may unwrap
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,13 +17,14 @@ use tracing_subscriber::{Layer, Registry};
 
 pub type Fields = BTreeMap<String, String>;
 
+/// A recorded span or event.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub name: &'static str,
     pub level: Level,
     pub target: String,
     pub fields: Fields,
-    /// The place of the parent among all spans; of an event, of the span it is in.
+    /// The index of the parent span; for an event, of the span it is in.
     pub parent: Option<usize>,
     pub closed: bool,
 }
@@ -35,15 +36,15 @@ impl Seen {
 }
 
 #[derive(Default)]
-struct Everything {
+struct Collected {
     spans: Vec<Seen>,
     events: Vec<Seen>,
-    /// What began and ended, in order.
-    story: Vec<String>,
+    /// The starts and ends of spans, in order.
+    lifecycle: Vec<String>,
 }
 
 #[derive(Clone, Default)]
-pub struct Collector(Arc<Mutex<Everything>>);
+pub struct Collector(Arc<Mutex<Collected>>);
 
 impl Collector {
     pub fn spans(&self) -> Vec<Seen> {
@@ -66,7 +67,7 @@ impl Collector {
         self.0.lock().unwrap().events.iter().filter(|event| event.target == "phalanx").cloned().collect()
     }
 
-    /// How many events of a target came.
+    /// The number of events of a target.
     pub fn count(&self, target: &str) -> usize {
         self.0.lock().unwrap().events.iter().filter(|event| event.target == target).count()
     }
@@ -76,93 +77,97 @@ impl Collector {
         self.lines().into_iter().filter(|line| line.field("event") == Some(event)).collect()
     }
 
-    pub fn story(&self) -> Vec<String> {
-        self.0.lock().unwrap().story.clone()
+    pub fn lifecycle(&self) -> Vec<String> {
+        self.0.lock().unwrap().lifecycle.clone()
     }
 }
 
-/// Collecting all that this thread does, until it is dropped; one test at a time. What a subscriber wants is remembered for
-/// the whole process, and two that come at the same moment can miss each other's wishes.
-pub struct Collecting {
+/// Records everything on this thread until it is dropped; one test at a time, because `tracing` caches the interests of
+/// subscribers per process and two at the same time can disturb each other.
+pub struct CollectGuard {
     _default: DefaultGuard,
-    _alone: MutexGuard<'static, ()>,
+    _one_at_a_time: MutexGuard<'static, ()>,
 }
 
 /// Collects everything.
-pub fn collect() -> (Collector, Collecting) {
+pub fn collect() -> (Collector, CollectGuard) {
     collect_at(Targets::new().with_default(LevelFilter::TRACE))
 }
 
-/// Collects what these targets let pass.
-pub fn collect_at(targets: Targets) -> (Collector, Collecting) {
-    let alone = alone();
+/// Collects what passes these targets.
+pub fn collect_at(targets: Targets) -> (Collector, CollectGuard) {
+    let one_at_a_time = one_at_a_time();
     let collector = Collector::default();
     let default = set_default(Registry::default().with(collector.clone().with_filter(targets)));
-    (collector, Collecting { _default: default, _alone: alone })
+    (collector, CollectGuard { _default: default, _one_at_a_time: one_at_a_time })
 }
 
-/// Collects events in two layers of one subscriber, each with a level of its own. Not for spans.
-pub fn collect_twice(levels: [LevelFilter; 2]) -> ([Collector; 2], Collecting) {
-    let alone = alone();
+/// Collects events in two layers of one subscriber with different levels. Not for spans.
+pub fn collect_twice(levels: [LevelFilter; 2]) -> ([Collector; 2], CollectGuard) {
+    let one_at_a_time = one_at_a_time();
     let [one, other] = [Collector::default(), Collector::default()];
     let layers =
         Registry::default().with(one.clone().with_filter(levels[0])).with(other.clone().with_filter(levels[1]));
     let default = set_default(layers);
-    ([one, other], Collecting { _default: default, _alone: alone })
+    ([one, other], CollectGuard { _default: default, _one_at_a_time: one_at_a_time })
 }
 
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Place(usize);
+struct SpanIndex(usize);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let span = context.span(id).unwrap();
-        let parent = span.parent().and_then(|parent| parent.extensions().get::<Place>().map(|place| place.0));
-        let seen = seen(attributes.metadata(), parent, |reader| attributes.record(reader));
+        let parent = span.parent().and_then(|parent| parent.extensions().get::<SpanIndex>().map(|index| index.0));
+        let collected = collected(attributes.metadata(), parent, |reader| attributes.record(reader));
         let mut all = self.0.lock().unwrap();
-        span.extensions_mut().insert(Place(all.spans.len()));
-        all.story.push(format!("new {}", seen.name));
-        all.spans.push(seen);
+        span.extensions_mut().insert(SpanIndex(all.spans.len()));
+        all.lifecycle.push(format!("new {}", collected.name));
+        all.spans.push(collected);
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        let place = place(id, &context);
-        values.record(&mut Reader(&mut self.0.lock().unwrap().spans[place].fields));
+        let index = index(id, &context);
+        values.record(&mut FieldVisitor(&mut self.0.lock().unwrap().spans[index].fields));
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let parent = context.event_span(event).map(|span| span.extensions().get::<Place>().unwrap().0);
-        let seen = seen(event.metadata(), parent, |reader| event.record(reader));
-        self.0.lock().unwrap().events.push(seen);
+        let parent = context.event_span(event).map(|span| span.extensions().get::<SpanIndex>().unwrap().0);
+        let collected = collected(event.metadata(), parent, |reader| event.record(reader));
+        self.0.lock().unwrap().events.push(collected);
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
-        let place = place(&id, &context);
+        let index = index(&id, &context);
         let mut all = self.0.lock().unwrap();
-        all.spans[place].closed = true;
-        let name = all.spans[place].name;
-        all.story.push(format!("end {name}"));
+        all.spans[index].closed = true;
+        let name = all.spans[index].name;
+        all.lifecycle.push(format!("end {name}"));
     }
 }
 
-fn place<S: Subscriber + for<'a> LookupSpan<'a>>(id: &Id, context: &Context<'_, S>) -> usize {
-    context.span(id).unwrap().extensions().get::<Place>().unwrap().0
+fn index<S: Subscriber + for<'a> LookupSpan<'a>>(id: &Id, context: &Context<'_, S>) -> usize {
+    context.span(id).unwrap().extensions().get::<SpanIndex>().unwrap().0
 }
 
-fn seen(metadata: &tracing::Metadata<'static>, parent: Option<usize>, read: impl FnOnce(&mut Reader<'_>)) -> Seen {
+fn collected(
+    metadata: &tracing::Metadata<'static>,
+    parent: Option<usize>,
+    read: impl FnOnce(&mut FieldVisitor<'_>),
+) -> Seen {
     let mut fields = Fields::new();
-    read(&mut Reader(&mut fields));
+    read(&mut FieldVisitor(&mut fields));
     let (name, level) = (metadata.name(), *metadata.level());
     Seen { name, level, target: metadata.target().to_owned(), fields, parent, closed: false }
 }
 
-struct Reader<'a>(&'a mut Fields);
+struct FieldVisitor<'a>(&'a mut Fields);
 
-impl Visit for Reader<'_> {
+impl Visit for FieldVisitor<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.0.insert(field.name().to_owned(), value.to_owned());
     }
