@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
 
-#[path = "cluster/kit.rs"]
-mod kit;
+#[path = "cluster/harness.rs"]
+mod harness;
 #[path = "cluster/operations.rs"]
 mod operations;
 
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 
 use phalanx::Source;
 use phalanx::store::{RedisConnection, RedisOptions, StateKey};
-use phalanx_integration_tests::server::ask::ask;
-use phalanx_integration_tests::server::{Cluster, MASTER_NAME, Options, Restricted, Sentinel, Spawned};
+use phalanx_integration_tests::server::redis_cli::redis_command;
+use phalanx_integration_tests::server::{AclServer, Cluster, MASTER_NAME, Options, RedisProcess, Sentinel};
 use phalanx_store_redis::RedisStore;
 use redis::Client;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
@@ -35,12 +35,12 @@ fn commands(line: &str) -> BTreeSet<String> {
 }
 
 fn store(source: impl Into<RedisConnection>) -> RedisStore {
-    let options = RedisOptions { store_budget: kit::BUDGET, ..RedisOptions::default() };
+    let options = RedisOptions { store_budget: harness::BUDGET, ..RedisOptions::default() };
     RedisStore::over(source).options(options).build().unwrap()
 }
 
 /// Everything a replica does, from its first call until it leaves. Who decided each time.
-async fn live(source: impl Into<RedisConnection>, server: &Spawned) -> Vec<Source> {
+async fn live(source: impl Into<RedisConnection>, server: &RedisProcess) -> Vec<Source> {
     server.cli(&["FLUSHALL"]).await;
     server.cli(&["SCRIPT", "FLUSH"]).await;
     server.cli(&["SET", "ph1:{default:m}", "somebody else's"]).await; // heals by being deleted
@@ -51,7 +51,7 @@ async fn live(source: impl Into<RedisConnection>, server: &Spawned) -> Vec<Sourc
 }
 
 /// The commands, keys and channels that were denied.
-async fn denied(server: &Spawned) -> BTreeSet<String> {
+async fn denied(server: &RedisProcess) -> BTreeSet<String> {
     let log = server.cli(&["ACL", "LOG"]).await;
     let lines: Vec<_> = log.lines().collect();
     let objects = lines.windows(2).filter(|pair| pair[0] == "object").map(|pair| pair[1].to_owned());
@@ -71,19 +71,19 @@ fn the_line_grants_what_scripts_and_client_use_on_our_keys_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_operation_runs_as_that_user() {
-    let redis = Restricted::start(&line()).await;
+    let redis = AclServer::start(&line()).await;
     let decided = live(Client::open(redis.url()).unwrap(), redis.server()).await;
     assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
     assert_eq!(denied(redis.server()).await, BTreeSet::new());
     for foreign in [&["EVAL", "return 1", "1", "other"][..], &["SUBSCRIBE", "other"], &["FLUSHALL"], &["KEYS", "ph1:*"]]
     {
-        assert_eq!(ask(&redis.url(), foreign).await.unwrap_err().code(), Some("NOPERM"), "{foreign:?}");
+        assert_eq!(redis_command(&redis.url(), foreign).await.unwrap_err().code(), Some("NOPERM"), "{foreign:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_any_one_command_something_is_denied() {
-    let redis = Restricted::start(&line()).await;
+    let redis = AclServer::start(&line()).await;
     let server = redis.server();
     for command in commands(&line()) {
         server.cli(&["ACL", "SETUSER", "phalanx", &format!("-{command}")]).await;
@@ -122,7 +122,7 @@ async fn a_cluster_needs_its_slots_in_addition() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinel_needs_the_role_in_addition() {
     let formation = Sentinel::with(1, options("+role")).await;
-    let address = |server: &Spawned| redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), server.port());
+    let address = |server: &RedisProcess| redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), server.port());
     let sentinels = formation.sentinels().iter().map(address);
     let builder = SentinelClientBuilder::new(sentinels, MASTER_NAME, SentinelServerType::Master).unwrap();
     let client = builder.set_client_to_redis_username("phalanx").set_client_to_redis_password(PASSWORD);

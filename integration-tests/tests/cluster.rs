@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
 
-#[path = "cluster/hung.rs"]
-mod hung;
+#[path = "cluster/harness.rs"]
+mod harness;
+#[path = "cluster/hung_shard.rs"]
+mod hung_shard;
 #[path = "cluster/keys.rs"]
 mod keys;
-#[path = "cluster/kit.rs"]
-mod kit;
 #[path = "cluster/operations.rs"]
 mod operations;
 #[path = "cluster/push.rs"]
 mod push;
-#[path = "cluster/replaced.rs"]
-mod replaced;
+#[path = "cluster/replaced_masters.rs"]
+mod replaced_masters;

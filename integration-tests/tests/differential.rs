@@ -13,7 +13,7 @@ use phalanx_core::breaker::{BreakerSpec, Override, Sample};
 use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_integration_tests::bed::{LuaBed, MemoryBed, RedisBed};
-use phalanx_integration_tests::differential::{Contestant, breaker, compare, rate_limit};
+use phalanx_integration_tests::differential::{Subject, breaker, compare, rate_limit};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -22,22 +22,22 @@ use proptest::sample::select;
 const REPLICAS: usize = 3;
 const SECOND: Duration = Duration::from_secs(1);
 
-type Buckets = Vec<Box<dyn Contestant<rate_limit::Step, rate_limit::Reply>>>;
-type Circuits = Vec<Box<dyn Contestant<breaker::Step, breaker::Reply>>>;
+type Buckets = Vec<Box<dyn Subject<rate_limit::Step, rate_limit::Reply>>>;
+type Circuits = Vec<Box<dyn Subject<breaker::Step, breaker::Reply>>>;
 
 /// Every store that keeps buckets in this process.
 async fn buckets(spec: &RateLimitSpec) -> Buckets {
     vec![
-        Box::new(rate_limit::OnBed::<MemoryBed>::new(spec, REPLICAS).await),
-        Box::new(rate_limit::OnBed::<LuaBed>::new(spec, REPLICAS).await),
+        Box::new(rate_limit::BedSubject::<MemoryBed>::new(spec, REPLICAS).await),
+        Box::new(rate_limit::BedSubject::<LuaBed>::new(spec, REPLICAS).await),
     ]
 }
 
 /// Every store that keeps circuits in this process.
 async fn circuits(spec: &BreakerSpec) -> Circuits {
     vec![
-        Box::new(breaker::OnBed::<MemoryBed>::new(spec, REPLICAS).await),
-        Box::new(breaker::OnBed::<LuaBed>::new(spec, REPLICAS).await),
+        Box::new(breaker::BedSubject::<MemoryBed>::new(spec, REPLICAS).await),
+        Box::new(breaker::BedSubject::<LuaBed>::new(spec, REPLICAS).await),
     ]
 }
 
@@ -158,7 +158,7 @@ proptest! {
     fn every_bucket_in_redis_answers_as_the_machine_does(spec in rates(), mut steps in bucket_steps()) {
         steps.push(rate_limit::Step::Peek { by: 1 });
         let verdict = run(async {
-            let mut there: Buckets = vec![Box::new(rate_limit::OnBed::<RedisBed>::new(&spec, REPLICAS).await)];
+            let mut there: Buckets = vec![Box::new(rate_limit::BedSubject::<RedisBed>::new(&spec, REPLICAS).await)];
             compare(&mut rate_limit::Machine::new(&spec), &mut there, &steps).await
         });
         prop_assert_eq!(verdict, Ok(()));
@@ -168,7 +168,7 @@ proptest! {
     fn every_circuit_in_redis_answers_as_the_machine_does(spec in trips(), mut steps in circuit_steps()) {
         steps.push(breaker::Step::Inspect { by: 1 });
         let verdict = run(async {
-            let mut there: Circuits = vec![Box::new(breaker::OnBed::<RedisBed>::new(&spec, REPLICAS).await)];
+            let mut there: Circuits = vec![Box::new(breaker::BedSubject::<RedisBed>::new(&spec, REPLICAS).await)];
             compare(&mut breaker::Machine::new(&spec), &mut there, &steps).await
         });
         prop_assert_eq!(verdict, Ok(()));
@@ -177,19 +177,19 @@ proptest! {
 
 #[tokio::test]
 async fn a_bucket_that_answers_otherwise_is_caught() {
-    let mut judge = rate_limit::Machine::new(&RateLimitSpec::per_second(10));
+    let mut reference = rate_limit::Machine::new(&RateLimitSpec::per_second(10));
     let mut generous = buckets(&RateLimitSpec::per_second(11)).await;
     let steps = [rate_limit::Step::Wait(SECOND), rate_limit::Step::Peek { by: 0 }];
-    let verdict = compare(&mut judge, &mut generous, &steps).await.unwrap_err();
+    let verdict = compare(&mut reference, &mut generous, &steps).await.unwrap_err();
     assert!(verdict.starts_with("step 1, Peek") && verdict.contains("MemoryBed"), "{verdict}");
 }
 
 #[tokio::test]
 async fn a_circuit_that_answers_otherwise_is_caught() {
-    let mut judge = breaker::Machine::new(&BreakerSpec::consecutive_failures(1));
+    let mut reference = breaker::Machine::new(&BreakerSpec::consecutive_failures(1));
     let mut patient = circuits(&BreakerSpec::consecutive_failures(2)).await;
     let sample = Sample { outcome: Outcome::Failure, latency: Duration::ZERO };
     let steps = [breaker::Step::Admit { by: 0 }, breaker::Step::Record { by: 1, which: 0, sample }];
-    let verdict = compare(&mut judge, &mut patient, &steps).await.unwrap_err();
+    let verdict = compare(&mut reference, &mut patient, &steps).await.unwrap_err();
     assert!(verdict.starts_with("step 1, Record") && verdict.contains("MemoryBed"), "{verdict}");
 }

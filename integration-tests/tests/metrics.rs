@@ -74,15 +74,15 @@ async fn round_trips_outages_and_the_living_are_shown() {
     let outages = || replica.shows("phalanx_store_outages_total", &[]).unwrap_or_default();
     let before = outages();
 
-    proxy.reject().await;
-    proxy.drop_all().await;
+    proxy.reject_connections().await;
+    proxy.reset_connections().await;
     replica.until("phalanx_store_degraded", &[], |degraded| degraded == 1.0).await;
     replica.until("phalanx_store_outages_total", &[], |outages| outages >= before + 1.0).await;
     assert!(replica.shows("phalanx_store_errors_total", &["error_type="]).unwrap() >= 1.0);
     assert!(replica.call("p", true).await);
     assert!(replica.shows("phalanx_executions_total", &["phalanx_source=\"degraded\""]).unwrap() >= 1.0);
 
-    proxy.pass().await;
+    proxy.clear_faults().await;
     replica.until("phalanx_store_degraded", &[], |degraded| degraded == 0.0).await;
     assert!(outages() >= before + 1.0, "what was counted stays");
 }

@@ -6,8 +6,8 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
 
-#[path = "no_alloc/slots.rs"]
-mod slots;
+#[path = "no_alloc/bulkhead_and_hedge.rs"]
+mod bulkhead_and_hedge;
 mod support;
 
 use std::future::poll_fn;

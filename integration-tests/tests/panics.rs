@@ -21,7 +21,7 @@ use phalanx::policy::Stage;
 use phalanx::store::MemoryStore;
 use phalanx::store::Rng;
 use phalanx::*;
-use support::fragile::*;
+use support::panicking::*;
 use support::*;
 use tokio::time::advance;
 

@@ -2,19 +2,19 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
 
-#[path = "cluster/kit.rs"]
-mod kit;
+#[path = "cluster/harness.rs"]
+mod harness;
 
 use std::time::Duration;
 
 use deadpool_redis::sentinel::SentinelServerType as PoolServerType;
 use phalanx::store::{RedisConnection, StoreMode};
 use phalanx::{Pipeline, ResilienceModule, Source};
-use phalanx_integration_tests::server::{MASTER_NAME, Sentinel, Spawned};
+use phalanx_integration_tests::server::{MASTER_NAME, RedisProcess, Sentinel};
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{Log, SECOND, SLACK};
+use crate::harness::{Log, SECOND, SLACK};
 
 fn client(formation: &Sentinel) -> RedisConnection {
     let urls = formation.sentinel_urls();
@@ -33,9 +33,9 @@ fn pool_of(formation: &Sentinel) -> deadpool_redis::sentinel::Pool {
 
 async fn replica(source: RedisConnection) -> (ResilienceModule, Pipeline, Log) {
     let log = Log::default();
-    let module = kit::replica(source, &log).build().unwrap();
+    let module = harness::replica(source, &log).build().unwrap();
     let pipeline = module.pipeline("stack", "route").unwrap();
-    kit::warm_up(&module, &log).await;
+    harness::warm_up(&module, &log).await;
     (module, pipeline, log)
 }
 
@@ -51,7 +51,7 @@ async fn take_for_dead_after(formation: &Sentinel, silence: Duration) {
 
 /// Another master takes over. Returns, when it has and the old one takes no writes any more, the old one and the new
 /// one's port.
-async fn hand_over(formation: &Sentinel) -> (&Spawned, u16) {
+async fn hand_over(formation: &Sentinel) -> (&RedisProcess, u16) {
     take_for_dead_after(formation, 30 * SECOND).await;
     let old = formation.master().await;
     // A sentinel that has not heard of its replica for a moment gives up; on a busy machine it is told again.
@@ -71,11 +71,11 @@ async fn changes_masters(formation: &Sentinel, source: RedisConnection) {
     let (module, pipeline, log) = replica(source).await;
     let (old, second) = hand_over(formation).await;
     let began = Instant::now();
-    kit::until_fleet(&pipeline).await;
+    harness::until_fleet(&pipeline).await;
     println!("FAILOVER: the fleet decides {:?} after it; {:?}", began.elapsed(), log.read());
     assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
     assert!(log.outages().len() <= 1, "{:?}", log.read());
-    kit::until_shared(&module).await;
+    harness::until_shared(&module).await;
     let outages = log.outages().len();
     assert_eq!(log.recoveries(), outages);
 
@@ -85,15 +85,15 @@ async fn changes_masters(formation: &Sentinel, source: RedisConnection) {
     take_for_dead_after(formation, SECOND / 2).await;
     formation.master().await.kill();
     log.until_degraded(outages + 1).await;
-    let (decision, took) = kit::call(&pipeline).await;
+    let (decision, took) = harness::call(&pipeline).await;
     assert_eq!((decision.source, module.store_mode()), (Source::Degraded, Some(StoreMode::Degraded)));
     assert!(took < SLACK, "{took:?}");
     formation.until_another_than(second).await;
     let began = Instant::now();
-    kit::until_fleet(&pipeline).await;
+    harness::until_fleet(&pipeline).await;
     println!("kill -9: the fleet decides {:?} after the promotion", began.elapsed());
     assert!(began.elapsed() < 4 * SECOND, "{:?}", began.elapsed());
-    kit::until_shared(&module).await;
+    harness::until_shared(&module).await;
     assert_eq!((log.outages().len(), log.recoveries()), (outages + 1, outages + 1), "{:?}", log.read());
 }
 
@@ -122,8 +122,8 @@ async fn idle_connections_of_a_pool_that_lead_to_the_old_master_keep_nobody_ther
     assert!(pool.status().available > 1);
     hand_over(&formation).await;
     let began = Instant::now();
-    kit::until_fleet(&pipeline).await;
-    kit::until_shared(&module).await;
+    harness::until_fleet(&pipeline).await;
+    harness::until_shared(&module).await;
     println!("idle connections to the old master: back after {:?}, {:?}", began.elapsed(), log.read());
     assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
 }
@@ -133,10 +133,10 @@ async fn sentinels_that_hang_keep_nobody_from_the_master() {
     let formation = Sentinel::start().await;
     formation.sentinels()[0].stop();
     let log = Log::default();
-    let module = kit::replica(client(&formation), &log).build().unwrap();
+    let module = harness::replica(client(&formation), &log).build().unwrap();
     let pipeline = module.pipeline("stack", "route").unwrap();
     let began = Instant::now();
-    kit::until_fleet(&pipeline).await;
+    harness::until_fleet(&pipeline).await;
     println!("the first sentinel hangs: the fleet decides after {:?}", began.elapsed());
     assert!(began.elapsed() < 4 * SECOND, "{:?}", began.elapsed());
 }

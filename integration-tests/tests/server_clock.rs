@@ -11,7 +11,7 @@ use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::{RateLimitSpec, Take};
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{AcquireRequest, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
-use phalanx_integration_tests::answer::answered;
+use phalanx_integration_tests::replies::admit_call;
 use phalanx_integration_tests::server::Redis;
 use phalanx_store_redis::{Circuit, RedisOptions, RedisStore};
 use tokio::time::sleep;
@@ -44,7 +44,7 @@ async fn acquire(store: &RedisStore, spec: &RateLimitSpec, cost: u32) -> Grant {
 }
 
 async fn admit(store: &RedisStore, circuit: &Circuit) -> Result<Ticket, RejectionCode> {
-    let (answer, _) = answered(store, circuit, store.clock().now()).await;
+    let (answer, _) = admit_call(store, circuit, store.clock().now()).await;
     assert_eq!(answer.source, Source::Fleet);
     match answer.admission {
         Admission::Admitted(ticket) => Ok(ticket),

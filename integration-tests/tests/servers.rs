@@ -67,24 +67,24 @@ mod redis_from_anywhere {
     }
 }
 
-mod spawned {
+mod redis_process {
     use super::*;
 
     #[tokio::test]
     async fn a_stopped_server_does_not_answer_and_then_does() {
-        let redis = Spawned::start().await;
+        let redis = RedisProcess::start().await;
         let mut connection = connect(&redis.url()).await;
         redis.stop();
         let mut late = connection.clone();
         let pending = tokio::spawn(async move { ping(&mut late).await });
         assert!(is_silent(&mut connection).await);
-        redis.cont();
+        redis.resume();
         assert_eq!(pending.await.unwrap().unwrap(), "PONG");
     }
 
     #[tokio::test]
     async fn a_killed_server_rejects_and_comes_back_empty_on_the_same_port() {
-        let redis = Spawned::start().await;
+        let redis = RedisProcess::start().await;
         redis.cli(&["SET", "key", "value"]).await;
         let (port, process) = (redis.port(), redis.process_id());
         redis.kill();
@@ -98,24 +98,24 @@ mod spawned {
     #[tokio::test]
     async fn options_reach_the_server() {
         let options = Options::new().set("maxmemory", &["2mb"]).password("secret").set("hz", &["1"]).set("hz", &["2"]);
-        let redis = Spawned::with(options).await;
+        let redis = RedisProcess::with(options).await;
         assert_eq!(redis.cli(&["CONFIG", "GET", "maxmemory"]).await, "maxmemory\n2097152");
         assert_eq!(redis.cli(&["CONFIG", "GET", "hz"]).await, "hz\n2");
-        let stranger = ask::ask(&format!("redis://{}", redis.address()), &["PING"]).await;
+        let stranger = redis_cli::redis_command(&format!("redis://{}", redis.address()), &["PING"]).await;
         assert_eq!(stranger.unwrap_err().code(), Some("NOAUTH"));
     }
 
     #[tokio::test]
     #[should_panic(expected = "no-such-option")]
     async fn a_server_that_does_not_start_says_why() {
-        Spawned::with(Options::new().set("no-such-option", &["1"])).await;
+        RedisProcess::with(Options::new().set("no-such-option", &["1"])).await;
     }
 
     #[tokio::test]
     async fn servers_live_on_when_the_thread_that_started_them_ends() {
         let start = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(Spawned::start())
+            runtime.block_on(RedisProcess::start())
         };
         let redis = std::thread::spawn(start).join().unwrap();
         assert_eq!(redis.cli(&["PING"]).await, "PONG");
@@ -145,8 +145,8 @@ mod formations {
         for master in cluster.masters().iter().filter(|master| master.port() != hung.port()) {
             assert!(master.cli(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok"));
         }
-        hung.cont();
-        cluster.settle().await;
+        hung.resume();
+        cluster.until_healthy().await;
     }
 
     #[tokio::test]
@@ -172,7 +172,7 @@ mod formations {
 
     #[tokio::test]
     async fn tls_connects_with_the_right_authority_and_with_no_other() {
-        let (redis, other, expired) = tokio::join!(Tls::start(), Tls::start(), Tls::expired());
+        let (redis, other, expired) = tokio::join!(TlsServer::start(), TlsServer::start(), TlsServer::expired());
         assert_eq!(ping(&mut try_connect(&redis.client()).await.unwrap()).await.unwrap(), "PONG");
         assert!(try_connect(&redis.client_that_trusts(other.ca_pem())).await.is_err());
         assert!(try_connect(&expired.client()).await.is_err());
@@ -180,21 +180,21 @@ mod formations {
 
     #[tokio::test]
     async fn a_restricted_user_may_do_what_the_line_says_and_no_more() {
-        let redis = Restricted::start("ACL SETUSER phalanx on >secret ~ph1:* \\\n  -@all +get +ping").await;
-        assert_eq!(ask::ask(&redis.url(), &["GET", "ph1:key"]).await.unwrap(), "");
+        let redis = AclServer::start("ACL SETUSER phalanx on >secret ~ph1:* \\\n  -@all +get +ping").await;
+        assert_eq!(redis_cli::redis_command(&redis.url(), &["GET", "ph1:key"]).await.unwrap(), "");
         for denied in [["GET", "key"], ["DEL", "ph1:key"]] {
-            assert_eq!(ask::ask(&redis.url(), &denied).await.unwrap_err().code(), Some("NOPERM"));
+            assert_eq!(redis_cli::redis_command(&redis.url(), &denied).await.unwrap_err().code(), Some("NOPERM"));
         }
         redis.server().restart().await;
-        assert_eq!(ask::ask(&redis.url(), &["PING"]).await.unwrap(), "PONG");
+        assert_eq!(redis_cli::redis_command(&redis.url(), &["PING"]).await.unwrap(), "PONG");
     }
 }
 
 mod proxy {
     use super::*;
 
-    async fn bench() -> (Spawned, Proxy, MultiplexedConnection) {
-        let redis = Spawned::start().await;
+    async fn bench() -> (RedisProcess, Proxy, MultiplexedConnection) {
+        let redis = RedisProcess::start().await;
         let proxy = Proxy::start(redis.address()).await;
         let connection = connect(&proxy.url()).await;
         (redis, proxy, connection)
@@ -217,7 +217,7 @@ mod proxy {
         proxy.stall();
         assert!(is_silent(&mut old).await);
         assert!(answers(&mut connect(&proxy.url()).await).await);
-        proxy.pass().await;
+        proxy.clear_faults().await;
         assert!(is_silent(&mut old).await);
         assert!(proxy.stats().swallowed > 0);
     }
@@ -236,14 +236,14 @@ mod proxy {
         proxy.stall_all();
         let client = Client::open(proxy.url()).unwrap();
         assert!(timeout(A_WHILE, try_connect(&client)).await.is_err());
-        proxy.pass().await;
+        proxy.clear_faults().await;
         assert!(answers(&mut connect(&proxy.url()).await).await);
     }
 
     #[tokio::test]
     async fn dropped_connections_break_and_new_ones_pass() {
         let (_redis, proxy, mut old) = bench().await;
-        proxy.drop_all().await;
+        proxy.reset_connections().await;
         assert_eq!(proxy.stats().open, 0);
         assert!(ping(&mut old).await.unwrap_err().is_unrecoverable_error());
         assert!(answers(&mut connect(&proxy.url()).await).await);
@@ -252,11 +252,11 @@ mod proxy {
     #[tokio::test]
     async fn a_rejecting_proxy_rejects_new_connections_and_keeps_old_ones() {
         let (_redis, proxy, mut old) = bench().await;
-        proxy.reject().await;
+        proxy.reject_connections().await;
         let rejected = Client::open(proxy.url()).unwrap();
         assert!(try_connect(&rejected).await.unwrap_err().is_connection_refusal());
         assert!(answers(&mut old).await);
-        proxy.pass().await;
+        proxy.clear_faults().await;
         assert!(answers(&mut connect(&proxy.url()).await).await);
     }
 
@@ -294,7 +294,7 @@ mod proxy {
     #[tokio::test]
     async fn new_connections_go_to_another_server_when_told_to() {
         let (_redis, proxy, _old) = bench().await;
-        let other = Spawned::start().await;
+        let other = RedisProcess::start().await;
         other.cli(&["SET", "key", "other"]).await;
         proxy.retarget(other.address());
         let value: String = cmd("GET").arg("key").query_async(&mut connect(&proxy.url()).await).await.unwrap();
@@ -307,21 +307,21 @@ mod replicas {
 
     #[tokio::test]
     async fn a_replica_talks_in_lines_and_can_be_stopped_and_killed() {
-        let replica = Replica::start("sh", &["-c", r#"while read -r line; do echo "heard $line"; done"#]);
+        let replica = ChildProcess::start("sh", &["-c", r#"while read -r line; do echo "heard $line"; done"#]);
         assert_eq!(replica.ask("one", 10 * SECOND).await, "heard one");
         replica.stop();
         replica.send("two");
         assert!(timeout(A_WHILE, replica.recv_line(SECOND)).await.is_err());
-        replica.cont();
+        replica.resume();
         assert_eq!(replica.recv_line(10 * SECOND).await.unwrap(), "heard two");
-        replica.kill9();
-        assert!(!replica.runs());
+        replica.kill();
+        assert!(!replica.is_running());
         assert_eq!(replica.recv_line(10 * SECOND).await, None);
     }
 
     #[tokio::test]
     async fn a_replica_hears_the_end_of_its_input() {
-        let replica = Replica::start("sh", &["-c", "cat; echo bye"]);
+        let replica = ChildProcess::start("sh", &["-c", "cat; echo bye"]);
         replica.end_input();
         assert_eq!(replica.recv_line(10 * SECOND).await.unwrap(), "bye");
         assert_eq!(replica.recv_line(10 * SECOND).await, None);
@@ -333,12 +333,12 @@ mod replicas {
         const PART: &str = "PHALANX_TEST_PART";
         const NAME: &str = "replicas::children_die_with_the_process_that_started_them";
         if std::env::var(PART).is_ok() {
-            let redis = Spawned::start().await;
+            let redis = RedisProcess::start().await;
             println!("\nserver {} {}", redis.address(), redis.directory().display());
             std::future::pending::<()>().await;
         }
         let program = std::env::current_exe().unwrap();
-        let parent = Replica::with(program, &["--exact", NAME, "--nocapture"], &[(PART, "parent")]);
+        let parent = ChildProcess::with(program, &["--exact", NAME, "--nocapture"], &[(PART, "parent")]);
         let said = loop {
             let line = parent.recv_line(10 * SECOND).await.unwrap();
             if let Some(said) = line.strip_prefix("server ") {
@@ -347,7 +347,7 @@ mod replicas {
         };
         let (address, directory) = said.split_once(' ').unwrap();
         let mut connection = connect(&format!("redis://{address}")).await;
-        parent.kill9();
+        parent.kill();
         // The server's death ends the connection; its listener may take a moment longer, as the kernel pleases.
         let hung: RedisResult<()> = cmd("BLPOP").arg("never").arg(10).query_async(&mut connection).await;
         assert!(hung.unwrap_err().is_unrecoverable_error());

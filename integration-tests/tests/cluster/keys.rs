@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use phalanx::store::{RedisOptions, StateKey};
 use phalanx::{Pipeline, ResilienceModule, Source};
-use phalanx_integration_tests::server::ask::field;
-use phalanx_integration_tests::server::{Cluster, Spawned};
+use phalanx_integration_tests::server::redis_cli::field;
+use phalanx_integration_tests::server::{Cluster, RedisProcess};
 use phalanx_store_redis::RedisStore;
 use redis::cluster::ClusterClient;
 
-use crate::kit::{self, Log};
+use crate::harness::{self, Log};
 use crate::operations;
 
 /// A route and the keys it made.
@@ -25,7 +25,7 @@ impl Placed {
     }
 
     /// Whether anything of it lies on this master.
-    pub(crate) fn lies_on(&self, cluster: &Cluster, master: &Spawned) -> bool {
+    pub(crate) fn lies_on(&self, cluster: &Cluster, master: &RedisProcess) -> bool {
         self.keys.iter().any(|key| cluster.master_of(key).port() == master.port())
     }
 }
@@ -37,7 +37,7 @@ pub(crate) async fn place(cluster: &Cluster, module: &ResilienceModule, routes: 
     let mut placed = Vec::new();
     for route in 0..routes {
         let pipeline = module.pipeline("stack", &format!("route {route} {{x}}")).unwrap();
-        assert_eq!(kit::call(&pipeline).await.0.source, Source::Fleet);
+        assert_eq!(harness::call(&pipeline).await.0.source, Source::Fleet);
         module.redis_store().unwrap().settle().await;
         let now = keys_of_routes(cluster).await;
         let keys: BTreeSet<String> = now.difference(&known).cloned().collect();
@@ -88,8 +88,8 @@ pub(crate) fn client(cluster: &Cluster) -> ClusterClient {
 async fn sixty_routes_are_decided_by_the_fleet_and_every_key_lies_where_its_tag_says() {
     let cluster = Cluster::start().await;
     let (log, other_log) = (Log::default(), Log::default());
-    let module = kit::replica(client(&cluster), &log).build().unwrap();
-    kit::warm_up(&module, &log).await;
+    let module = harness::replica(client(&cluster), &log).build().unwrap();
+    harness::warm_up(&module, &log).await;
     let placed = place(&cluster, &module, 60).await;
 
     for route in &placed {
@@ -109,9 +109,9 @@ async fn sixty_routes_are_decided_by_the_fleet_and_every_key_lies_where_its_tag_
     }
 
     // Two replicas know of each other, and of the fleet's own keys both are in one slot.
-    let other = kit::replica(client(&cluster), &other_log).build().unwrap();
-    kit::until_fleet(&other.pipeline("stack", "other").unwrap()).await;
-    log.until("two replicas", |told| told.contains(&kit::Told::Replicas(2))).await;
+    let other = harness::replica(client(&cluster), &other_log).build().unwrap();
+    harness::until_fleet(&other.pipeline("stack", "other").unwrap()).await;
+    log.until("two replicas", |told| told.contains(&harness::Told::Replicas(2))).await;
     assert_eq!(other.replicas(), Some(2));
     let keys = all_keys(&cluster).await;
     assert_eq!(keys.get("ph1:{default:m}"), keys.get("ph1:{default:m}:g"));
@@ -121,7 +121,7 @@ async fn sixty_routes_are_decided_by_the_fleet_and_every_key_lies_where_its_tag_
         assert_ne!(left, -1, "{key} lives for ever");
     }
     other.leave_fleet().await;
-    log.until("one replica again", |told| told.last() == Some(&kit::Told::Replicas(1))).await;
+    log.until("one replica again", |told| told.last() == Some(&harness::Told::Replicas(1))).await;
 
     no_script_failed(&cluster).await;
     assert_eq!(log.outages(), Vec::<String>::new());
@@ -130,7 +130,7 @@ async fn sixty_routes_are_decided_by_the_fleet_and_every_key_lies_where_its_tag_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_operation_keeps_to_one_slot() {
     let cluster = Cluster::start().await;
-    let options = RedisOptions { store_budget: kit::BUDGET, ..RedisOptions::default() };
+    let options = RedisOptions { store_budget: harness::BUDGET, ..RedisOptions::default() };
     let store = RedisStore::over(client(&cluster)).options(options).build().unwrap();
     for route in 0..6 {
         let key = StateKey::new("policy", &format!("route-{route}"));

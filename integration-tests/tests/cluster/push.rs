@@ -6,13 +6,13 @@ use deadpool_redis::Runtime;
 use phalanx::ResilienceModule;
 use phalanx::describe::Phase;
 use phalanx::store::RedisConnection;
-use phalanx_integration_tests::server::{Cluster, Spawned};
+use phalanx_integration_tests::server::{Cluster, RedisProcess};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::{Client, ProtocolVersion};
 use tokio::time::Instant;
 
+use crate::harness::{self, Log, SECOND, SLACK, Told};
 use crate::keys;
-use crate::kit::{self, Log, SECOND, SLACK, Told};
 
 /// Longer than any test: nobody asks by himself.
 const NEVER: Duration = Duration::from_secs(60);
@@ -29,17 +29,17 @@ async fn pair<S: Into<RedisConnection>>(
 ) -> [(ResilienceModule, Log); 2] {
     let replica = || {
         let log = Log::default();
-        (kit::replica(source(), &log).environment(fleet).sync_interval(sync).build().unwrap(), log)
+        (harness::replica(source(), &log).environment(fleet).sync_interval(sync).build().unwrap(), log)
     };
     let pair = [replica(), replica()];
     for (module, log) in &pair {
-        kit::warm_up(module, log).await;
+        harness::warm_up(module, log).await;
     }
     pair
 }
 
 /// Returns when two listen to a fleet's channel on this master.
-async fn until_both_listen(master: &Spawned, fleet: &str) {
+async fn until_both_listen(master: &RedisProcess, fleet: &str) {
     master.until(&["PUBSUB", "NUMSUB", &format!("ph1:{fleet}:c")], |said| said.ends_with('2')).await;
 }
 
@@ -47,10 +47,10 @@ async fn until_both_listen(master: &Spawned, fleet: &str) {
 async fn trip(here: &ResilienceModule, there: &(ResilienceModule, Log), route: &str) -> Duration {
     let (here, far) = (here.pipeline("stack", route).unwrap(), there.0.pipeline("stack", route).unwrap());
     for pipeline in [&here, &far] {
-        kit::until_fleet(pipeline).await;
+        harness::until_fleet(pipeline).await;
     }
     let began = Instant::now();
-    kit::fail(&here).await;
+    harness::fail(&here).await;
     there.1.until("the trip", |told| told.contains(&Told::Phase(route.to_owned(), Phase::Open))).await;
     began.elapsed()
 }
@@ -91,15 +91,15 @@ async fn a_hung_master_takes_no_push_from_the_others() {
             !other.1.read().contains(&tripped)
         });
         let route = route.unwrap();
-        kit::until_fleet(&other.0.pipeline("stack", &route).unwrap()).await;
+        harness::until_fleet(&other.0.pipeline("stack", &route).unwrap()).await;
         hung.stop();
         let took = trip(&one.0, &other, &route).await;
-        hung.cont();
-        cluster.settle().await;
+        hung.resume();
+        cluster.until_healthy().await;
         println!("pushed past a hung master: {took:?}");
         assert!(took < SLACK, "{took:?}");
         for (module, _) in [&one, &other] {
-            kit::until_shared(module).await;
+            harness::until_shared(module).await;
         }
     }
 }
@@ -113,10 +113,10 @@ async fn a_client_that_speaks_resp2_finds_trips_within_the_sync_interval() {
         let route = format!("route-{route}");
         let (here, far) = (one.0.pipeline("stack", &route).unwrap(), other.0.pipeline("stack", &route).unwrap());
         for pipeline in [&here, &far] {
-            kit::until_fleet(pipeline).await;
+            harness::until_fleet(pipeline).await;
         }
-        kit::fail(&here).await;
-        let took = kit::until_rejected(&far).await;
+        harness::fail(&here).await;
+        let took = harness::until_rejected(&far).await;
         assert!(took < sync + SLACK, "{took:?}");
     }
 }

@@ -2,9 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
 
-pub mod fragile;
-pub mod races;
-pub mod stacks;
+pub mod bulkhead_and_hedge;
+pub mod panicking;
+pub mod stages;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
