@@ -1,7 +1,7 @@
-//! Replicas whose clocks show something else than the server's, as they all do: what is seen on one clock and asked for on
-//! another. The server's clock is the bed's; each replica's began when it did, somewhere inside a slice of the server's.
+//! Replicas whose clocks differ from the server's: samples recorded on one clock and read on another. The server's clock is
+//! the bed's; each replica's clock began with the replica, somewhere inside a slice of the server's.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ struct Replica {
 }
 
 impl Replica {
-    /// Its clock shows this at first.
+    /// Starts with this time on its clock.
     fn new(bed: &LuaBed, shows: Duration) -> Self {
         let clock = Clock::manual();
         clock.set(Time::ZERO.after(shows));
@@ -51,20 +51,20 @@ async fn advance(bed: &LuaBed, replicas: &[&Replica], by: Duration) {
     replicas.iter().for_each(|replica| replica.clock.advance(by));
 }
 
-/// Within the digest's error, and a little.
-fn is_about(told: Option<Duration>, exact: Duration) -> bool {
-    told.is_some_and(|told| told.abs_diff(exact) <= exact.mul_f64(0.011))
+/// Returns whether a quantile is within the digest's error, with a small margin.
+fn is_about(quantile: Option<Duration>, exact: Duration) -> bool {
+    quantile.is_some_and(|quantile| quantile.abs_diff(exact) <= exact.mul_f64(0.011))
 }
 
 #[tokio::test]
-async fn a_fresh_replica_starts_with_what_the_fleet_saw_before_its_clock_began() {
+async fn a_new_replica_starts_with_samples_from_before_its_clock_began() {
     let bed = LuaBed::new().await;
     let one = Replica::new(&bed, 3_600 * SECOND);
     one.observe(100, 40 * MS);
     bed.sync_all().await;
     advance(&bed, &[&one], 5 * SECOND).await;
     let fresh = Replica::new(&bed, MS);
-    assert_eq!(fresh.quantile(0.95), None, "it has heard nothing yet");
+    assert_eq!(fresh.quantile(0.95), None, "nothing received yet");
     fresh.store.settle().await;
     assert!(is_about(fresh.quantile(0.95), 40 * MS), "{:?}", fresh.quantile(0.95));
     assert_eq!(fresh.quantile_since(fresh.clock.now(), 0.0), None);
@@ -73,9 +73,9 @@ async fn a_fresh_replica_starts_with_what_the_fleet_saw_before_its_clock_began()
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Wherever the slices of the clocks lie, and whenever replicas tell what they saw.
+    /// For any alignment of slices and any times of flushes.
     #[test]
-    fn an_epoch_holds_nothing_from_before_it_and_in_the_end_all_that_came_after(
+    fn an_epoch_holds_nothing_from_before_it_and_eventually_everything_after_it(
         shows in [1_u64..8_000, 1_u64..8_000],
         rounds in prop::collection::vec((0_u64..700, any::<bool>()), 1..15),
         later in prop::collection::vec(0_u64..1_000, 1..6),
@@ -85,10 +85,10 @@ proptest! {
             let bed = LuaBed::new().await;
             let [one, two] = shows.map(|shows| Replica::new(&bed, MS * shows as u32));
             let both = [&one, &two];
-            for (pause, tells) in rounds {
+            for (pause, flushes) in rounds {
                 advance(&bed, &both, MS * pause as u32).await;
                 both.iter().for_each(|replica| replica.observe(10, SECOND));
-                if tells {
+                if flushes {
                     bed.sync_all().await;
                 }
             }
@@ -97,13 +97,13 @@ proptest! {
             for pause in later {
                 advance(&bed, &both, MS * pause as u32).await;
                 bed.sync_all().await;
-                for quantile in [0.0, 0.5, 0.9] {
-                    let told = one.quantile_since(since, quantile);
-                    prop_assert!(told.is_none() || is_about(told, MS), "{:?}", told);
+                for share in [0.0, 0.5, 0.9] {
+                    let quantile = one.quantile_since(since, share);
+                    prop_assert!(quantile.is_none() || is_about(quantile, MS), "{:?}", quantile);
                 }
                 both.iter().for_each(|replica| replica.observe(10, MS));
             }
-            // Two slices on, the epoch has begun on every clock; what came before it is in the window still.
+            // Two slices later the epoch has begun on every clock; earlier samples are still in the window.
             advance(&bed, &both, 4 * SECOND).await;
             both.iter().for_each(|replica| replica.observe(10, MS));
             bed.sync_all().await;

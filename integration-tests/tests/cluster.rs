@@ -1,6 +1,6 @@
-//! The fleet on a Redis Cluster of three masters: where keys lie, what one sick shard costs, how trips travel.
+//! The fleet on a Redis Cluster of three masters: key placement, one failing shard, and pushed trips.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 #[path = "cluster/harness.rs"]
 mod harness;

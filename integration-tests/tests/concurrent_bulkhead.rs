@@ -4,7 +4,7 @@
 //! the limit is moved under them, the more critical displace the less, and copies of slow attempts take slots too. What
 //! happens differs from run to run; what must hold afterwards does not.
 
-#![allow(clippy::expect_used, clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::expect_used, clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 mod support;
 

@@ -3,7 +3,7 @@
 //! Several threads start together and drive calls of one key by hand, on a clock that stands still or that the test
 //! moves, so that every total is known exactly beforehand.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 mod support;
 

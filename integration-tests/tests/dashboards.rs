@@ -1,6 +1,6 @@
 //! What an operator is given holds together: every metric, label and value that the dashboard and the alerts ask for is
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed expectation panics, in helpers too
 
 #[path = "dashboards/alerts.rs"]
 mod alerts;

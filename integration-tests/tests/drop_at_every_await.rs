@@ -9,7 +9,7 @@
 //! * the gate it came in by, if there is one, counts it no more;
 //! * observers were told of exactly one end, and circuit and guards of the same one.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 mod support;
 

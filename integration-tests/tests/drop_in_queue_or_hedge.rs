@@ -10,7 +10,7 @@
 //! * no probe holds a place in the circuit, and each run that ended was counted once;
 //! * guards and observers were told exactly one end, and permits were paid once.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 mod support;
 

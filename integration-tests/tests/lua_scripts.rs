@@ -3,7 +3,7 @@
 //! Random operations and random walks of the clock (forward, a little back, far back, leaps) must give equal answers to
 //! the microsecond; any bytes under a key must heal; what is rejected or only read must write nothing.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed expectation panics, in helpers too
 
 #[path = "lua_scripts/breaker.rs"]
 mod breaker;

@@ -1,7 +1,7 @@
-//! What a fleet's observers are told, over a real Redis: every change of phase once on every replica, whoever brought it
-//! about and however they heard of it.
+//! Events of a fleet over a real Redis: every replica emits every transition once, whichever replica caused it and however
+//! it was received.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,32 +16,32 @@ use tokio::time::{Instant, sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// How often each change was told, by epoch and phase.
-type Told = Arc<Mutex<BTreeMap<(u64, &'static str), u32>>>;
+/// How often each transition was emitted, by epoch and phase.
+type TransitionCounts = Arc<Mutex<BTreeMap<(u64, &'static str), u32>>>;
 
 struct Replica {
     module: ResilienceModule,
     pipeline: Pipeline,
-    told: Told,
+    counts: TransitionCounts,
 }
 
 impl Replica {
     fn new(url: &str, environment: &str, policy: Policy) -> Self {
-        let told = Told::default();
-        let tell = told.clone();
+        let counts = TransitionCounts::default();
+        let recorder = counts.clone();
         let module = ResilienceModule::with_redis(redis::Client::open(url).unwrap())
             .environment(environment)
             .store_budget(500 * MS)
-            .seed(7) // the same for all: they must be told apart all the same
+            .seed(7) // the same for all: they must still be distinct replicas
             .policy(policy)
             .on_event(move |event: &Event<'_>| {
                 if let EventKind::Transition(change) = event.kind {
-                    *tell.lock().entry((change.epoch, change.to.name())).or_default() += 1;
+                    *recorder.lock().entry((change.epoch, change.to.name())).or_default() += 1;
                 }
             })
             .build()
             .unwrap();
-        Self { pipeline: module.pipeline("p", "r").unwrap(), module, told }
+        Self { pipeline: module.pipeline("p", "r").unwrap(), module, counts }
     }
 
     async fn call(&self, good: bool) {
@@ -51,7 +51,7 @@ impl Replica {
     }
 
     fn epochs(&self) -> Vec<(u64, &'static str)> {
-        self.told.lock().keys().copied().collect()
+        self.counts.lock().keys().copied().collect()
     }
 }
 
@@ -69,14 +69,14 @@ async fn until(mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn every_change_is_told_once_on_every_replica() {
-    let (url, environment) = (Redis::shared().await, environment("telling"));
+async fn every_transition_is_emitted_once_on_every_replica() {
+    let (url, environment) = (Redis::shared().await, environment("transitions"));
     let policy = || Policy::named("p").breaker(BreakerSpec::consecutive_failures(2).break_for(15 * MS));
     let fleet: Vec<_> = (0..3).map(|_| Replica::new(url, &environment, policy())).collect();
     for replica in &fleet {
-        replica.call(true).await; // everybody has heard how it stands
+        replica.call(true).await; // every replica has the current phase
     }
-    // Trips and recoveries, brought about by turns and by several at once.
+    // Trips and recoveries, caused by different replicas in turn.
     for round in 0..8 {
         let (bad, good) = (&fleet[round % 3], &fleet[(round + 1) % 3]);
         until_phase(bad, false, Phase::Open).await;
@@ -85,12 +85,12 @@ async fn every_change_is_told_once_on_every_replica() {
     let last = |replica: &Replica| replica.epochs().last().copied();
     until(|| fleet.iter().all(|replica| last(replica) == last(&fleet[0]))).await;
     for replica in &fleet {
-        let told = replica.told.lock();
-        assert!(told.len() >= 24, "{told:?}");
-        assert!(told.values().all(|times| *times == 1), "told more than once: {told:?}");
-        let epochs: Vec<u64> = told.keys().map(|(epoch, _)| *epoch).collect();
+        let counts = replica.counts.lock();
+        assert!(counts.len() >= 24, "{counts:?}");
+        assert!(counts.values().all(|times| *times == 1), "emitted more than once: {counts:?}");
+        let epochs: Vec<u64> = counts.keys().map(|(epoch, _)| *epoch).collect();
         let without_gaps: Vec<u64> = (2..2 + epochs.len() as u64).collect();
-        assert_eq!(epochs, without_gaps, "a change was not told");
+        assert_eq!(epochs, without_gaps, "a transition was not emitted");
     }
 }
 
@@ -104,7 +104,7 @@ async fn until_phase(replica: &Replica, good: bool, phase: Phase) {
 }
 
 #[tokio::test]
-async fn replicas_with_one_seed_are_still_two() {
+async fn replicas_with_the_same_seed_count_as_two() {
     let (url, environment) = (Redis::shared().await, environment("seed"));
     let policy = || Policy::named("p").rate_limit(RateLimitSpec::per_second(1_000));
     let fleet = [0, 1].map(|_| Replica::new(url, &environment, policy()));
@@ -115,12 +115,12 @@ async fn replicas_with_one_seed_are_still_two() {
 }
 
 #[tokio::test]
-async fn what_a_caller_waited_for_the_store_is_in_the_record() {
+async fn the_decision_record_includes_the_wait_for_the_store() {
     let (url, environment) = (Redis::shared().await, environment("elapsed"));
     let proxy = Proxy::start(url.trim_start_matches("redis://").trim_end_matches('/')).await;
     let policy = Policy::named("p").rate_limit(RateLimitSpec::new(1, Duration::from_secs(60)));
     let replica = Replica::new(&proxy.url(), &environment, policy);
-    replica.call(true).await; // takes the only permit, and knows the scripts from here on
+    replica.call(true).await; // takes the only permit and loads the scripts
     proxy.delay(40 * MS);
     let started = Instant::now();
     let call = replica.module.call("p", "r");

@@ -5,7 +5,7 @@
 //!
 //! Nothing here prints: `resume_unwind` panics without the hook.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 mod support;
 

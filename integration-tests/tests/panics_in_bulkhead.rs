@@ -3,7 +3,7 @@
 //! Whoever panics and whenever, the slots of the call and of its copies go to whoever waits, the circuit's tickets are
 //! back, observers hear of one end, and the next call works.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 mod support;
 

@@ -10,7 +10,7 @@
 //! * deadlines are kept within 5 ms, and nothing starts after them (I-22);
 //! * attempts and copies are no more than the policy allows, all together and per call (I-23).
 
-#![allow(clippy::expect_used, clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::expect_used, clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 mod support;
 

@@ -1,7 +1,7 @@
-//! What the tests of Redis' formations share: a stack that uses everything, a log of what observers are told, and calls
-//! that say who decided and how long it took.
+//! Test harness for Redis deployments: a policy with all shared stages, an event log, and calls that return source and
+//! duration.
 
-// Each test file uses its part; a test may unwrap.
+// Each test file uses a part; tests may unwrap.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use tokio::time::{Instant, timeout};
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// The store budget of these tests. Wide, because a twin's answer would only say that the machine is busy.
+/// The store budget of these tests. Generous, because a degraded decision would only show that the machine is busy.
 pub const BUDGET: Duration = Duration::from_millis(400);
 
-/// How long anything may take that is waited for; far more than it does.
+/// The longest wait for any condition.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a busy machine may add to a time that is measured.
+/// What a busy machine may add to a measured time.
 pub const SLACK: Duration = Duration::from_millis(200);
 
-/// What the store told its observers.
+/// An event emitted by the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum LoggedEvent {
     Degraded(String),
     Recovered { degraded_decisions: u64 },
     Replicas(u32),
@@ -35,76 +35,80 @@ pub enum Told {
     Phase(String, Phase),
 }
 
-/// A log of it. Clones are the same log.
+/// An observer that logs events. Clones share the log.
 #[derive(Clone)]
-pub struct Log(Arc<watch::Sender<Vec<Told>>>);
+pub struct EventLog(Arc<watch::Sender<Vec<LoggedEvent>>>);
 
-impl Default for Log {
+impl Default for EventLog {
     fn default() -> Self {
         Self(Arc::new(watch::Sender::default()))
     }
 }
 
-impl Log {
-    pub fn read(&self) -> Vec<Told> {
+impl EventLog {
+    pub fn read(&self) -> Vec<LoggedEvent> {
         self.0.borrow().clone()
     }
 
-    /// What was told until now does not count.
+    /// Clears the log.
     pub fn clear(&self) {
         self.0.send_modify(Vec::clear);
     }
 
-    /// Returns when the log is as wanted.
-    pub async fn until(&self, what: &str, wanted: impl Fn(&[Told]) -> bool) {
+    /// Waits until the log satisfies `wanted`.
+    pub async fn until(&self, what: &str, wanted: impl Fn(&[LoggedEvent]) -> bool) {
         let mut log = self.0.subscribe();
-        let told = timeout(WAIT_TIMEOUT, log.wait_for(|told| wanted(told))).await.map(|told| told.is_ok());
-        assert_eq!(told, Ok(true), "{what} was never told: {:?}", self.read());
+        let reached = timeout(WAIT_TIMEOUT, log.wait_for(|events| wanted(events))).await.map(|events| events.is_ok());
+        assert_eq!(reached, Ok(true), "{what} was not emitted: {:?}", self.read());
     }
 
-    /// The reasons of all outages so far.
+    /// Returns the reasons of all outages.
     pub fn outages(&self) -> Vec<String> {
-        let reason = |told: Told| match told {
-            Told::Degraded(reason) => Some(reason),
+        let reason = |event: LoggedEvent| match event {
+            LoggedEvent::Degraded(reason) => Some(reason),
             _ => None,
         };
         self.read().into_iter().filter_map(reason).collect()
     }
 
-    /// How many outages are over.
+    /// Returns the number of recoveries.
     pub fn recoveries(&self) -> usize {
-        self.read().iter().filter(|told| matches!(told, Told::Recovered { .. })).count()
+        self.read().iter().filter(|event| matches!(event, LoggedEvent::Recovered { .. })).count()
     }
 
-    /// Returns when so many outages have begun.
+    /// Waits until this number of outages has begun.
     pub async fn until_degraded(&self, times: usize) {
-        let begun = |told: &[Told]| told.iter().filter(|told| matches!(told, Told::Degraded(_))).count() >= times;
+        let begun = |events: &[LoggedEvent]| {
+            events.iter().filter(|event| matches!(event, LoggedEvent::Degraded(_))).count() >= times
+        };
         self.until("degraded", begun).await;
     }
 
-    /// Returns when so many outages are over.
+    /// Waits until this number of outages is over.
     pub async fn until_recovered(&self, times: usize) {
-        let over = |told: &[Told]| told.iter().filter(|told| matches!(told, Told::Recovered { .. })).count() >= times;
+        let over = |events: &[LoggedEvent]| {
+            events.iter().filter(|event| matches!(event, LoggedEvent::Recovered { .. })).count() >= times
+        };
         self.until("recovered", over).await;
     }
 }
 
-impl Observer for Log {
+impl Observer for EventLog {
     fn on_event(&self, event: &Event<'_>) {
         let route = event.key.and_then(|key| key.route()).unwrap_or_default();
-        let told = match event.kind {
-            EventKind::StoreDegraded { reason } => Told::Degraded(reason.to_owned()),
-            EventKind::StoreRecovered { degraded_decisions, .. } => Told::Recovered { degraded_decisions },
-            EventKind::Replicas { live } => Told::Replicas(live),
-            EventKind::StateLost => Told::StateLost,
-            EventKind::Transition(change) => Told::Phase(route.to_owned(), change.to),
+        let event = match event.kind {
+            EventKind::StoreDegraded { reason } => LoggedEvent::Degraded(reason.to_owned()),
+            EventKind::StoreRecovered { degraded_decisions, .. } => LoggedEvent::Recovered { degraded_decisions },
+            EventKind::Replicas { live } => LoggedEvent::Replicas(live),
+            EventKind::StateLost => LoggedEvent::StateLost,
+            EventKind::Transition(change) => LoggedEvent::Phase(route.to_owned(), change.to),
             _ => return,
         };
-        self.0.send_modify(|log| log.push(told));
+        self.0.send_modify(|log| log.push(event));
     }
 }
 
-/// A failure that counts.
+/// An error that counts as a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -114,7 +118,7 @@ impl Classify for Broken {
     }
 }
 
-/// Rate limit, breaker and latency digest; the limit is never reached, one failure trips.
+/// A policy with rate limit, breaker and latency digest. The limit is never reached; one failure trips.
 pub fn stack() -> Policy {
     let breaker = BreakerSpec {
         consecutive_failures: Some(1),
@@ -126,13 +130,13 @@ pub fn stack() -> Policy {
     Policy::named("stack").rate_limit(RateLimitSpec::per_second(1_000_000)).breaker(breaker)
 }
 
-/// A replica of the fleet, not yet built: tests add what they vary.
-pub fn replica(source: impl Into<RedisConnection>, log: &Log) -> ModuleBuilder {
+/// Returns the builder of a replica, to which tests add options.
+pub fn replica(source: impl Into<RedisConnection>, log: &EventLog) -> ModuleBuilder {
     let builder = ResilienceModule::with_redis(source).store_budget(BUDGET).policy(stack());
     builder.shared_observer(Arc::new(log.clone()))
 }
 
-/// One good call: what was decided, and how long it took.
+/// Makes a successful call. Returns the decision and the duration.
 pub async fn call(pipeline: &Pipeline) -> (Decision, Duration) {
     let began = Instant::now();
     let (answer, decision) = pipeline.call().run_recorded(|| async { Ok::<_, Broken>(()) }).await;
@@ -140,13 +144,13 @@ pub async fn call(pipeline: &Pipeline) -> (Decision, Duration) {
     (decision, began.elapsed())
 }
 
-/// One failing call.
+/// Makes a failing call.
 pub async fn fail(pipeline: &Pipeline) {
     let failed = pipeline.run(|| async { Err::<(), _>(Broken) }).await;
     assert_eq!(failed, Err(Error::Inner(Broken)));
 }
 
-/// Calls until the fleet decides.
+/// Calls until Redis decides.
 pub async fn until_fleet(pipeline: &Pipeline) {
     let calling = async {
         while call(pipeline).await.0.source != Source::Fleet {
@@ -156,20 +160,20 @@ pub async fn until_fleet(pipeline: &Pipeline) {
     within_timeout(calling).await;
 }
 
-/// Opens the connection and waits until Redis decides; what was told meanwhile does not count, because a busy machine may
-/// take its time.
-pub async fn warm_up(module: &ResilienceModule, log: &Log) {
-    until_fleet(&module.pipeline("stack", "the connection is opened").unwrap()).await;
+/// Opens the connection, waits until Redis decides, and clears the log, because connecting may exceed the budget on a busy
+/// machine.
+pub async fn warm_up(module: &ResilienceModule, log: &EventLog) {
+    until_fleet(&module.pipeline("stack", "warm-up").unwrap()).await;
     until_shared(module).await;
     log.clear();
 }
 
-/// Waits for something that must happen.
+/// Waits for a future with a timeout.
 pub async fn within_timeout<T>(awaited: impl Future<Output = T>) -> T {
-    timeout(WAIT_TIMEOUT, awaited).await.expect("it happens, in time")
+    timeout(WAIT_TIMEOUT, awaited).await.expect("completed within the timeout")
 }
 
-/// Returns when Redis decides everything again.
+/// Waits until the store is shared on all shards.
 pub async fn until_shared(module: &ResilienceModule) {
     within_timeout(async {
         while module.store_mode() != Some(StoreMode::Shared) {
@@ -179,7 +183,7 @@ pub async fn until_shared(module: &ResilienceModule) {
     .await;
 }
 
-/// Calls until the circuit rejects, and how long that took.
+/// Calls until the circuit rejects. Returns how long that took.
 pub async fn until_rejected(pipeline: &Pipeline) -> Duration {
     let began = Instant::now();
     let calling = async {
@@ -191,14 +195,14 @@ pub async fn until_rejected(pipeline: &Pipeline) -> Duration {
     began.elapsed()
 }
 
-/// Calls a pipeline over and over until told to stop, and keeps count.
+/// A background task that calls pipelines until it is stopped, and records source and duration of each call.
 pub struct Load {
     stop: watch::Sender<bool>,
     task: tokio::task::JoinHandle<Vec<(Source, Duration)>>,
 }
 
 impl Load {
-    /// Goes round these routes, with a pause between two calls.
+    /// Starts calling these pipelines in turn, with a pause between two calls.
     pub fn on(pipelines: Vec<Pipeline>, pause: Duration) -> Self {
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(async move {
@@ -216,7 +220,7 @@ impl Load {
         Self { stop, task }
     }
 
-    /// What came of all calls: who decided, and how long each took, the longest last.
+    /// Stops and returns the sources and the sorted durations of all calls.
     pub async fn end(self) -> (Vec<Source>, Vec<Duration>) {
         self.stop.send_replace(true);
         let (sources, mut took): (Vec<_>, Vec<_>) = self.task.await.unwrap().into_iter().unzip();
@@ -225,7 +229,7 @@ impl Load {
     }
 }
 
-/// Of sorted times the one that so many of a hundred do not exceed.
+/// Returns a percentile of sorted durations.
 pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
 }
