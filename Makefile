@@ -40,7 +40,7 @@ tests:
 
 # Test binaries that need no more than a Redis, whoever runs it. They run once more on one in a container; features as in
 # `tests`, so that nothing is built twice.
-CONTAINER_TESTS ?= servers conformance_redis server_clock telling
+CONTAINER_TESTS ?= servers conformance_redis server_clock observer_events
 
 container-tests: redis-image
 	PHALANX_TEST_REDIS=container PHALANX_TEST_REDIS_IMAGE=phalanx-test-redis:local \

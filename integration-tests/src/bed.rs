@@ -1,8 +1,8 @@
-//! A bed: a fleet in miniature that a test can lay out afresh, move in time and look at from several replicas.
+//! Test beds: a small fleet over one store, with a clock that the test moves.
 //!
-//! What a bed promises: beds share nothing with each other; the stores of one bed are replicas of one fleet; its
-//! clock starts at [`ORIGIN`] and moves by [`Bed::advance`] only; after [`Bed::settle`] every replica knows what any
-//! replica was told before. Nothing here sleeps.
+//! Guarantees of every bed: beds share no state; the stores of one bed are replicas of one fleet; the clock starts at
+//! [`ORIGIN`] and moves only by [`Bed::advance`]; after [`Bed::sync_all`] every replica has received all earlier writes
+//! of every other replica. No bed sleeps.
 
 mod lua;
 mod redis;
@@ -19,11 +19,11 @@ use phalanx_store_memory::{MemoryLocks, MemoryStore};
 pub use self::lua::LuaBed;
 pub use self::redis::RedisBed;
 
-/// What every new bed's clock shows: the same everywhere, because windows are cut into slices from the clock's zero,
-/// and as large and crooked as a server's, because arithmetic that is only right near zero is wrong.
+/// The initial time of every bed. The same for all beds, because slices of windows are aligned to the clock's zero; as
+/// large and uneven as a real server's time, so that arithmetic that only works near zero fails.
 pub const ORIGIN: Time = Time::from_micros(1_700_000_003_456_789);
 
-/// Where a store is judged.
+/// A test bed for a store.
 pub trait Bed: Send + Sync + Sized + 'static {
     /// The store under test.
     type Store: Store;
@@ -31,37 +31,36 @@ pub trait Bed: Send + Sync + Sized + 'static {
     /// The locks under test.
     type Locks: LockStore;
 
-    /// Whose state an answer of a healthy bed is made on. It is checked, so that a twin cannot stand in unnoticed for
-    /// the store under test.
+    /// The source of every decision on a healthy bed. Cases check it, so that decisions of the twin cannot pass as
+    /// decisions of the store under test.
     const SOURCE: Source;
 
-    /// Whether `record` and `observe_quantile` return the change of phase they cause. They never wait, so a store
-    /// whose truth lives elsewhere cannot know yet: it may return none, and the change is there after
-    /// [`Bed::settle`].
-    const TELLS_AT_ONCE: bool;
+    /// Whether `record` and `observe_quantile` return the transition they cause. They never wait, so a store whose state
+    /// is remote may return none; the transition is then visible after [`Bed::sync_all`].
+    const IMMEDIATE_TRANSITIONS: bool;
 
-    /// A bed of its own, shared with nobody.
+    /// Creates a bed that shares no state with other beds.
     fn new() -> impl Future<Output = Self> + Send;
 
-    /// A replica's store: each one another replica of the same fleet. Where all are one process, the same store.
+    /// Returns the store of another replica of this fleet. An in-process store returns the same store every time.
     fn store(&self) -> Self::Store;
 
-    /// A replica's locks, each as [`Bed::store`].
+    /// Returns the lock store of another replica, as [`Bed::store`] does.
     fn locks(&self) -> Self::Locks;
 
-    /// The moment on the clock that decides (of a shared store: the server's). A replica is asked with the reading of
-    /// its own [`Store::clock`], which need not be the same.
+    /// Returns the time of the clock that decides; for a shared store, the server's. Replicas pass the time of their own
+    /// [`Store::clock`], which may differ.
     fn now(&self) -> Time;
 
-    /// Moves that clock, and every replica's, forward.
+    /// Moves that clock and the clocks of all replicas forward.
     fn advance(&self, by: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Returns when everything that any replica was told has reached all of them: what is written behind the caller's
-    /// back (`record`, `refund`, `observe`, another spec) as well as what is pushed.
-    fn settle(&self) -> impl Future<Output = ()> + Send;
+    /// Waits until every replica has received everything sent by any replica: background writes (`record`, `refund`,
+    /// `observe`, a changed spec) and pushed messages.
+    fn sync_all(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// The memory store: all replicas are one process and one store, so there is nothing to settle.
+/// A bed for the memory store. All replicas share one store, so there is nothing to synchronize.
 #[derive(Debug)]
 pub struct MemoryBed {
     clock: Clock,
@@ -74,7 +73,7 @@ impl Bed for MemoryBed {
     type Locks = MemoryLocks;
 
     const SOURCE: Source = Source::Local;
-    const TELLS_AT_ONCE: bool = true;
+    const IMMEDIATE_TRANSITIONS: bool = true;
 
     async fn new() -> Self {
         let clock = Clock::manual();
@@ -99,7 +98,7 @@ impl Bed for MemoryBed {
         ready(())
     }
 
-    fn settle(&self) -> impl Future<Output = ()> + Send {
+    fn sync_all(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 }

@@ -1,10 +1,10 @@
-//! The conformance suite: what `core/src/store.rs` and `core/src/lock.rs` promise, line by line, for any [`Bed`].
+//! The conformance suite: checks every line of the `# Behaviour` lists in `core/src/store.rs` and `core/src/lock.rs`
+//! against any [`Bed`].
 //!
-//! Each line of a `# Behaviour` list is one case, named after it. A case asks through the traits' methods only, through
-//! two replicas wherever sharing matters, and demands exact answers. `tests/behaviour_lists.rs` holds lines and cases
-//! together, both ways.
+//! Each line of a list is one case of the same name. A case uses the trait methods only, two replicas wherever state is
+//! shared, and asserts exact values. `tests/behaviour_lists.rs` checks that lists and cases match, both ways.
 //!
-//! To judge a store, write a bed for it and, in a test file, `conformance_suite!(ThatBed);`.
+//! To test a store, implement [`Bed`] for it and write `conformance_suite!(ThatBed);` in a test file.
 
 pub mod breaker;
 pub mod digest;
@@ -23,20 +23,20 @@ const SECOND: Duration = Duration::from_secs(1);
 /// One line of a behaviour list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
-    /// The module here that holds the case.
+    /// The submodule that contains the case.
     pub area: &'static str,
-    /// The trait that promises it.
+    /// The trait whose documentation contains the line.
     pub store: &'static str,
-    /// The method whose list holds the line.
+    /// The method whose list contains the line.
     pub method: &'static str,
-    /// The line, as a function's name.
+    /// The line as a function name.
     pub name: &'static str,
 }
 
-/// Every case there is.
+/// All cases, in the order of the lists.
 pub const CASES: &[Case] = crate::for_every_case!(@table);
 
-/// Makes a `#[tokio::test]` of every case, on this bed.
+/// Generates a `#[tokio::test]` for every case, run on the given bed.
 #[macro_export]
 macro_rules! conformance_suite {
     (@tests $bed:ty; $($area:ident of $store:ident { $($method:ident: $($case:ident),+;)+ })+) => {
@@ -63,7 +63,7 @@ macro_rules! conformance_suite {
     };
 }
 
-/// Hands the list of all cases to [`conformance_suite!`]: the one place where they are enumerated.
+/// Passes the list of all cases to [`conformance_suite!`]. Cases are enumerated only here.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_every_case {
@@ -174,7 +174,7 @@ macro_rules! for_every_case {
     };
 }
 
-/// Keys that a careless way of joining policy and route would take for each other.
+/// Keys that collide if policy and route are joined without escaping.
 fn keys_that_look_alike() -> [StateKey; 9] {
     [
         StateKey::new("a:b", "c"),
@@ -189,7 +189,7 @@ fn keys_that_look_alike() -> [StateKey; 9] {
     ]
 }
 
-/// Moves the clock to the next whole multiple of `length`: where a window of that length, and its first slice, begins.
+/// Moves the clock to the next multiple of `length`, where a window of that length and its first slice begin.
 async fn advance_to_edge<B: Bed>(bed: &B, length: Duration) {
     let length = length.as_micros() as u64;
     let past = bed.now().as_micros() % length;

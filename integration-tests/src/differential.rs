@@ -1,8 +1,9 @@
-//! Random histories, played on the bare machines of core and on any number of beds, which must give the same answers.
+//! Differential tests: random steps are applied to a state machine of core and to any number of beds, and all replies
+//! must be equal.
 //!
-//! The machine is the judge: it is a pure function of its history, and every store claims to be that machine, kept
-//! somewhere and shared. A [`Contestant`] plays one step and answers; [`compare`] plays a whole history on all of them
-//! and says where the first one differed. A new store joins by its bed: one more line in `tests/differential.rs`.
+//! The machine is the reference: it is a pure function of its steps, and every store claims to behave like that machine.
+//! A [`Subject`] applies one step and replies; [`compare`] applies a sequence to all of them and reports the first
+//! difference. A new store takes part with one line in `tests/differential.rs`.
 
 pub mod breaker;
 pub mod rate_limit;
@@ -11,37 +12,37 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 
-/// A reply on its way.
-pub type Playing<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
+/// A future reply of a [`Subject`].
+pub type ReplyFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
 
-/// Somebody who can play a history of `S`, step by step, and answers each with an `R`.
-pub trait Contestant<S, R>: Send {
-    /// Who is meant when something is wrong.
+/// An implementation under comparison: applies steps `S` and replies to each with an `R`.
+pub trait Subject<S, R>: Send {
+    /// Returns the name used in failure messages.
     fn name(&self) -> &'static str;
 
-    /// Plays one step.
-    fn play<'a>(&'a mut self, step: &'a S) -> Playing<'a, R>;
+    /// Applies one step.
+    fn apply<'a>(&'a mut self, step: &'a S) -> ReplyFuture<'a, R>;
 }
 
-/// Replies that can be held against the judge's.
+/// A reply that can be compared with the reference's.
 pub trait Reply: Debug {
-    /// Whether this is the judge's reply, as far as the contestant could know it.
-    fn agrees_with(&self, judge: &Self) -> bool;
+    /// Returns whether this reply is the reference's, as far as the subject can know it.
+    fn agrees_with(&self, reference: &Self) -> bool;
 }
 
-/// Plays a history on all contestants; the error tells who first disagreed with the judge, where and how.
+/// Applies all steps to the reference and to all subjects. The error describes the first difference.
 pub async fn compare<S: Debug, R: Reply>(
-    judge: &mut dyn Contestant<S, R>,
-    contestants: &mut [Box<dyn Contestant<S, R>>],
+    reference: &mut dyn Subject<S, R>,
+    subjects: &mut [Box<dyn Subject<S, R>>],
     steps: &[S],
 ) -> Result<(), String> {
     for (number, step) in steps.iter().enumerate() {
-        let expected = judge.play(step).await;
-        for contestant in contestants.iter_mut() {
-            let told = contestant.play(step).await;
-            if !told.agrees_with(&expected) {
-                let (who, judge) = (contestant.name(), judge.name());
-                return Err(format!("step {number}, {step:?}\n  {who}: {told:?}\n  {judge}: {expected:?}"));
+        let expected = reference.apply(step).await;
+        for subject in subjects.iter_mut() {
+            let reply = subject.apply(step).await;
+            if !reply.agrees_with(&expected) {
+                let (subject, reference) = (subject.name(), reference.name());
+                return Err(format!("step {number}, {step:?}\n  {subject}: {reply:?}\n  {reference}: {expected:?}"));
             }
         }
     }

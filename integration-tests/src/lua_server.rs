@@ -1,8 +1,8 @@
-//! A Redis in miniature that runs the very scripts of `phalanx-lua`, in this process and on a clock that a test moves.
+//! An in-process server that runs the shipped scripts of `phalanx-lua` on a manual clock.
 //!
-//! Lua 5.1 as Redis has it, over a keyspace that knows the commands the scripts use and nothing else. It converts
-//! arguments and replies as Redis does, rejects globals as Redis does, and is quick enough for property tests:
-//! hundreds of thousands of scripts a second in a release build. A real server stays the judge.
+//! It embeds Lua 5.1 like Redis, over a keyspace that implements only the commands the scripts use. It converts arguments
+//! and replies and rejects globals like Redis, and is fast enough for property tests: hundreds of thousands of scripts a
+//! second in a release build. The same properties are also tested on a real Redis.
 
 mod keyspace;
 mod numbers;
@@ -15,23 +15,23 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_lua::Script;
 
 pub use self::keyspace::Stored;
-use self::keyspace::{Answer, Keyspace};
+use self::keyspace::{CommandReply, Keyspace};
 
-/// What a script answers, as a client sees it.
+/// The reply of a script, as a client receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Nothing.
+    /// Nil.
     Nil,
     /// An integer.
     Int(i64),
     /// A string.
     Bytes(Vec<u8>),
-    /// Several answers.
+    /// An array.
     Array(Vec<Reply>),
 }
 
 impl Reply {
-    /// The parts of an array.
+    /// Returns the elements of an array. Panics on another reply.
     pub fn parts(&self) -> &[Self] {
         match self {
             Self::Array(parts) => parts,
@@ -39,7 +39,7 @@ impl Reply {
         }
     }
 
-    /// The integer it is.
+    /// Returns the integer. Panics on another reply.
     pub fn int(&self) -> i64 {
         match self {
             Self::Int(int) => *int,
@@ -47,7 +47,7 @@ impl Reply {
         }
     }
 
-    /// The bytes it is.
+    /// Returns the bytes of a string. Panics on another reply.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -55,15 +55,15 @@ impl Reply {
         }
     }
 
-    /// A flat array of integers.
+    /// Returns the integers of a flat array. Panics on another reply.
     pub fn ints(&self) -> Vec<i64> {
         self.parts().iter().map(Self::int).collect()
     }
 }
 
-/// The server. Shared by reference; scripts run one after the other, as on a real one.
+/// The server. Used by shared reference; scripts run one at a time, as in Redis.
 #[derive(Debug)]
-pub struct Server {
+pub struct LuaServer {
     clock: Clock,
     engine: Mutex<Engine>,
     keyspace: Arc<Mutex<Keyspace>>,
@@ -75,91 +75,91 @@ struct Engine {
     compiled: HashMap<&'static str, Function>,
 }
 
-impl Default for Server {
+impl Default for LuaServer {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Server {
-    /// An empty server on a manual clock of its own, which stands at 2023.
+impl LuaServer {
+    /// Creates an empty server with its own manual clock, set to a time in 2023.
     pub fn new() -> Self {
         let clock = Clock::manual();
         clock.set(Time::from_micros(1_700_000_000_000_000));
-        Self::on(clock)
+        Self::with_clock(clock)
     }
 
-    /// An empty server on this clock.
-    pub fn on(clock: Clock) -> Self {
+    /// Creates an empty server on this clock.
+    pub fn with_clock(clock: Clock) -> Self {
         let keyspace = Arc::new(Mutex::new(Keyspace::default()));
         let lua = Lua::new();
-        prepare(&lua, &keyspace).expect("the sandbox is ours");
+        prepare(&lua, &keyspace).expect("the sandbox is valid");
         Self { clock, engine: Mutex::new(Engine { lua, compiled: HashMap::new() }), keyspace }
     }
 
-    /// The clock that it runs on.
+    /// Returns its clock.
     pub const fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Runs a script, with the time as one more argument. An error is the text a client would see.
+    /// Runs a script with the time as an additional argument. The error is the text that a client would receive.
     pub fn run(&self, script: &Script, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Reply, String> {
         assert_eq!(keys.len(), script.keys, "{} takes {} keys", script.name, script.keys);
         let mut engine = lock(&self.engine);
         let now = self.clock.now().as_micros();
-        lock(&self.keyspace).turn_to(now);
+        lock(&self.keyspace).set_time(now);
         let time = now.to_string().into_bytes();
         let args = args.iter().chain(std::iter::once(&time));
         engine.run(script, keys, args).map_err(|error| error.to_string())
     }
 
-    /// What was published since this was last asked: channels and messages, in order.
-    pub fn published(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        self.at_present().published()
+    /// Takes the messages published since the last call: channels and messages, in order.
+    pub fn take_published(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.current_keyspace().take_published()
     }
 
-    /// Writes a value of any type under a key, without a TTL: what somebody else may do.
+    /// Writes a value of any type to a key, without a TTL, as another client could.
     pub fn put(&self, key: &[u8], value: Stored) {
-        self.at_present().put(key, value);
+        self.current_keyspace().put(key, value);
     }
 
-    /// The string under a key.
+    /// Returns the string of a key.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        match self.at_present().stored(key) {
+        match self.current_keyspace().stored(key) {
             Some(Stored::Text(text)) => Some(text.clone()),
             _ => None,
         }
     }
 
-    /// Milliseconds until a key is gone; none without a key or without a TTL.
+    /// Returns the TTL of a key in milliseconds; none without a key or without a TTL.
     pub fn pttl(&self, key: &[u8]) -> Option<u64> {
-        self.at_present().pttl(key)
+        self.current_keyspace().pttl(key)
     }
 
     /// Removes a key.
     pub fn remove(&self, key: &[u8]) -> bool {
-        self.at_present().remove(key)
+        self.current_keyspace().remove(key)
     }
 
-    /// Forgets everything, as a restart without data does.
+    /// Removes all keys, like a restart without persistence.
     pub fn flush(&self) {
-        *self.at_present() = Keyspace::default();
+        *self.current_keyspace() = Keyspace::default();
     }
 
-    /// Every key there is, in order.
+    /// Returns all keys, sorted.
     pub fn keys(&self) -> Vec<Vec<u8>> {
-        self.at_present().keys()
+        self.current_keyspace().keys()
     }
 
-    fn at_present(&self) -> MutexGuard<'_, Keyspace> {
+    fn current_keyspace(&self) -> MutexGuard<'_, Keyspace> {
         let mut keyspace = lock(&self.keyspace);
-        keyspace.turn_to(self.clock.now().as_micros());
+        keyspace.set_time(self.clock.now().as_micros());
         keyspace
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A case that failed under the lock has said so already.
+    // A panic under the lock has already failed its test.
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
@@ -186,14 +186,14 @@ impl Engine {
 
     fn strings<'a>(&self, values: impl Iterator<Item = &'a Vec<u8>>) -> mlua::Result<Table> {
         let table = self.lua.create_table()?;
-        for (place, value) in values.enumerate() {
-            table.raw_set(place + 1, self.lua.create_string(value)?)?;
+        for (index, value) in values.enumerate() {
+            table.raw_set(index + 1, self.lua.create_string(value)?)?;
         }
         Ok(table)
     }
 }
 
-/// Gives Lua its `redis`, and takes away what a script must not do: make or miss a global.
+/// Adds the `redis` table to Lua and makes access to undefined globals an error, as Redis does.
 fn prepare(lua: &Lua, keyspace: &Arc<Mutex<Keyspace>>) -> mlua::Result<()> {
     let redis = lua.create_table()?;
     for (name, caught) in [("call", false), ("pcall", true)] {
@@ -244,28 +244,28 @@ fn argument(value: &Value) -> mlua::Result<Vec<u8>> {
     }
 }
 
-/// What a command answers, as Lua sees it.
-fn value(lua: &Lua, answer: Answer) -> mlua::Result<Value> {
+/// Converts the reply of a command to a Lua value.
+fn value(lua: &Lua, answer: CommandReply) -> mlua::Result<Value> {
     Ok(match answer {
-        Answer::Nil => Value::Boolean(false),
-        Answer::Int(int) => Value::Number(int as f64),
-        Answer::Bytes(bytes) => Value::String(lua.create_string(bytes)?),
-        Answer::Ok => {
+        CommandReply::Nil => Value::Boolean(false),
+        CommandReply::Int(int) => Value::Number(int as f64),
+        CommandReply::Bytes(bytes) => Value::String(lua.create_string(bytes)?),
+        CommandReply::Ok => {
             let table = lua.create_table()?;
             table.raw_set("ok", "OK")?;
             Value::Table(table)
         }
-        Answer::Array(parts) => {
+        CommandReply::Array(parts) => {
             let table = lua.create_table()?;
-            for (place, part) in parts.into_iter().enumerate() {
-                table.raw_set(place + 1, value(lua, part)?)?;
+            for (index, part) in parts.into_iter().enumerate() {
+                table.raw_set(index + 1, value(lua, part)?)?;
             }
             Value::Table(table)
         }
     })
 }
 
-/// What a script returns, as a client sees it: numbers lose their fraction, an array ends at its first nil.
+/// Converts the return value of a script to a reply: numbers lose their fraction, an array ends at its first nil.
 fn reply(value: Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::Nil | Value::Boolean(false) => Reply::Nil,
@@ -289,6 +289,6 @@ fn reply(value: Value) -> mlua::Result<Reply> {
             }
             Reply::Array(parts)
         }
-        other => return Err(mlua::Error::RuntimeError(format!("no reply: {}", other.type_name()))),
+        other => return Err(mlua::Error::RuntimeError(format!("not a reply: {}", other.type_name()))),
     })
 }

@@ -1,29 +1,29 @@
-//! A replica of the fleet under test: a module over Redis, callers, and a dependency that does as it is told.
+//! A replica of the fleet under test: a module over Redis, callers, and a dependency whose behaviour the test controls.
 //!
 //! ```text
-//!   test ── Order ──► Worker ── callers ──► module ──► Redis
-//!        ◄─ Report ──   │ ledger: what became of the calls
-//!                       │ ear: what observers were told
+//!   test ── Command ─► replica ── callers ──► module ──► Redis
+//!        ◄─ Report ───   │ ledger: results of the calls
+//!                        │ event log: events emitted to observers
 //! ```
 //!
-//! A [`Worker`] is a replica in the test's own process. The program `replica` is one in a process of its own, so that it
-//! can be stopped and killed; a [`Child`] is the test's end of it. Both take the same orders and give the same reports,
-//! and all moments in them are of one clock ([`Moment`]), so that what two processes saw can be compared.
+//! A [`LocalReplica`] runs in the test process. The program `replica` runs one in a child process, which can be stopped
+//! and killed; [`ReplicaProcess`] is its handle in the test. Both execute the same commands and return the same reports,
+//! and all times in them are of one clock ([`Moment`]), so that reports of different processes can be compared.
 
 mod callers;
-mod child;
+mod commands;
 mod dependency;
-mod ear;
+mod event_log;
 mod ledger;
+mod local;
 mod moment;
-mod orders;
+mod process;
 mod starvation;
-mod worker;
 
-pub use self::child::Child;
-pub use self::dependency::Behaviour;
-pub use self::ear::{Heard, Told};
-pub use self::ledger::{Span, Tally, Waits};
+pub use self::commands::{Command, Gauges, Load, Report, Setup};
+pub use self::dependency::DependencyBehavior;
+pub use self::event_log::{LoggedEvent, LoggedKind};
+pub use self::ledger::{Span, Tally, WaitStats};
+pub use self::local::LocalReplica;
 pub use self::moment::Moment;
-pub use self::orders::{Gauges, Load, Order, Report, Setup};
-pub use self::worker::Worker;
+pub use self::process::ReplicaProcess;

@@ -1,9 +1,9 @@
-//! The account of `docs/redis.md`: enough for every operation, and not one command more than that.
+//! The ACL line of `docs/redis.md` allows every operation, and no command more than needed.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
-#[path = "cluster/kit.rs"]
-mod kit;
+#[path = "cluster/harness.rs"]
+mod harness;
 #[path = "cluster/operations.rs"]
 mod operations;
 
@@ -11,18 +11,18 @@ use std::collections::BTreeSet;
 
 use phalanx::Source;
 use phalanx::store::{RedisConnection, RedisOptions, StateKey};
-use phalanx_integration_tests::server::ask::ask;
-use phalanx_integration_tests::server::{Cluster, MASTER_NAME, Options, Restricted, Sentinel, Spawned};
+use phalanx_integration_tests::server::redis_cli::redis_command;
+use phalanx_integration_tests::server::{AclServer, Cluster, MASTER_NAME, Options, RedisProcess, Sentinel};
 use phalanx_store_redis::RedisStore;
 use redis::Client;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 
-/// What the client itself sends; everything else is the scripts'.
+/// Commands sent by the client itself; all others are called by scripts.
 const CLIENT: [&str; 4] = ["evalsha", "eval", "subscribe", "ping"];
 
 const PASSWORD: &str = "hunter2";
 
-/// The line as it stands in the documentation, in one piece and with a password.
+/// Returns the line of the documentation, unwrapped and with a password.
 fn line() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/redis.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -35,32 +35,32 @@ fn commands(line: &str) -> BTreeSet<String> {
 }
 
 fn store(source: impl Into<RedisConnection>) -> RedisStore {
-    let options = RedisOptions { store_budget: kit::BUDGET, ..RedisOptions::default() };
+    let options = RedisOptions { store_budget: harness::BUDGET, ..RedisOptions::default() };
     RedisStore::over(source).options(options).build().unwrap()
 }
 
-/// Everything a replica does, from its first call until it leaves. Who decided each time.
-async fn live(source: impl Into<RedisConnection>, server: &Spawned) -> Vec<Source> {
+/// Runs everything a replica does, from its first call until it leaves. Returns the sources of all decisions.
+async fn run_replica(source: impl Into<RedisConnection>, server: &RedisProcess) -> Vec<Source> {
     server.cli(&["FLUSHALL"]).await;
     server.cli(&["SCRIPT", "FLUSH"]).await;
-    server.cli(&["SET", "ph1:{default:m}", "somebody else's"]).await; // heals by being deleted
+    server.cli(&["SET", "ph1:{default:m}", "not a set"]).await; // repaired with DEL
     let store = store(source);
-    let decided = operations::play_all(&store, &StateKey::new("policy", "route")).await;
+    let decided = operations::run_all(&store, &StateKey::new("policy", "route")).await;
     store.leave().await;
     decided
 }
 
-/// The commands, keys and channels that were denied.
-async fn denied(server: &Spawned) -> BTreeSet<String> {
+/// Returns the denied commands, keys and channels.
+async fn denied(server: &RedisProcess) -> BTreeSet<String> {
     let log = server.cli(&["ACL", "LOG"]).await;
     let lines: Vec<_> = log.lines().collect();
     let objects = lines.windows(2).filter(|pair| pair[0] == "object").map(|pair| pair[1].to_owned());
-    // From 7.2 on the client may say its name; that this one may not is harmless.
+    // Clients announce their name since 7.2; it is harmless that this is denied.
     objects.filter(|object| object != "client|setinfo").collect()
 }
 
 #[test]
-fn the_line_grants_what_scripts_and_client_use_on_our_keys_and_nothing_else() {
+fn the_line_grants_exactly_the_commands_of_scripts_and_client_on_our_keys() {
     let scripts = phalanx_lua::COMMANDS.iter().map(|command| command.to_lowercase());
     let used: BTreeSet<_> = scripts.chain(CLIENT.map(str::to_owned)).collect();
     assert_eq!(commands(&line()), used);
@@ -71,23 +71,23 @@ fn the_line_grants_what_scripts_and_client_use_on_our_keys_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_operation_runs_as_that_user() {
-    let redis = Restricted::start(&line()).await;
-    let decided = live(Client::open(redis.url()).unwrap(), redis.server()).await;
+    let redis = AclServer::start(&line()).await;
+    let decided = run_replica(Client::open(redis.url()).unwrap(), redis.server()).await;
     assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
     assert_eq!(denied(redis.server()).await, BTreeSet::new());
     for foreign in [&["EVAL", "return 1", "1", "other"][..], &["SUBSCRIBE", "other"], &["FLUSHALL"], &["KEYS", "ph1:*"]]
     {
-        assert_eq!(ask(&redis.url(), foreign).await.unwrap_err().code(), Some("NOPERM"), "{foreign:?}");
+        assert_eq!(redis_command(&redis.url(), foreign).await.unwrap_err().code(), Some("NOPERM"), "{foreign:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_any_one_command_something_is_denied() {
-    let redis = Restricted::start(&line()).await;
+    let redis = AclServer::start(&line()).await;
     let server = redis.server();
     for command in commands(&line()) {
         server.cli(&["ACL", "SETUSER", "phalanx", &format!("-{command}")]).await;
-        let decided = live(Client::open(redis.url()).unwrap(), server).await;
+        let decided = run_replica(Client::open(redis.url()).unwrap(), server).await;
         println!("without {command}: {decided:?}");
         server.until(&["ACL", "LOG"], |log| log.contains(&format!("object\n{command}\n"))).await;
         assert_eq!(denied(server).await, BTreeSet::from([command.clone()]));
@@ -96,7 +96,7 @@ async fn without_any_one_command_something_is_denied() {
     }
 }
 
-/// A server's options with the documented user, granted something in addition.
+/// Server options with the documented user and additional rules.
 fn options(more: &str) -> Options {
     let line = line().replace("ACL SETUSER", "user");
     let users = format!("user default on nopass ~* &* +@all\n{line} {more}\n");
@@ -104,13 +104,13 @@ fn options(more: &str) -> Options {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_needs_its_slots_in_addition() {
+async fn a_cluster_additionally_needs_cluster_slots() {
     let cluster = Cluster::with(options("+cluster|slots")).await;
     let login = |url: String| url.replace("redis://", &format!("redis://phalanx:{PASSWORD}@"));
     let urls: Vec<_> = cluster.urls().into_iter().map(login).collect();
     let store = store(redis::cluster::ClusterClient::new(urls).unwrap());
     for route in 0..6 {
-        let decided = operations::play_all(&store, &StateKey::new("policy", &format!("route-{route}"))).await;
+        let decided = operations::run_all(&store, &StateKey::new("policy", &format!("route-{route}"))).await;
         assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
     }
     store.leave().await;
@@ -120,14 +120,14 @@ async fn a_cluster_needs_its_slots_in_addition() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinel_needs_the_role_in_addition() {
-    let formation = Sentinel::with(1, options("+role")).await;
-    let address = |server: &Spawned| redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), server.port());
-    let sentinels = formation.sentinels().iter().map(address);
+async fn sentinel_additionally_needs_role() {
+    let sentinel = Sentinel::with(1, options("+role")).await;
+    let address = |server: &RedisProcess| redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), server.port());
+    let sentinels = sentinel.sentinels().iter().map(address);
     let builder = SentinelClientBuilder::new(sentinels, MASTER_NAME, SentinelServerType::Master).unwrap();
     let client = builder.set_client_to_redis_username("phalanx").set_client_to_redis_password(PASSWORD);
-    let master = formation.master().await;
-    let decided = live(client.build().unwrap(), master).await;
+    let master = sentinel.master().await;
+    let decided = run_replica(client.build().unwrap(), master).await;
     assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
     assert_eq!(denied(master).await, BTreeSet::new());
 }

@@ -1,7 +1,7 @@
-//! The `# Behaviour` lists of `core/src/{store,lock}.rs` and the conformance cases are the same list, both ways: no promise
-//! without a case, no case without a promise, and no case that is written but never run.
+//! Compares the `# Behaviour` lists of `core/src/{store,lock}.rs` with the conformance cases: every line has a case, every
+//! case has a line, and every case that is written is run.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed expectation panics, in helpers too
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use phalanx_integration_tests::conformance::CASES;
 
-/// A line of a list: the trait, the method and the line as a function's name.
-type Promise = (String, String, String);
+/// A line of a list: the trait, the method and the line as a function name.
+type Behaviour = (String, String, String);
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -20,21 +20,21 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// "permits come back at the declared rate" as the name of a function.
+/// Converts a line such as "permits come back at the declared rate" to a function name.
 fn slug(line: &str) -> String {
     let words = line.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("_")
 }
 
-/// What follows `word` on a line, up to the end of the name.
+/// Returns the name that follows `word` on a line.
 fn name_after<'a>(line: &'a str, word: &str) -> Option<&'a str> {
     let rest = line.strip_prefix(word)?;
     rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
 }
 
-/// The promises of a source text, in its order. A list ends where its method begins; anything in it that is no line of
-/// its own would be a promise nobody checks, so it is rejected.
-fn promises(source: &str) -> Vec<Promise> {
+/// Returns all list lines of a source text, in order. A list ends where its method begins; anything else in it would not be
+/// checked, so it is rejected.
+fn behaviours(source: &str) -> Vec<Behaviour> {
     let (mut store, mut list, mut found) = (String::new(), None::<Vec<String>>, Vec::new());
     for line in source.lines().map(str::trim) {
         if let Some(name) = name_after(line, "pub trait ") {
@@ -46,8 +46,8 @@ fn promises(source: &str) -> Vec<Promise> {
             let lines = list.take().into_iter().flatten();
             found.extend(lines.map(|line| (store.clone(), method.to_owned(), line)));
         } else if let Some(lines) = &mut list {
-            let promise = line.strip_prefix("/// - ");
-            lines.push(slug(promise.unwrap_or_else(|| panic!("not a line of a behaviour list: {line}"))));
+            let item = line.strip_prefix("/// - ");
+            lines.push(slug(item.unwrap_or_else(|| panic!("not a line of a behaviour list: {line}"))));
         }
     }
     assert!(list.is_none(), "a list without a method at the end of {store}");
@@ -61,15 +61,15 @@ fn set<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeSet<T> {
 #[test]
 fn every_line_of_a_behaviour_list_is_a_case_and_every_case_a_line() {
     let files = ["../core/src/store.rs", "../core/src/lock.rs"];
-    let lines: Vec<Promise> = files.iter().flat_map(|file| promises(&read(&here(file)))).collect();
-    let cases: Vec<Promise> =
+    let lines: Vec<Behaviour> = files.iter().flat_map(|file| behaviours(&read(&here(file)))).collect();
+    let cases: Vec<Behaviour> =
         CASES.iter().map(|case| (case.store.into(), case.method.into(), case.name.into())).collect();
-    assert_eq!(set(&lines).len(), lines.len(), "a line stands twice in one list");
+    assert_eq!(set(&lines).len(), lines.len(), "a line is twice in one list");
     let without_case: Vec<_> = lines.iter().filter(|line| !cases.contains(line)).collect();
     let without_line: Vec<_> = cases.iter().filter(|case| !lines.contains(case)).collect();
-    assert!(without_case.is_empty(), "promised, but no case in conformance.rs: {without_case:#?}");
-    assert!(without_line.is_empty(), "a case, but not promised in core/src: {without_line:#?}");
-    assert_eq!(lines, cases, "the same order, so that the two can be read side by side");
+    assert!(without_case.is_empty(), "lines without a case in conformance.rs: {without_case:#?}");
+    assert!(without_line.is_empty(), "cases without a line in core/src: {without_line:#?}");
+    assert_eq!(lines, cases, "lines and cases are in the same order");
 }
 
 #[test]
@@ -78,8 +78,7 @@ fn every_case_that_is_written_is_run() {
     assert_eq!(set(written_cases()), run);
 }
 
-/// Every `pub async fn` under `src/conformance`, with the area it belongs to: a top-level file and the folder of that
-/// name are one area.
+/// Returns every `pub async fn` under `src/conformance` with its area: a top-level file and the folder of the same name.
 fn written_cases() -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut folders = vec![here("src/conformance")];
@@ -104,7 +103,7 @@ fn written_cases() -> Vec<(String, String)> {
 #[test]
 fn a_list_is_read_with_its_trait_and_its_method() {
     let source = "
-        /// Words.
+        /// A trait.
         pub trait Doors: Send {
             /// Opens it.
             ///
@@ -126,11 +125,11 @@ fn a_list_is_read_with_its_trait_and_its_method() {
         ("Windows", "throw", "glass_breaks"),
     ];
     let expected = expected.map(|(store, method, line)| (store.to_owned(), method.to_owned(), line.to_owned()));
-    assert_eq!(promises(source), expected);
+    assert_eq!(behaviours(source), expected);
 }
 
 #[test]
 #[should_panic(expected = "not a line of a behaviour list")]
-fn a_line_that_runs_on_is_rejected() {
-    promises("/// # Behaviour\n/// - a promise so long\n///   that it needs two lines\nfn open(&self);");
+fn a_wrapped_line_is_rejected() {
+    behaviours("/// # Behaviour\n/// - a line so long\n///   that it is wrapped\nfn open(&self);");
 }

@@ -1,16 +1,16 @@
-//! The fleet on a Redis Cluster of three masters: where keys lie, what one sick shard costs, how trips travel.
+//! The fleet on a Redis Cluster of three masters: key placement, one failing shard, and pushed trips.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
-#[path = "cluster/hung.rs"]
-mod hung;
+#[path = "cluster/harness.rs"]
+mod harness;
+#[path = "cluster/hung_shard.rs"]
+mod hung_shard;
 #[path = "cluster/keys.rs"]
 mod keys;
-#[path = "cluster/kit.rs"]
-mod kit;
 #[path = "cluster/operations.rs"]
 mod operations;
 #[path = "cluster/push.rs"]
 mod push;
-#[path = "cluster/replaced.rs"]
-mod replaced;
+#[path = "cluster/replaced_masters.rs"]
+mod replaced_masters;

@@ -1,4 +1,4 @@
-//! The Redis store keeps what the store traits promise, over the scripts run in this process.
+//! The conformance suite on the Redis store, with the scripts run in this process.
 
 use phalanx_integration_tests::bed::LuaBed;
 use phalanx_integration_tests::conformance_suite;

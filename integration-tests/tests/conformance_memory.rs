@@ -1,4 +1,4 @@
-//! The memory store keeps every promise of the store traits.
+//! The conformance suite on the memory store.
 
 use phalanx_integration_tests::bed::MemoryBed;
 use phalanx_integration_tests::conformance_suite;

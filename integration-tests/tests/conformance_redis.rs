@@ -1,4 +1,4 @@
-//! The Redis store keeps what the store traits promise, over a real Redis.
+//! The conformance suite on the Redis store, over a real Redis.
 
 use phalanx_integration_tests::bed::RedisBed;
 use phalanx_integration_tests::conformance_suite;

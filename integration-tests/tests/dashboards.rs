@@ -1,21 +1,21 @@
 //! What an operator is given holds together: every metric, label and value that the dashboard and the alerts ask for is
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed expectation panics, in helpers too
 
 #[path = "dashboards/alerts.rs"]
 mod alerts;
-#[path = "dashboards/board.rs"]
-mod board;
 #[path = "dashboards/compose.rs"]
 mod compose;
+#[path = "dashboards/dashboard.rs"]
+mod dashboard;
+#[path = "dashboards/exported_metrics.rs"]
+mod exported_metrics;
 #[path = "dashboards/files.rs"]
 mod files;
-#[path = "dashboards/page.rs"]
-mod page;
+#[path = "dashboards/metrics_page.rs"]
+mod metrics_page;
 #[path = "dashboards/promql.rs"]
 mod promql;
-#[path = "dashboards/running.rs"]
-mod running;
 #[path = "dashboards/tokens.rs"]
 mod tokens;
 #[path = "dashboards/yaml.rs"]

@@ -1,9 +1,8 @@
-//! What a policy does when its store answers from a twin: `on_degraded`, stage by stage.
+//! `on_degraded`, stage by stage: how a policy treats decisions of the twin.
 //!
-//! The store here is the in-memory one with every answer marked as the twin's, which is all that a pipeline sees of an
-//! outage.
+//! The store is the in-memory one with every decision marked as degraded, which is all that a pipeline sees of an outage.
 
-#![allow(clippy::expect_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::expect_used)] // a failed expectation panics, in helpers too
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,7 +130,7 @@ impl LatencyDigestStore for Twin {
 fn pipeline(policy: Policy, on_degraded: OnDegraded) -> Pipeline<Twin> {
     let spec = EngineSpec { policies: vec![policy.on_degraded(on_degraded)], ..EngineSpec::default() };
     let engine = Engine::new(Twin(MemoryStore::new(Clock::manual())), spec);
-    engine.expect("it is in order").pipeline("p", ()).expect("it is there")
+    engine.expect("a valid engine").pipeline("p", ()).expect("the policy exists")
 }
 
 fn limited() -> Policy {
@@ -142,7 +141,7 @@ fn guarded() -> Policy {
     Policy::named("p").breaker(BreakerSpec::consecutive_failures(1))
 }
 
-/// The codes of so many failing calls; none where the operation ran. All of them are told to be the twin's word.
+/// Makes failing calls and returns their rejection codes, none if the operation ran. All decisions must be degraded.
 async fn codes(pipeline: &Pipeline<Twin>, calls: usize) -> Vec<Option<RejectionCode>> {
     let mut codes = Vec::new();
     for _ in 0..calls {
@@ -154,7 +153,7 @@ async fn codes(pipeline: &Pipeline<Twin>, calls: usize) -> Vec<Option<RejectionC
 }
 
 #[tokio::test]
-async fn local_decides_on_the_twins_word() {
+async fn local_uses_the_decisions_of_the_twin() {
     let limit = pipeline(limited(), OnDegraded::Local);
     assert_eq!(codes(&limit, 3).await, [None, None, Some(RejectionCode::RateLimited)]);
     let circuit = pipeline(guarded(), OnDegraded::Local);
@@ -162,7 +161,7 @@ async fn local_decides_on_the_twins_word() {
 }
 
 #[tokio::test]
-async fn open_lets_every_call_through() {
+async fn open_admits_every_call() {
     for policy in [limited(), guarded()] {
         let pipeline = pipeline(policy, OnDegraded::Open);
         assert_eq!(codes(&pipeline, 5).await, [None; 5]);

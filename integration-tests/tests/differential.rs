@@ -1,10 +1,9 @@
-//! Whatever happens to a bucket or a circuit, every store answers as the bare machine of core does, to the
-//! microsecond.
+//! Every store replies like the state machine of core, to the microsecond, for random sequences of operations.
 //!
-//! A new store takes part by one line in [`buckets`] and one in [`circuits`]. The stores of this process play many long
-//! histories; a real Redis, where each step is a few round trips, plays some.
+//! A new store takes part with one line in [`buckets`] and one in [`circuits`]. In-process stores run many long sequences;
+//! a real Redis, where each step takes a few round trips, runs fewer.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use phalanx_core::breaker::{BreakerSpec, Override, Sample};
 use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_integration_tests::bed::{LuaBed, MemoryBed, RedisBed};
-use phalanx_integration_tests::differential::{Contestant, breaker, compare, rate_limit};
+use phalanx_integration_tests::differential::{Subject, breaker, compare, rate_limit};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -22,22 +21,22 @@ use proptest::sample::select;
 const REPLICAS: usize = 3;
 const SECOND: Duration = Duration::from_secs(1);
 
-type Buckets = Vec<Box<dyn Contestant<rate_limit::Step, rate_limit::Reply>>>;
-type Circuits = Vec<Box<dyn Contestant<breaker::Step, breaker::Reply>>>;
+type Buckets = Vec<Box<dyn Subject<rate_limit::Step, rate_limit::Reply>>>;
+type Circuits = Vec<Box<dyn Subject<breaker::Step, breaker::Reply>>>;
 
-/// Every store that keeps buckets in this process.
+/// The in-process stores, with a bucket each.
 async fn buckets(spec: &RateLimitSpec) -> Buckets {
     vec![
-        Box::new(rate_limit::OnBed::<MemoryBed>::new(spec, REPLICAS).await),
-        Box::new(rate_limit::OnBed::<LuaBed>::new(spec, REPLICAS).await),
+        Box::new(rate_limit::BedSubject::<MemoryBed>::new(spec, REPLICAS).await),
+        Box::new(rate_limit::BedSubject::<LuaBed>::new(spec, REPLICAS).await),
     ]
 }
 
-/// Every store that keeps circuits in this process.
+/// The in-process stores, with a breaker each.
 async fn circuits(spec: &BreakerSpec) -> Circuits {
     vec![
-        Box::new(breaker::OnBed::<MemoryBed>::new(spec, REPLICAS).await),
-        Box::new(breaker::OnBed::<LuaBed>::new(spec, REPLICAS).await),
+        Box::new(breaker::BedSubject::<MemoryBed>::new(spec, REPLICAS).await),
+        Box::new(breaker::BedSubject::<LuaBed>::new(spec, REPLICAS).await),
     ]
 }
 
@@ -45,7 +44,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Short steps hit the edges, long ones cross windows, breaks and leases; whole seconds meet their ends exactly.
+/// Short waits hit edges, long ones cross windows, breaks and leases, and whole seconds hit their ends exactly.
 fn waits() -> impl Strategy<Value = Duration> {
     prop_oneof![
         2 => (0_u64..10).prop_map(Duration::from_micros),
@@ -56,7 +55,7 @@ fn waits() -> impl Strategy<Value = Duration> {
 }
 
 fn rates() -> impl Strategy<Value = RateLimitSpec> {
-    // Awkward rates on purpose: most do not divide a second.
+    // Most of these rates do not divide a second.
     let pers = select(vec![1_u64, 999_983, 1_000_000, 3_000_000, 60_000_000]);
     (1_u64..50, pers, option::of(1_u64..30)).prop_map(|(permits, per, burst)| {
         let spec = RateLimitSpec::new(permits, Duration::from_micros(per));
@@ -66,9 +65,9 @@ fn rates() -> impl Strategy<Value = RateLimitSpec> {
 
 fn bucket_steps() -> impl Strategy<Value = Vec<rate_limit::Step>> {
     use rate_limit::Step;
-    let patience = prop_oneof![2 => Just(Duration::ZERO), 1 => waits()];
+    let max_wait = prop_oneof![2 => Just(Duration::ZERO), 1 => waits()];
     let step = prop_oneof![
-        12 => (0..REPLICAS, 0_u32..8, patience).prop_map(|(by, cost, max_wait)| Step::Acquire { by, cost, max_wait }),
+        12 => (0..REPLICAS, 0_u32..8, max_wait).prop_map(|(by, cost, max_wait)| Step::Acquire { by, cost, max_wait }),
         3 => (0..REPLICAS, 0_u32..5).prop_map(|(by, cost)| Step::Refund { by, cost }),
         2 => (0..REPLICAS).prop_map(|by| Step::Peek { by }),
         1 => rates().prop_map(Step::Retune),
@@ -77,7 +76,7 @@ fn bucket_steps() -> impl Strategy<Value = Vec<rate_limit::Step>> {
     vec(step, 1..200)
 }
 
-/// Circuits that trip often enough for every phase to be seen in a history of some hundred steps.
+/// Breakers that trip often enough to reach every phase within a few hundred steps.
 fn trips() -> impl Strategy<Value = BreakerSpec> {
     let when = (option::of(0.2_f64..1.0), option::of(1_u32..6), option::of(0.3_f64..1.0), any::<bool>(), 1_u32..12);
     let window = select(vec![SECOND / 100, SECOND, 7 * SECOND, 10 * SECOND]);
@@ -111,17 +110,17 @@ fn circuit_steps() -> impl Strategy<Value = Vec<breaker::Step>> {
     ];
     let latency = prop_oneof![4 => Just(SECOND / 1_000), 1 => Just(SECOND), 1 => Just(2 * SECOND)];
     let sample = (outcome, latency).prop_map(|(outcome, latency)| Sample { outcome, latency });
-    let words = [Override::Open, Override::Closed, Override::Disabled, Override::MetricsOnly].map(Some);
-    // Mostly the word is taken away again, or histories would stand still.
-    let word = prop_oneof![3 => Just(None), 2 => select(words.to_vec())];
+    let overrides = [Override::Open, Override::Closed, Override::Disabled, Override::MetricsOnly].map(Some);
+    // Overrides are released more often than set, or the phase would rarely change.
+    let overridden = prop_oneof![3 => Just(None), 2 => select(overrides.to_vec())];
     let value = option::weighted(0.9, select(vec![SECOND / 2, SECOND, 2 * SECOND, 2 * SECOND]));
     let step = prop_oneof![
         40 => by().prop_map(|by| Step::Admit { by }),
         40 => (by(), any::<usize>(), sample).prop_map(|(by, which, sample)| Step::Record { by, which, sample }),
         4 => (by(), value).prop_map(|(by, value)| Step::Quantile { by, value }),
-        2 => (by(), word).prop_map(|(by, overridden)| Step::Force { by, overridden }),
+        2 => (by(), overridden).prop_map(|(by, overridden)| Step::Force { by, overridden }),
         1 => by().prop_map(|by| Step::Reset { by }),
-        // Seldom: a look makes stores that count apart add up, and would hide what they owe.
+        // Rarely: `inspect` makes stores sum up their striped counters, which would hide pending ones.
         3 => by().prop_map(|by| Step::Inspect { by }),
         1 => trips().prop_map(Step::Retune),
         12 => waits().prop_map(Step::Wait),
@@ -133,7 +132,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn every_bucket_answers_as_the_machine_does(spec in rates(), mut steps in bucket_steps()) {
+    fn every_bucket_replies_like_the_machine(spec in rates(), mut steps in bucket_steps()) {
         steps.push(rate_limit::Step::Peek { by: 1 });
         let verdict = run(async {
             compare(&mut rate_limit::Machine::new(&spec), &mut buckets(&spec).await, &steps).await
@@ -142,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn every_circuit_answers_as_the_machine_does(spec in trips(), mut steps in circuit_steps()) {
+    fn every_breaker_replies_like_the_machine(spec in trips(), mut steps in circuit_steps()) {
         steps.push(breaker::Step::Inspect { by: 1 });
         let verdict = run(async {
             compare(&mut breaker::Machine::new(&spec), &mut circuits(&spec).await, &steps).await
@@ -155,20 +154,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn every_bucket_in_redis_answers_as_the_machine_does(spec in rates(), mut steps in bucket_steps()) {
+    fn every_bucket_in_redis_replies_like_the_machine(spec in rates(), mut steps in bucket_steps()) {
         steps.push(rate_limit::Step::Peek { by: 1 });
         let verdict = run(async {
-            let mut there: Buckets = vec![Box::new(rate_limit::OnBed::<RedisBed>::new(&spec, REPLICAS).await)];
+            let mut there: Buckets = vec![Box::new(rate_limit::BedSubject::<RedisBed>::new(&spec, REPLICAS).await)];
             compare(&mut rate_limit::Machine::new(&spec), &mut there, &steps).await
         });
         prop_assert_eq!(verdict, Ok(()));
     }
 
     #[test]
-    fn every_circuit_in_redis_answers_as_the_machine_does(spec in trips(), mut steps in circuit_steps()) {
+    fn every_breaker_in_redis_replies_like_the_machine(spec in trips(), mut steps in circuit_steps()) {
         steps.push(breaker::Step::Inspect { by: 1 });
         let verdict = run(async {
-            let mut there: Circuits = vec![Box::new(breaker::OnBed::<RedisBed>::new(&spec, REPLICAS).await)];
+            let mut there: Circuits = vec![Box::new(breaker::BedSubject::<RedisBed>::new(&spec, REPLICAS).await)];
             compare(&mut breaker::Machine::new(&spec), &mut there, &steps).await
         });
         prop_assert_eq!(verdict, Ok(()));
@@ -176,20 +175,20 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_bucket_that_answers_otherwise_is_caught() {
-    let mut judge = rate_limit::Machine::new(&RateLimitSpec::per_second(10));
+async fn a_bucket_with_different_replies_is_detected() {
+    let mut reference = rate_limit::Machine::new(&RateLimitSpec::per_second(10));
     let mut generous = buckets(&RateLimitSpec::per_second(11)).await;
     let steps = [rate_limit::Step::Wait(SECOND), rate_limit::Step::Peek { by: 0 }];
-    let verdict = compare(&mut judge, &mut generous, &steps).await.unwrap_err();
+    let verdict = compare(&mut reference, &mut generous, &steps).await.unwrap_err();
     assert!(verdict.starts_with("step 1, Peek") && verdict.contains("MemoryBed"), "{verdict}");
 }
 
 #[tokio::test]
-async fn a_circuit_that_answers_otherwise_is_caught() {
-    let mut judge = breaker::Machine::new(&BreakerSpec::consecutive_failures(1));
+async fn a_breaker_with_different_replies_is_detected() {
+    let mut reference = breaker::Machine::new(&BreakerSpec::consecutive_failures(1));
     let mut patient = circuits(&BreakerSpec::consecutive_failures(2)).await;
     let sample = Sample { outcome: Outcome::Failure, latency: Duration::ZERO };
     let steps = [breaker::Step::Admit { by: 0 }, breaker::Step::Record { by: 1, which: 0, sample }];
-    let verdict = compare(&mut judge, &mut patient, &steps).await.unwrap_err();
+    let verdict = compare(&mut reference, &mut patient, &steps).await.unwrap_err();
     assert!(verdict.starts_with("step 1, Record") && verdict.contains("MemoryBed"), "{verdict}");
 }

@@ -1,29 +1,29 @@
-//! What goes wrong between a replica and Redis, fault by fault: callers are answered meanwhile, the outage is told once,
-//! and Redis decides again afterwards.
+//! Faults between a replica and Redis: during each of them callers get decisions, one outage is emitted, and Redis decides
+//! again afterwards.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed expectation panics, in helpers too
 
-#[path = "faults/absent.rs"]
-mod absent;
 #[path = "faults/connections.rs"]
 mod connections;
-#[path = "faults/drops.rs"]
-mod drops;
-#[path = "faults/handover.rs"]
-mod handover;
+#[path = "faults/degraded_and_back.rs"]
+mod degraded_and_back;
+#[path = "faults/dropped_callers.rs"]
+mod dropped_callers;
+#[path = "faults/harness.rs"]
+mod harness;
 #[path = "faults/keys.rs"]
 mod keys;
-#[path = "faults/kit.rs"]
-mod kit;
-#[path = "faults/latency.rs"]
-mod latency;
+#[path = "faults/lost_state.rs"]
+mod lost_state;
 #[path = "faults/membership.rs"]
 mod membership;
-#[path = "faults/rejections.rs"]
-mod rejections;
+#[path = "faults/missing_redis.rs"]
+mod missing_redis;
 #[path = "faults/runtimes.rs"]
 mod runtimes;
-#[path = "faults/slowness.rs"]
-mod slowness;
-#[path = "faults/state.rs"]
-mod state;
+#[path = "faults/server_errors.rs"]
+mod server_errors;
+#[path = "faults/shared_latency.rs"]
+mod shared_latency;
+#[path = "faults/slow_redis.rs"]
+mod slow_redis;

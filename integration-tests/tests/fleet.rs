@@ -1,23 +1,23 @@
-//! A fleet of real processes over a real Redis: what is declared once holds for all replicas together, and what one of
-//! them learns, all know; while processes and servers are stopped and killed.
+//! A fleet of processes over a real Redis: limits hold for all replicas together and state is shared, while processes and
+//! servers are stopped and killed.
 //!
-//! Real time is the subject here, so these tests run one after the other ([`kit::quiet`]).
+//! These tests measure real time, so they run one after the other ([`harness::exclusive`]).
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed expectation panics, in helpers too
 
-#[path = "fleet/hang.rs"]
-mod hang;
-#[path = "fleet/kit.rs"]
-mod kit;
+#[path = "fleet/harness.rs"]
+mod harness;
+#[path = "fleet/hung_redis.rs"]
+mod hung_redis;
 #[path = "fleet/membership.rs"]
 mod membership;
 #[path = "fleet/probes.rs"]
 mod probes;
-#[path = "fleet/rate.rs"]
-mod rate;
+#[path = "fleet/rate_limit.rs"]
+mod rate_limit;
 #[path = "fleet/restart.rs"]
 mod restart;
-#[path = "fleet/signal.rs"]
-mod signal;
+#[path = "fleet/shared_latency.rs"]
+mod shared_latency;
 #[path = "fleet/trips.rs"]
 mod trips;

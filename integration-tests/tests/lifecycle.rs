@@ -1,11 +1,11 @@
-//! Life and death of replicas as processes: the bars of the lifecycle, each over real signals and a real Redis.
+//! The lifecycle of replica processes over real signals and a real Redis: start, locks, drain and exit.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed expectation panics, in helpers too
 
 #[path = "lifecycle/drain.rs"]
 mod drain;
-#[path = "lifecycle/kit.rs"]
-mod kit;
+#[path = "lifecycle/harness.rs"]
+mod harness;
 #[path = "lifecycle/lock.rs"]
 mod lock;
 #[path = "lifecycle/singleton.rs"]

@@ -3,23 +3,23 @@
 //! Random operations and random walks of the clock (forward, a little back, far back, leaps) must give equal answers to
 //! the microsecond; any bytes under a key must heal; what is rejected or only read must write nothing.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed expectation panics, in helpers too
 
 #[path = "lua_scripts/breaker.rs"]
 mod breaker;
-#[path = "lua_scripts/breaker_start.rs"]
-mod breaker_start;
-#[path = "lua_scripts/circuit.rs"]
-mod circuit;
+#[path = "lua_scripts/breaker_client.rs"]
+mod breaker_client;
+#[path = "lua_scripts/breaker_recovery.rs"]
+mod breaker_recovery;
 #[path = "lua_scripts/digest.rs"]
 mod digest;
-#[path = "lua_scripts/fleet.rs"]
-mod fleet;
+#[path = "lua_scripts/harness.rs"]
+mod harness;
 #[path = "lua_scripts/idempotency.rs"]
 mod idempotency;
-#[path = "lua_scripts/kit.rs"]
-mod kit;
+#[path = "lua_scripts/membership_and_locks.rs"]
+mod membership_and_locks;
 #[path = "lua_scripts/rate_limit.rs"]
 mod rate_limit;
-#[path = "lua_scripts/rate_limit_start.rs"]
-mod rate_limit_start;
+#[path = "lua_scripts/rate_limit_recovery.rs"]
+mod rate_limit_recovery;

@@ -1,6 +1,6 @@
-//! What a replica over a real Redis shows of the fleet: round trips, outages, who lives, and circuits that others tripped.
+//! Metrics of a replica over a real Redis: round trips, outages, live replicas, and circuits tripped by other replicas.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// One replica and the page of its metrics.
+/// A replica and its metrics page.
 struct Replica {
     module: ResilienceModule,
     page: Page,
@@ -40,8 +40,8 @@ impl Replica {
         self.module.run(policy, "r", answer).await.is_ok()
     }
 
-    /// The sum of the series whose line starts so and says all of these.
-    fn shows(&self, name: &str, labels: &[&str]) -> Option<f64> {
+    /// Returns the sum of the series of a metric that have all these labels; none if there is no such series.
+    fn value(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let (_, text) = self.page.render();
         let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
         let values: Vec<f64> = lines
@@ -53,42 +53,42 @@ impl Replica {
 
     async fn until(&self, name: &str, labels: &[&str], holds: impl Fn(f64) -> bool) {
         let waiting = async {
-            while !self.shows(name, labels).is_some_and(&holds) {
+            while !self.value(name, labels).is_some_and(&holds) {
                 self.call("limited", true).await;
                 sleep(5 * MS).await;
             }
         };
         let patient = timeout(Duration::from_secs(20), waiting).await;
-        assert!(patient.is_ok(), "{name} {labels:?} is {:?}", self.shows(name, labels));
+        assert!(patient.is_ok(), "{name} {labels:?} is {:?}", self.value(name, labels));
     }
 }
 
 #[tokio::test]
-async fn round_trips_outages_and_the_living_are_shown() {
+async fn round_trips_outages_and_live_replicas_are_exported() {
     let proxy = Proxy::start(Redis::shared().await.trim_start_matches("redis://").trim_end_matches('/')).await;
     let replica = Replica::new(&proxy.url(), "metrics-store", 250 * MS);
     replica.until("phalanx_replicas", &[], |live| live == 1.0).await;
     replica.until("phalanx_store_duration_seconds_count", &[], |trips| trips >= 1.0).await;
     replica.until("phalanx_store_degraded", &[], |degraded| degraded == 0.0).await;
-    // None, unless this machine was busy elsewhere for longer than the budget.
-    let outages = || replica.shows("phalanx_store_outages_total", &[]).unwrap_or_default();
+    // None, unless the machine was busy for longer than the budget.
+    let outages = || replica.value("phalanx_store_outages_total", &[]).unwrap_or_default();
     let before = outages();
 
-    proxy.reject().await;
-    proxy.drop_all().await;
+    proxy.reject_connections().await;
+    proxy.reset_connections().await;
     replica.until("phalanx_store_degraded", &[], |degraded| degraded == 1.0).await;
     replica.until("phalanx_store_outages_total", &[], |outages| outages >= before + 1.0).await;
-    assert!(replica.shows("phalanx_store_errors_total", &["error_type="]).unwrap() >= 1.0);
+    assert!(replica.value("phalanx_store_errors_total", &["error_type="]).unwrap() >= 1.0);
     assert!(replica.call("p", true).await);
-    assert!(replica.shows("phalanx_executions_total", &["phalanx_source=\"degraded\""]).unwrap() >= 1.0);
+    assert!(replica.value("phalanx_executions_total", &["phalanx_source=\"degraded\""]).unwrap() >= 1.0);
 
-    proxy.pass().await;
+    proxy.clear_faults().await;
     replica.until("phalanx_store_degraded", &[], |degraded| degraded == 0.0).await;
-    assert!(outages() >= before + 1.0, "what was counted stays");
+    assert!(outages() >= before + 1.0, "counters do not decrease");
 }
 
 #[tokio::test]
-async fn a_replica_that_joins_while_a_circuit_is_open_shows_it_open() {
+async fn a_replica_that_joins_while_a_circuit_is_open_exports_it_as_open() {
     let url = Redis::shared().await;
     let one = Replica::new(url, "metrics-join", 500 * MS);
     assert!(one.call("p", true).await);
@@ -97,17 +97,17 @@ async fn a_replica_that_joins_while_a_circuit_is_open_shows_it_open() {
 
     let two = Replica::new(url, "metrics-join", 500 * MS);
     assert!(!two.call("p", true).await, "it is open for the whole fleet");
-    let state = |state: &str| two.shows("phalanx_breaker_state", &[&format!("phalanx_state=\"{state}\"")]);
+    let state = |state: &str| two.value("phalanx_breaker_state", &[&format!("phalanx_state=\"{state}\"")]);
     assert_eq!(["closed", "open", "half_open"].map(state), [Some(0.0), Some(1.0), Some(0.0)]);
-    assert_eq!(two.shows("phalanx_breaker_transitions_total", &[]), None, "it saw no change");
-    assert_eq!(two.shows("phalanx_rejections_total", &["phalanx_code=\"circuit_open\""]), Some(1.0));
+    assert_eq!(two.value("phalanx_breaker_transitions_total", &[]), None, "it received no transition");
+    assert_eq!(two.value("phalanx_rejections_total", &["phalanx_code=\"circuit_open\""]), Some(1.0));
 }
 
 #[tokio::test]
-async fn a_bucket_shows_what_the_fleet_left_in_it_when_it_was_last_asked() {
+async fn a_bucket_exports_the_level_of_its_last_reply() {
     let url = Redis::shared().await;
     let one = Replica::new(url, "metrics-bucket", 500 * MS);
     assert!(one.call("limited", true).await);
-    let left = one.shows("phalanx_rate_limit_remaining", &["phalanx_policy=\"limited\""]);
+    let left = one.value("phalanx_rate_limit_remaining", &["phalanx_policy=\"limited\""]);
     assert_eq!(left, Some(9.0));
 }

@@ -4,10 +4,10 @@
 //! once (thread-locals, a thread's first timers, the runtime's own lists). A call that is ready at once is polled by
 //! hand; one that has to wait runs on a runtime whose clock stands and leaps to the next timer.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
-#[path = "no_alloc/slots.rs"]
-mod slots;
+#[path = "no_alloc/bulkhead_and_hedge.rs"]
+mod bulkhead_and_hedge;
 mod support;
 
 use std::future::poll_fn;

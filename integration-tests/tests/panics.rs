@@ -5,7 +5,7 @@
 //!
 //! Nothing here prints: `resume_unwind` panics without the hook.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
 mod support;
 
@@ -21,7 +21,7 @@ use phalanx::policy::Stage;
 use phalanx::store::MemoryStore;
 use phalanx::store::Rng;
 use phalanx::*;
-use support::fragile::*;
+use support::panicking::*;
 use support::*;
 use tokio::time::advance;
 

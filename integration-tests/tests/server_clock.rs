@@ -1,6 +1,6 @@
-//! A handful of promises on a real server's own clock: the scripts as they are shipped, and real time passing.
+//! The shipped scripts on the server's own clock, in real time.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed expectation panics, in helpers too
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::{RateLimitSpec, Take};
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{AcquireRequest, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
-use phalanx_integration_tests::answer::answered;
+use phalanx_integration_tests::replies::admit_call;
 use phalanx_integration_tests::server::Redis;
 use phalanx_store_redis::{RedisOptions, RedisStore, SharedBreaker};
 use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A fleet of its own: replicas with the same environment.
+/// Replicas with the same environment.
 struct Fleet {
     url: &'static str,
     environment: String,
@@ -44,7 +44,7 @@ async fn acquire(store: &RedisStore, spec: &RateLimitSpec, cost: u32) -> Grant {
 }
 
 async fn admit(store: &RedisStore, circuit: &SharedBreaker) -> Result<Ticket, RejectionCode> {
-    let (answer, _) = answered(store, circuit, store.clock().now()).await;
+    let (answer, _) = admit_call(store, circuit, store.clock().now()).await;
     assert_eq!(answer.source, Source::Fleet);
     match answer.admission {
         Admission::Admitted(ticket) => Ok(ticket),
@@ -56,7 +56,7 @@ fn record(store: &RedisStore, circuit: &SharedBreaker, ticket: Ticket, outcome: 
     store.record(circuit, store.clock().now(), ticket, Sample { outcome, latency: MS });
 }
 
-/// Two replicas of one circuit that trips on the first failure.
+/// Returns two replicas with one breaker that trips on the first failure.
 async fn circuit_of_two(name: &str, spec: &BreakerSpec) -> [(RedisStore, Arc<SharedBreaker>); 2] {
     let fleet = Fleet::new(name).await;
     [fleet.replica(), fleet.replica()].map(|store| {
@@ -66,7 +66,7 @@ async fn circuit_of_two(name: &str, spec: &BreakerSpec) -> [(RedisStore, Arc<Sha
 }
 
 #[tokio::test]
-async fn permits_come_back_as_the_servers_time_passes() {
+async fn permits_are_refilled_by_the_servers_clock() {
     let fleet = Fleet::new("refill").await;
     let (one, two) = (fleet.replica(), fleet.replica());
     let spec = RateLimitSpec::new(1, 100 * MS).burst(2);
@@ -80,7 +80,7 @@ async fn permits_come_back_as_the_servers_time_passes() {
 }
 
 #[tokio::test]
-async fn a_trip_rejects_elsewhere_and_a_break_ends_by_the_servers_clock() {
+async fn a_trip_rejects_on_other_replicas_and_a_break_ends_by_the_servers_clock() {
     let spec = BreakerSpec::consecutive_failures(1).break_for(150 * MS);
     let [(one, a), (two, b)] = circuit_of_two("trip", &spec).await;
     let (ticket, _) = (admit(&one, &a).await.unwrap(), admit(&two, &b).await.unwrap());
@@ -91,7 +91,7 @@ async fn a_trip_rejects_elsewhere_and_a_break_ends_by_the_servers_clock() {
     sleep(170 * MS).await;
     let probe = admit(&two, &b).await.unwrap();
     assert!(probe.lease.is_some());
-    assert_eq!(admit(&one, &a).await, Err(RejectionCode::ProbeQuota), "the only probe is the other replica's");
+    assert_eq!(admit(&one, &a).await, Err(RejectionCode::ProbeQuota), "the other replica has the only probe");
     record(&two, &b, probe, Outcome::Success);
     two.settle().await;
     assert_eq!(one.inspect(&a, one.clock().now()).await.phase, Phase::Closed);
@@ -99,7 +99,7 @@ async fn a_trip_rejects_elsewhere_and_a_break_ends_by_the_servers_clock() {
 }
 
 #[tokio::test]
-async fn a_lease_that_nobody_settles_runs_out_by_the_servers_clock() {
+async fn an_unsettled_lease_expires_by_the_servers_clock() {
     let spec = BreakerSpec::consecutive_failures(1).break_for(20 * MS).probe_lease(120 * MS);
     let [(one, a), (two, b)] = circuit_of_two("lease", &spec).await;
     let ticket = admit(&one, &a).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_lease_that_nobody_settles_runs_out_by_the_servers_clock() {
 }
 
 #[tokio::test]
-async fn latencies_of_one_replica_are_anothers_quantile() {
+async fn latencies_of_one_replica_are_in_the_quantile_of_another() {
     let fleet = Fleet::new("digest").await;
     let (one, two) = (fleet.replica(), fleet.replica());
     let key = StateKey::new("p", "r");
@@ -129,7 +129,7 @@ async fn latencies_of_one_replica_are_anothers_quantile() {
 }
 
 #[tokio::test]
-async fn a_fresh_replica_that_only_asks_starts_with_the_fleets_quantile() {
+async fn a_new_replica_that_only_reads_starts_with_the_fleets_quantile() {
     let fleet = Fleet::new("fresh").await;
     let (one, fresh) = (fleet.replica(), fleet.replica());
     let (key, window) = (StateKey::new("p", "r"), Duration::from_secs(60));
@@ -152,7 +152,7 @@ async fn a_fresh_replica_that_only_asks_starts_with_the_fleets_quantile() {
 }
 
 #[tokio::test]
-async fn everything_that_is_kept_has_an_end() {
+async fn every_key_has_a_ttl() {
     let fleet = Fleet::new("ttl").await;
     let store = fleet.replica();
     acquire(&store, &RateLimitSpec::per_second(10), 1).await;
@@ -170,6 +170,6 @@ async fn everything_that_is_kept_has_an_end() {
     assert_eq!(kinds, ["r", "b", "d"], "{keys:?}");
     for key in keys {
         let left: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut server).await.unwrap();
-        assert!(left > 0, "{key} stays for ever");
+        assert!(left > 0, "{key} never expires");
     }
 }

@@ -5,7 +5,7 @@
 
 use phalanx_core::drain::Gate;
 use phalanx_core::event::EventKind;
-use phalanx_lifecycle::{Leaving, Module};
+use phalanx_lifecycle::{LeaveFuture, Module};
 
 use crate::module::ResilienceModule;
 
@@ -19,7 +19,7 @@ impl Module for ResilienceModule {
     }
 
     #[cfg(feature = "redis")]
-    fn leave(&self) -> Leaving<'_> {
+    fn leave(&self) -> LeaveFuture<'_> {
         use phalanx_store_redis::RedisStore;
 
         // One budget to flush pending outcomes and one to remove the membership. What is not sent in time expires by
@@ -31,7 +31,7 @@ impl Module for ResilienceModule {
     }
 
     #[cfg(not(feature = "redis"))]
-    fn leave(&self) -> Leaving<'_> {
+    fn leave(&self) -> LeaveFuture<'_> {
         Box::pin(std::future::ready(()))
     }
 

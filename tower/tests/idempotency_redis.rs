@@ -9,7 +9,7 @@ use std::time::Duration;
 use effects::{Ledger, request, send, service};
 use phalanx::ResilienceModule;
 use phalanx::store::RedisOptions;
-use phalanx_integration_tests::server::{Redis, Spawned};
+use phalanx_integration_tests::server::{Redis, RedisProcess};
 use phalanx_store_redis::RedisStore;
 use phalanx_tower::idempotency::{
     Claim, IdempotencyLayer, IdempotencyStore, Kept, MemoryIdempotency, RedisIdempotency, Ticket,
@@ -95,7 +95,7 @@ async fn a_timeout_on_one_replica_and_a_retry_on_another_have_one_effect() {
 
 #[tokio::test]
 async fn whatever_a_client_calls_its_request_its_words_are_in_no_key() {
-    let server = Spawned::start().await;
+    let server = RedisProcess::start().await;
     let store = replica(&server.url(), "words");
     let app = service(&Ledger::default(), &layer(&store));
     for key in ["{x}:y", "a b", "order-17*", &"long".repeat(60)] {
@@ -113,7 +113,7 @@ async fn whatever_a_client_calls_its_request_its_words_are_in_no_key() {
 
 #[tokio::test]
 async fn without_redis_it_rejects_within_its_budget_and_goes_on_when_it_is_back() {
-    let server = Spawned::start().await;
+    let server = RedisProcess::start().await;
     let module =
         ResilienceModule::with_redis(Client::open(server.url()).unwrap()).store_budget(BUDGET).build().unwrap();
     let layer = IdempotencyLayer::new(RedisIdempotency::of(&module).unwrap());

@@ -1,4 +1,4 @@
-//! The Redis store over the very scripts, run in this process on a clock that the test moves: no server, no socket.
+//! The Redis store over the shipped scripts, run in this process on a manual clock: no server and no socket.
 
 use std::fmt;
 use std::future::Future;
@@ -13,21 +13,22 @@ use phalanx_store_redis::{Failure, Invocation, RedisLocks, RedisOptions, RedisSt
 use redis::Value;
 
 use super::{Bed, ORIGIN};
-use crate::lua_server::{Reply, Server};
+use crate::lua_server::{LuaServer, Reply};
 
-/// The Redis store over the scripts in this process.
+/// A bed for the Redis store over an in-process [`LuaServer`].
 #[derive(Debug)]
 pub struct LuaBed {
     clock: Clock,
-    server: Arc<Server>,
+    server: Arc<LuaServer>,
     replicas: Mutex<Vec<RedisStore>>,
 }
 
 impl LuaBed {
-    /// A replica's store on a clock of its own, as every process has one. Who moves the bed's has to move it too.
+    /// Returns the store of another replica, on a clock of its own. The test must advance that clock together with the
+    /// bed's.
     pub fn store_on(&self, clock: Clock) -> RedisStore {
         let wire = Arc::new(LuaWire(self.server.clone()));
-        // The budget is generous, because a twin's answer would only say that the machine is busy.
+        // A generous budget, because a degraded decision would only show that the machine is busy.
         let options = RedisOptions { store_budget: Duration::from_millis(500), ..RedisOptions::default() };
         let store = RedisStore::over_wire(wire, clock, options);
         self.replicas.lock().push(store.clone());
@@ -40,12 +41,12 @@ impl Bed for LuaBed {
     type Locks = RedisLocks;
 
     const SOURCE: Source = Source::Fleet;
-    const TELLS_AT_ONCE: bool = false;
+    const IMMEDIATE_TRANSITIONS: bool = false;
 
     async fn new() -> Self {
         let clock = Clock::manual();
         clock.set(ORIGIN);
-        Self { server: Arc::new(Server::on(clock.clone())), clock, replicas: Mutex::default() }
+        Self { server: Arc::new(LuaServer::with_clock(clock.clone())), clock, replicas: Mutex::default() }
     }
 
     fn store(&self) -> RedisStore {
@@ -64,13 +65,13 @@ impl Bed for LuaBed {
         self.clock.advance(by);
     }
 
-    async fn settle(&self) {
-        settle_all(&self.replicas).await;
+    async fn sync_all(&self) {
+        sync_replicas(&self.replicas).await;
     }
 }
 
-/// What one replica tells may be news to another: twice around is enough.
-pub(super) async fn settle_all(replicas: &Mutex<Vec<RedisStore>>) {
+/// Synchronizes all replicas. Two passes, because the first may produce messages for replicas already synchronized.
+pub(super) async fn sync_replicas(replicas: &Mutex<Vec<RedisStore>>) {
     let replicas = replicas.lock().clone();
     for _ in 0..2 {
         for replica in &replicas {
@@ -79,8 +80,8 @@ pub(super) async fn settle_all(replicas: &Mutex<Vec<RedisStore>>) {
     }
 }
 
-/// A wire to a server in this process.
-struct LuaWire(Arc<Server>);
+/// A transport to an in-process server.
+struct LuaWire(Arc<LuaServer>);
 
 impl LuaWire {
     fn run(&self, call: &Invocation) -> ScriptResult {
@@ -91,12 +92,9 @@ impl LuaWire {
 }
 
 impl Wire for LuaWire {
-    fn send(
-        &self,
-        calls: Vec<Invocation>,
-    ) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
+    fn send(&self, calls: Vec<Invocation>) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
         let replies: Vec<ScriptResult> = calls.iter().map(|call| self.run(call)).collect();
-        // A script that fails is a mistake in it or in its port: no case may pass on the twin's answers instead.
+        // A failed script must fail the test: otherwise the twin would decide and the case might still pass.
         for reply in &replies {
             assert!(reply.is_ok(), "{reply:?}");
         }

@@ -1,4 +1,4 @@
-//! The Redis store over a real Redis: the scripts that are shipped, on a clock that the test moves and sends along.
+//! The Redis store over a real Redis: the shipped scripts, on a manual clock whose time is sent with every call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
 use phalanx_store_redis::{RedisLocks, RedisOptions, RedisStore};
 
-use super::lua::settle_all;
+use super::lua::sync_replicas;
 use super::{Bed, ORIGIN};
 use crate::server::Redis;
 
-/// The Redis store over a real Redis.
+/// A bed for the Redis store over a real Redis.
 #[derive(Debug)]
 pub struct RedisBed {
     clock: Clock,
@@ -26,7 +26,7 @@ impl Bed for RedisBed {
     type Locks = RedisLocks;
 
     const SOURCE: Source = Source::Fleet;
-    const TELLS_AT_ONCE: bool = false;
+    const IMMEDIATE_TRANSITIONS: bool = false;
 
     async fn new() -> Self {
         let clock = Clock::manual();
@@ -36,7 +36,7 @@ impl Bed for RedisBed {
 
     fn store(&self) -> RedisStore {
         let client = redis::Client::open(self.url).unwrap();
-        // The budget is generous, because a twin's answer would only say that the machine is busy.
+        // A generous budget, because a degraded decision would only show that the machine is busy.
         let budget = Duration::from_millis(500);
         let options =
             RedisOptions { environment: self.environment.clone(), store_budget: budget, ..RedisOptions::default() };
@@ -57,12 +57,12 @@ impl Bed for RedisBed {
         self.clock.advance(by);
     }
 
-    async fn settle(&self) {
-        settle_all(&self.replicas).await;
+    async fn sync_all(&self) {
+        sync_replicas(&self.replicas).await;
     }
 }
 
-/// Beds of all test processes on one server keep apart.
+/// Returns an environment that no other bed uses, in this test process or another one on the same server.
 fn own_environment() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

@@ -1,6 +1,6 @@
-//! What a store's circuit breakers do, for any bed. The cases are in the files below, by method; the rig is here.
+//! Conformance cases of `BreakerStore`. The cases are in the submodules, by method; this file holds their fixture.
 
-#![allow(missing_docs)] // a case's name says what it checks
+#![allow(missing_docs)] // the name of a case describes it
 
 mod admitting;
 mod finding;
@@ -23,14 +23,14 @@ pub use self::operating::*;
 pub use self::recording::*;
 pub use self::tripping::*;
 use super::{MICRO, SECOND, advance_to_edge, keys_that_look_alike};
-use crate::answer::{Rejection, answered, passed};
 use crate::bed::Bed;
+use crate::replies::{Rejection, admit_call, admit_result};
 
 const BREAK: Duration = Duration::from_secs(30);
 const WINDOW: Duration = Duration::from_secs(10);
 const QUICK: Duration = Duration::from_millis(1);
 
-/// The epochs of a new circuit's first way through its phases.
+/// The epochs of a new breaker on its first pass through the phases.
 const FIRST_CLOSED: u64 = 1;
 const FIRST_OPEN: u64 = 2;
 const FIRST_HALF_OPEN: u64 = 3;
@@ -40,19 +40,19 @@ const fn circuit_open(retry_after: Duration) -> Rejection {
     (RejectionCode::CircuitOpen, Some(retry_after))
 }
 
-const NO_PLACE: Rejection = (RejectionCode::ProbeQuota, None);
+const PROBE_QUOTA: Rejection = (RejectionCode::ProbeQuota, None);
 
-/// Trips when half of ten calls or more failed.
+/// Trips when at least half of at least ten calls failed.
 fn ratio() -> BreakerSpec {
     BreakerSpec::failure_ratio(0.5).window(WINDOW).min_throughput(10).break_for(BREAK)
 }
 
-/// Trips on the first failure: for cases about what comes after.
+/// Trips on the first failure, for cases about what happens after a trip.
 fn brittle() -> BreakerSpec {
     BreakerSpec::consecutive_failures(1).window(WINDOW).break_for(BREAK)
 }
 
-/// A circuit that has seen nothing.
+/// The view of a breaker without any calls.
 const FRESH: BreakerView = BreakerView {
     phase: Phase::Closed,
     overridden: None,
@@ -66,7 +66,7 @@ const FRESH: BreakerView = BreakerView {
     ramping: false,
 };
 
-/// What a change had seen is the look's business, not the cases' of changes.
+/// Transitions are compared without their counts; `inspect` has cases of its own for them.
 const NOTHING: Seen = Seen { calls: 0, failures: 0, slow: 0 };
 
 fn without_seen(change: Option<Transition>) -> Option<Transition> {
@@ -81,10 +81,10 @@ const fn opening(from: Phase, epoch: u64, break_for: Duration) -> Option<Transit
     Some(Transition { from, to: Phase::Open, epoch, break_for: Some(break_for), seen: NOTHING })
 }
 
-/// The opening of a circuit that was never open before.
+/// The first trip of a breaker.
 const TRIPPED: Option<Transition> = opening(Phase::Closed, FIRST_OPEN, BREAK);
 
-/// One circuit, as two replicas hold it.
+/// One breaker, shared by two replicas.
 struct Fleet<B: Bed> {
     bed: B,
     key: StateKey,
@@ -92,10 +92,10 @@ struct Fleet<B: Bed> {
     two: Replica<B>,
 }
 
-/// What an ask came to: whether the call may pass, what asking changed, and whose word it was.
+/// The result of asking for admission.
 #[derive(Debug)]
 struct Asked {
-    passed: Result<Ticket, Rejection>,
+    admitted: Result<Ticket, Rejection>,
     transition: Option<Transition>,
     source: Source,
 }
@@ -110,23 +110,23 @@ impl<B: Bed> Fleet<B> {
         let bed = B::new().await;
         let key = StateKey::new("payments", "eu");
         let (one, two) = (Replica::new(&bed, &key, spec), Replica::new(&bed, &key, spec));
-        bed.settle().await;
+        bed.sync_all().await;
         Self { bed, key, one, two }
     }
 
-    /// A fleet whose circuit tripped just now.
+    /// Returns a fleet whose breaker has just tripped.
     async fn tripped(spec: &BreakerSpec) -> Self {
         let fleet = Self::new(spec).await;
         fleet.call(&fleet.one, Outcome::Failure, TRIPPED).await;
         fleet
     }
 
-    /// A fleet whose break is over, and the ticket of the first probe, which `one` holds.
+    /// Returns a fleet whose break is over, and the ticket of the first probe, held by `one`.
     async fn probing(spec: &BreakerSpec) -> (Self, Ticket) {
         let fleet = Self::tripped(spec).await;
         fleet.bed.advance(BREAK).await;
         let probe = fleet.one.admitted().await;
-        fleet.bed.settle().await;
+        fleet.bed.sync_all().await;
         (fleet, probe)
     }
 
@@ -134,7 +134,7 @@ impl<B: Bed> Fleet<B> {
         self.bed.advance(by).await;
     }
 
-    /// A call ends: `expected` is the change of phase that must come of it.
+    /// Records the end of a call and asserts the transition it causes.
     async fn end(&self, by: &Replica<B>, ticket: Ticket, outcome: Outcome, expected: Option<Transition>) {
         self.end_after(by, ticket, outcome, QUICK, expected).await;
     }
@@ -148,35 +148,35 @@ impl<B: Bed> Fleet<B> {
         expected: Option<Transition>,
     ) {
         let sample = Sample { outcome, latency };
-        let told = by.store.record(&by.circuit, by.store.clock().now(), ticket, sample);
-        self.came_of_it(told, expected).await;
+        let returned = by.store.record(&by.circuit, by.store.clock().now(), ticket, sample);
+        self.assert_transition(returned, expected).await;
     }
 
-    /// The latency's quantile is told: `expected` is the change of phase that must come of it.
+    /// Passes a latency quantile to the breaker and asserts the transition it causes.
     async fn quantile(&self, by: &Replica<B>, value: Option<Duration>, expected: Option<Transition>) {
-        let told = by.store.observe_quantile(&by.circuit, by.store.clock().now(), value);
-        self.came_of_it(told, expected).await;
+        let returned = by.store.observe_quantile(&by.circuit, by.store.clock().now(), value);
+        self.assert_transition(returned, expected).await;
     }
 
-    /// What was told must be right, and what was not told must have happened all the same.
-    async fn came_of_it(&self, told: Option<Transition>, expected: Option<Transition>) {
-        if B::TELLS_AT_ONCE || told.is_some() {
-            assert_eq!(without_seen(told), expected);
+    /// Asserts that the returned transition is correct, and that the transition took place even if it was not returned.
+    async fn assert_transition(&self, returned: Option<Transition>, expected: Option<Transition>) {
+        if B::IMMEDIATE_TRANSITIONS || returned.is_some() {
+            assert_eq!(without_seen(returned), expected);
         }
-        self.bed.settle().await;
+        self.bed.sync_all().await;
         if let Some(transition) = expected {
-            self.stands(transition.to, transition.epoch).await;
+            self.assert_phase(transition.to, transition.epoch).await;
             assert_eq!(self.two.view().await.break_left, transition.break_for);
         }
     }
 
-    /// A whole call, admitted outside a trial.
+    /// Runs a whole call: admission, then its end.
     async fn call(&self, by: &Replica<B>, outcome: Outcome, expected: Option<Transition>) {
         let ticket = by.admitted().await;
         self.end(by, ticket, outcome, expected).await;
     }
 
-    /// So many calls, by the replicas in turn, of which nothing comes.
+    /// Runs `count` calls, alternating between the replicas, none of which causes a transition.
     async fn calls(&self, count: usize, outcome: Outcome) {
         for replica in [&self.one, &self.two].into_iter().cycle().take(count) {
             self.call(replica, outcome, None).await;
@@ -185,32 +185,32 @@ impl<B: Bed> Fleet<B> {
 
     async fn force(&self, by: &Replica<B>, overridden: Option<Override>) {
         by.store.force(&by.circuit, overridden).await;
-        self.bed.settle().await;
+        self.bed.sync_all().await;
     }
 
     async fn reset(&self, by: &Replica<B>) -> Option<Transition> {
         let transition = by.store.reset(&by.circuit, by.store.clock().now()).await;
-        self.bed.settle().await;
+        self.bed.sync_all().await;
         without_seen(transition)
     }
 
-    /// Both replicas hear of another spec; the circuits they hold stay the ones they resolved at first.
+    /// Changes the spec on both replicas; they keep the handles they resolved first.
     async fn retune(&self, spec: &BreakerSpec) {
         self.one.store.breaker(&self.key, spec);
         self.two.store.breaker(&self.key, spec);
-        self.bed.settle().await;
+        self.bed.sync_all().await;
     }
 
-    /// Demands that both replicas see the circuit there.
-    async fn stands(&self, phase: Phase, epoch: u64) {
+    /// Asserts phase and epoch on both replicas.
+    async fn assert_phase(&self, phase: Phase, epoch: u64) {
         for replica in [&self.one, &self.two] {
             let view = replica.view().await;
             assert_eq!((view.phase, view.epoch), (phase, epoch));
         }
     }
 
-    /// Demands that both replicas see exactly this.
-    async fn shows(&self, view: BreakerView) {
+    /// Asserts the whole view on both replicas.
+    async fn assert_view(&self, view: BreakerView) {
         assert_eq!(self.one.view().await, view);
         assert_eq!(self.two.view().await, view);
     }
@@ -224,14 +224,14 @@ impl<B: Bed> Replica<B> {
 
     async fn ask(&self) -> Asked {
         let now = self.store.clock().now();
-        let (answer, transition) = answered(&self.store, &self.circuit, now).await;
-        let known = [B::SOURCE, Source::Override, Source::Shadow];
-        assert!(known.contains(&answer.source), "the store under test must answer itself: {answer:?}");
-        Asked { passed: passed(answer.admission, now), transition, source: answer.source }
+        let (answer, transition) = admit_call(&self.store, &self.circuit, now).await;
+        let allowed = [B::SOURCE, Source::Override, Source::Shadow];
+        assert!(allowed.contains(&answer.source), "not decided by the store under test: {answer:?}");
+        Asked { admitted: admit_result(answer.admission, now), transition, source: answer.source }
     }
 
     async fn admit(&self) -> Result<Ticket, Rejection> {
-        self.ask().await.passed
+        self.ask().await.admitted
     }
 
     async fn admitted(&self) -> Ticket {

@@ -1,6 +1,6 @@
-//! `LockStore`: one owner at a time, a fence that only grows, and marks of what was done.
+//! Conformance cases of `LockStore`: one owner at a time, increasing fences, and marks of completed work.
 
-#![allow(missing_docs)] // a case's name says what it checks
+#![allow(missing_docs)] // the name of a case describes it
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::bed::Bed;
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Asks for a lock.
+/// Tries to acquire a lock.
 async fn ask<B: Bed>(locks: &B::Locks, name: &str, owner: &str) -> Acquired {
-    locks.acquire(name, owner, TTL).await.expect("a store that answers")
+    locks.acquire(name, owner, TTL).await.expect("the lock store replies")
 }
 
-/// Takes a lock; its fence.
+/// Acquires a lock and returns its fence.
 async fn take<B: Bed>(locks: &B::Locks, name: &str, owner: &str) -> u64 {
     match ask::<B>(locks, name, owner).await {
         Acquired::Held { fence } => fence,
-        taken @ Acquired::Taken { .. } => panic!("{owner} wants {name}, but it is {taken:?}"),
+        taken @ Acquired::Taken { .. } => panic!("{owner} could not acquire {name}: {taken:?}"),
     }
 }
 
@@ -69,7 +69,7 @@ pub async fn every_new_holder_has_a_higher_fence<B: Bed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let mut fences = vec![take::<B>(&a, "l", "a").await];
-    // Given back at once, on a clock that stands; run out; completed; and the same owner once more.
+    // Released while the clock stands still; expired; completed; acquired again by the same owner.
     assert_eq!(a.release("l", "a", fences[0]).await, Ok(true));
     fences.push(take::<B>(&b, "l", "b").await);
     bed.advance(TTL).await;
@@ -156,9 +156,9 @@ pub async fn work_whose_lock_was_lost_is_not_marked<B: Bed>() {
     bed.advance(TTL).await;
     take::<B>(&b, "l", "b").await;
     assert_eq!(a.complete("l", "a", old, "v1", TTL).await, Ok(false));
-    let alone = take::<B>(&a, "m", "a").await;
+    let expired = take::<B>(&a, "m", "a").await;
     bed.advance(TTL).await;
-    assert_eq!(a.complete("m", "a", alone, "v1", TTL).await, Ok(false), "though nobody took it");
+    assert_eq!(a.complete("m", "a", expired, "v1", TTL).await, Ok(false), "expired, although still free");
     assert_eq!((b.completed("l", "v1").await, b.completed("m", "v1").await), (Ok(None), Ok(None)));
 }
 

@@ -1,6 +1,6 @@
-//! What a store's token buckets do, for any bed.
+//! Conformance cases of `RateLimitStore`.
 
-#![allow(missing_docs)] // a case's name says what it checks
+#![allow(missing_docs)] // the name of a case describes it
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::store::{AcquireRequest, Level, RateLimitStore, Store};
 
 use super::{MICRO, SECOND, keys_that_look_alike};
-use crate::answer::{Took, acquired};
 use crate::bed::Bed;
+use crate::replies::{AcquireOutcome, acquire_permits};
 
-const AT_ONCE: Took = Took::After(Duration::ZERO);
+const AT_ONCE: AcquireOutcome = after(Duration::ZERO);
 
-const fn after(wait: Duration) -> Took {
-    Took::After(wait)
+const fn after(wait: Duration) -> AcquireOutcome {
+    AcquireOutcome::Granted { wait }
 }
 
-const fn not_before(wait: Duration) -> Took {
-    Took::Nothing(Some(wait))
+const fn not_before(wait: Duration) -> AcquireOutcome {
+    AcquireOutcome::Rejected { retry_after: Some(wait) }
 }
 
-/// One bucket, as two replicas hold it.
+/// One bucket, shared by two replicas.
 struct Fleet<B: Bed> {
     bed: B,
     key: StateKey,
@@ -31,10 +31,10 @@ struct Fleet<B: Bed> {
     two: Replica<B>,
 }
 
-/// What an ask came to: what was taken, and what is left.
+/// The result of asking for permits: the outcome, and the level of the bucket after it.
 #[derive(Debug)]
 struct Asked {
-    take: Took,
+    take: AcquireOutcome,
     left: Level,
 }
 
@@ -48,22 +48,22 @@ impl<B: Bed> Fleet<B> {
         let bed = B::new().await;
         let key = StateKey::new("payments", "eu");
         let (one, two) = (Replica::new(&bed, &key, spec), Replica::new(&bed, &key, spec));
-        bed.settle().await;
+        bed.sync_all().await;
         Self { bed, key, one, two }
     }
 
-    /// Gives back permits that were taken to be used after a wait from now.
+    /// Refunds permits that were reserved for a time `wait` from now.
     async fn refund(&self, replica: &Replica<B>, cost: u32, wait: Duration) {
         let due = replica.store.clock().now().after(wait);
         replica.store.refund(&replica.bucket, cost, due, B::SOURCE);
-        self.bed.settle().await;
+        self.bed.sync_all().await;
     }
 
-    /// Both replicas hear of another spec; the buckets they hold stay the ones they resolved at first.
+    /// Changes the spec on both replicas; they keep the handles they resolved first.
     async fn retune(&self, spec: &RateLimitSpec) {
         self.one.store.bucket(&self.key, spec);
         self.two.store.bucket(&self.key, spec);
-        self.bed.settle().await;
+        self.bed.sync_all().await;
     }
 }
 
@@ -75,13 +75,13 @@ impl<B: Bed> Replica<B> {
 
     async fn ask(&self, cost: u32, max_wait: Duration) -> Asked {
         let now = self.store.clock().now();
-        let grant = acquired(&self.store, &self.bucket, now, AcquireRequest { cost, max_wait }).await;
-        assert_eq!(grant.source, B::SOURCE, "the store under test must answer itself");
-        Asked { take: Took::of(grant.take, now), left: grant.left }
+        let grant = acquire_permits(&self.store, &self.bucket, now, AcquireRequest { cost, max_wait }).await;
+        assert_eq!(grant.source, B::SOURCE, "not decided by the store under test");
+        Asked { take: AcquireOutcome::new(grant.take, now), left: grant.left }
     }
 
-    /// One permit, without waiting.
-    async fn take(&self) -> Took {
+    /// Acquires one permit without waiting.
+    async fn take(&self) -> AcquireOutcome {
         self.ask(1, Duration::ZERO).await.take
     }
 
@@ -116,7 +116,7 @@ pub async fn the_same_key_is_the_same_bucket<B: Bed>() {
 pub async fn different_keys_never_share_a_bucket<B: Bed>() {
     let bed = B::new().await;
     let buckets = keys_that_look_alike().map(|key| Replica::new(&bed, &key, &RateLimitSpec::per_second(10)));
-    // Each is found full after all before it were emptied, and none was refilled by a later one.
+    // Each is full although all earlier ones were emptied, and none is refilled by a later one.
     for bucket in &buckets {
         assert_eq!(bucket.permits().await, 10);
         assert_eq!(bucket.ask(10, Duration::ZERO).await.take, AT_ONCE);
@@ -136,13 +136,13 @@ pub async fn another_spec_keeps_the_permits_that_fit<B: Bed>() {
     assert_eq!(fleet.one.peek().await, Level { units: 50 * 2_000_000, price }, "of 60, 50 fit");
     assert_eq!(fleet.two.ask(20, Duration::ZERO).await.take, AT_ONCE);
     fleet.retune(&wide).await;
-    assert_eq!(fleet.one.permits().await, 30, "all fit, and none is given");
+    assert_eq!(fleet.one.permits().await, 30, "all fit, and none is added");
     fleet.retune(&slow).await;
-    assert_eq!(fleet.two.ask(31, Duration::ZERO).await.take, not_before(2 * SECOND), "the new rate is in force");
+    assert_eq!(fleet.two.ask(31, Duration::ZERO).await.take, not_before(2 * SECOND), "the new rate applies");
 }
 
 pub async fn permits_come_back_at_the_declared_rate<B: Bed>() {
-    // A third of a second is no whole number of microseconds: a store that rounds loses or mints permits here.
+    // A third of a second is not a whole number of microseconds: a store that rounds loses or mints permits here.
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(3)).await;
     assert_eq!(fleet.one.ask(3, Duration::ZERO).await.take, AT_ONCE);
     for _ in 0..100 {
@@ -167,7 +167,7 @@ pub async fn an_empty_bucket_rejects_and_names_the_time_to_retry<B: Bed>() {
     fleet.bed.advance(333_333 * MICRO).await;
     assert_eq!(fleet.two.take().await, not_before(MICRO));
     fleet.bed.advance(MICRO).await;
-    assert_eq!(fleet.two.take().await, AT_ONCE, "what it said is true");
+    assert_eq!(fleet.two.take().await, AT_ONCE, "granted after the reported wait");
 }
 
 pub async fn a_rejection_takes_nothing<B: Bed>() {
@@ -193,11 +193,11 @@ pub async fn a_cost_takes_that_many_permits<B: Bed>() {
 
 pub async fn a_cost_above_the_burst_is_rejected_for_good<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10).burst(5)).await;
-    let never = Took::Nothing(None);
+    let never = AcquireOutcome::Rejected { retry_after: None };
     assert_eq!(fleet.one.ask(6, Duration::ZERO).await.take, never);
-    assert_eq!(fleet.two.ask(6, 3_600 * SECOND).await.take, never, "nor if it would wait");
+    assert_eq!(fleet.two.ask(6, 3_600 * SECOND).await.take, never, "even if the caller would wait");
     assert_eq!(fleet.two.ask(u32::MAX, 3_600 * SECOND).await.take, never);
-    assert_eq!(fleet.one.ask(5, Duration::ZERO).await.take, AT_ONCE, "and it took nothing");
+    assert_eq!(fleet.one.ask(5, Duration::ZERO).await.take, AT_ONCE, "nothing was taken");
 }
 
 pub async fn waiters_are_served_in_the_order_they_came<B: Bed>() {
@@ -207,11 +207,15 @@ pub async fn waiters_are_served_in_the_order_they_came<B: Bed>() {
     assert_eq!(two.ask(1, SECOND).await.take, after(SECOND / 10));
     assert_eq!(one.ask(2, SECOND).await.take, after(3 * SECOND / 10));
     fleet.bed.advance(SECOND / 20).await;
-    assert_eq!(two.ask(1, SECOND).await.take, after(7 * SECOND / 20), "behind the three before it");
+    assert_eq!(two.ask(1, SECOND).await.take, after(7 * SECOND / 20), "after the three reserved before it");
     let left = one.peek().await;
-    assert_eq!(left, Level { units: -350_000, price: 100_000 }, "four are promised, half of one has come");
+    assert_eq!(left, Level { units: -350_000, price: 100_000 }, "four are reserved, half of one has been refilled");
     fleet.bed.advance(7 * SECOND / 20).await;
-    assert_eq!(two.take().await, not_before(SECOND / 10), "what came is the waiters', not the newcomer's");
+    assert_eq!(
+        two.take().await,
+        not_before(SECOND / 10),
+        "refilled permits belong to the waiters, not to a new caller"
+    );
 }
 
 pub async fn a_wait_longer_than_allowed_is_rejected<B: Bed>() {
@@ -219,7 +223,7 @@ pub async fn a_wait_longer_than_allowed_is_rejected<B: Bed>() {
     assert_eq!(fleet.one.take().await, AT_ONCE);
     let too_long = fleet.two.ask(1, SECOND / 10 - MICRO).await.take;
     assert_eq!(too_long, not_before(SECOND / 10));
-    assert_eq!(fleet.two.ask(1, SECOND / 10).await.take, after(SECOND / 10), "as long as allowed is not too long");
+    assert_eq!(fleet.two.ask(1, SECOND / 10).await.take, after(SECOND / 10), "a wait of exactly max_wait is allowed");
     assert_eq!(fleet.one.ask(1, SECOND / 10).await.take, not_before(SECOND / 5));
 }
 
@@ -229,7 +233,7 @@ pub async fn a_refund_is_there_for_the_next_call<B: Bed>() {
     fleet.refund(&fleet.one, 2, Duration::ZERO).await;
     assert_eq!(fleet.two.ask(2, Duration::ZERO).await.take, AT_ONCE);
     assert_eq!(fleet.two.take().await, not_before(SECOND / 10));
-    // A waiter that gives up: whoever comes next waits for one permit less.
+    // A waiter that gives up: the next caller waits for fewer permits.
     assert_eq!(fleet.one.ask(3, SECOND).await.take, after(3 * SECOND / 10));
     fleet.refund(&fleet.one, 3, 3 * SECOND / 10).await;
     assert_eq!(fleet.two.ask(1, SECOND).await.take, after(SECOND / 10));
@@ -240,11 +244,15 @@ pub async fn a_reservation_with_others_behind_it_lapses<B: Bed>() {
     for wait in 0..4 {
         assert_eq!(fleet.one.ask(1, 9 * SECOND).await.take, after(wait * SECOND));
     }
-    // Who comes next must not overtake the two that wait behind the one that gave up, nor start together with one.
+    // The next caller must not overtake the two waiters behind the one that gave up, nor start together with one.
     fleet.refund(&fleet.one, 1, SECOND).await;
     assert_eq!(fleet.two.ask(1, 4 * SECOND - MICRO).await.take, not_before(4 * SECOND));
     fleet.refund(&fleet.two, 1, 3 * SECOND).await;
-    assert_eq!(fleet.two.ask(1, 9 * SECOND).await.take, after(3 * SECOND), "the last in the queue comes back");
+    assert_eq!(
+        fleet.two.ask(1, 9 * SECOND).await.take,
+        after(3 * SECOND),
+        "the last reservation in the queue is refunded"
+    );
 }
 
 pub async fn a_refund_never_overfills<B: Bed>() {
@@ -270,7 +278,7 @@ pub async fn a_peek_takes_nothing<B: Bed>() {
         assert_eq!(replica.peek().await, Level { units: 100_000, price: 100_000 });
     }
     assert_eq!(fleet.two.take().await, AT_ONCE);
-    // Looking often must not round the refill away.
+    // Frequent peeks must not lose the refill to rounding.
     for _ in 0..99 {
         fleet.bed.advance(1_001 * MICRO).await;
         fleet.one.peek().await;
@@ -280,15 +288,15 @@ pub async fn a_peek_takes_nothing<B: Bed>() {
 
 pub async fn the_cached_level_is_that_of_the_last_call<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
-    let known = |replica: &Replica<B>| {
+    let cached = |replica: &Replica<B>| {
         let level = replica.store.cached_level(&replica.bucket, replica.store.clock().now());
         level.map(Level::permits)
     };
     for left in [9, 8, 7] {
         fleet.one.take().await;
-        assert_eq!(known(&fleet.one), Some(left));
+        assert_eq!(cached(&fleet.one), Some(left));
     }
     fleet.two.ask(5, Duration::ZERO).await;
-    assert_eq!(known(&fleet.two), Some(2));
-    assert_eq!(fleet.two.permits().await, 2, "a look at what is known takes nothing");
+    assert_eq!(cached(&fleet.two), Some(2));
+    assert_eq!(fleet.two.permits().await, 2, "reading the cached level takes nothing");
 }

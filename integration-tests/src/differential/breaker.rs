@@ -1,4 +1,4 @@
-//! Histories of one circuit.
+//! Differential test of one breaker.
 
 use std::any::type_name;
 use std::sync::Arc;
@@ -9,126 +9,126 @@ use phalanx_core::clock::Time;
 use phalanx_core::key::StateKey;
 use phalanx_core::store::{BreakerStore, Store};
 
-use super::{Contestant, Playing};
-use crate::answer::{Rejection, answered, passed};
+use super::{ReplyFuture, Subject};
 use crate::bed::{Bed, ORIGIN};
+use crate::replies::{Rejection, admit_call, admit_result};
 
-/// What can happen to a circuit. `by` chooses the replica it happens at.
+/// An operation on a breaker. `by` selects the replica.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A call wants to pass; if it may, its ticket is kept.
+    /// Asks for admission and keeps the ticket of an admitted call.
     Admit {
         /// Which replica.
         by: usize,
     },
-    /// One of the calls that are out ends, at any replica; none if none is out.
+    /// Ends one of the open calls, at any replica; does nothing if there is none.
     Record {
         /// Which replica.
         by: usize,
-        /// Which call, counted around those that are out.
+        /// Which call, modulo the number of open calls.
         which: usize,
-        /// What became of it.
+        /// Its outcome and latency.
         sample: Sample,
     },
-    /// The latency's quantile is told.
+    /// Passes a latency quantile to the breaker.
     Quantile {
         /// Which replica.
         by: usize,
         /// The quantile.
         value: Option<Duration>,
     },
-    /// An operator's word.
+    /// Sets or releases an override.
     Force {
         /// Which replica.
         by: usize,
-        /// The word, or none any more.
+        /// The override, or none to release it.
         overridden: Option<Override>,
     },
-    /// An operator's reset.
+    /// Resets the breaker.
     Reset {
         /// Which replica.
         by: usize,
     },
-    /// Somebody looks.
+    /// Inspects the breaker.
     Inspect {
         /// Which replica.
         by: usize,
     },
-    /// The whole fleet hears of another spec.
+    /// Changes the spec on all replicas.
     Retune(BreakerSpec),
-    /// Time passes.
+    /// Advances the clock.
     Wait(Duration),
 }
 
-/// The answer to a step.
+/// The reply to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// To a call that wants to pass.
+    /// To [`Step::Admit`].
     Admission(Result<Ticket, Rejection>, Option<Transition>),
-    /// To an outcome, a quantile or a reset.
+    /// The transition caused by an outcome, a quantile or a reset.
     Change(Option<Transition>),
-    /// To an outcome or a quantile, where the store cannot know yet: later steps will show it.
+    /// To an outcome or a quantile whose transition the store does not know yet; later steps check it.
     NotKnownYet,
-    /// To a look.
+    /// To [`Step::Inspect`].
     View(BreakerView),
-    /// To anything else.
+    /// To all other steps.
     Done,
 }
 
 impl super::Reply for Reply {
-    fn agrees_with(&self, judge: &Self) -> bool {
+    fn agrees_with(&self, reference: &Self) -> bool {
         match self {
-            Self::NotKnownYet => matches!(judge, Self::Change(_)),
-            known => known == judge,
+            Self::NotKnownYet => matches!(reference, Self::Change(_)),
+            known => known == reference,
         }
     }
 }
 
-/// Tickets of the calls that are out. Every contestant keeps its own: they are the same as long as all agree.
+/// Tickets of calls that have not ended. Every subject keeps its own; they are equal as long as all replies are.
 #[derive(Debug, Default)]
-struct Out(Vec<Ticket>);
+struct OpenCalls(Vec<Ticket>);
 
-impl Out {
+impl OpenCalls {
     fn keep(&mut self, passed: Result<Ticket, Rejection>) {
         self.0.extend(passed);
     }
 
     fn end(&mut self, which: usize) -> Option<Ticket> {
-        let place = which.checked_rem(self.0.len())?;
-        Some(self.0.swap_remove(place))
+        let index = which.checked_rem(self.0.len())?;
+        Some(self.0.swap_remove(index))
     }
 }
 
-/// The bare machine. Specs with jitter are beyond it: it has no luck.
+/// The state machine of core, as the reference. It uses no jitter.
 #[derive(Debug)]
 pub struct Machine {
     breaker: Breaker,
     spec: BreakerSpec,
     now: Time,
-    out: Out,
+    open_calls: OpenCalls,
 }
 
 impl Machine {
-    /// A closed circuit at the beds' first moment.
+    /// Creates a closed breaker at the initial time of the beds.
     pub fn new(spec: &BreakerSpec) -> Self {
-        Self { breaker: Breaker::new(ORIGIN, spec), spec: spec.clone(), now: ORIGIN, out: Out::default() }
+        Self { breaker: Breaker::new(ORIGIN, spec), spec: spec.clone(), now: ORIGIN, open_calls: OpenCalls::default() }
     }
 
     fn answer(&mut self, step: &Step) -> Reply {
-        const NO_LUCK: f64 = 0.0;
-        let Self { breaker, spec, now, out } = self;
+        const NO_JITTER: f64 = 0.0;
+        let Self { breaker, spec, now, open_calls } = self;
         match step {
             Step::Admit { .. } => {
                 let (admission, transition) = breaker.admit(*now, spec);
-                let passed = passed(admission, *now);
-                out.keep(passed);
+                let passed = admit_result(admission, *now);
+                open_calls.keep(passed);
                 Reply::Admission(passed, transition)
             }
-            Step::Record { which, sample, .. } => match out.end(*which) {
-                Some(ticket) => Reply::Change(breaker.record(*now, spec, ticket, *sample, NO_LUCK)),
+            Step::Record { which, sample, .. } => match open_calls.end(*which) {
+                Some(ticket) => Reply::Change(breaker.record(*now, spec, ticket, *sample, NO_JITTER)),
                 None => Reply::Done,
             },
-            Step::Quantile { value, .. } => Reply::Change(breaker.observe_quantile(*now, spec, *value, NO_LUCK)),
+            Step::Quantile { value, .. } => Reply::Change(breaker.observe_quantile(*now, spec, *value, NO_JITTER)),
             Step::Force { overridden, .. } => {
                 breaker.force(*overridden);
                 Reply::Done
@@ -148,22 +148,22 @@ impl Machine {
     }
 }
 
-impl Contestant<Step, Reply> for Machine {
+impl Subject<Step, Reply> for Machine {
     fn name(&self) -> &'static str {
         "the machine"
     }
 
-    fn play<'a>(&'a mut self, step: &'a Step) -> Playing<'a, Reply> {
+    fn apply<'a>(&'a mut self, step: &'a Step) -> ReplyFuture<'a, Reply> {
         Box::pin(async move { self.answer(step) })
     }
 }
 
-/// A bed's store, through several replicas that resolved their circuits once.
-pub struct OnBed<B: Bed> {
+/// The store of a bed, used through several replicas that each resolved the breaker once.
+pub struct BedSubject<B: Bed> {
     bed: B,
     key: StateKey,
     replicas: Vec<Replica<B>>,
-    out: Out,
+    open_calls: OpenCalls,
 }
 
 struct Replica<B: Bed> {
@@ -171,25 +171,25 @@ struct Replica<B: Bed> {
     circuit: Arc<<B::Store as BreakerStore>::Breaker>,
 }
 
-impl<B: Bed> OnBed<B> {
-    /// A new bed with so many replicas.
+impl<B: Bed> BedSubject<B> {
+    /// Creates a bed with this number of replicas.
     pub async fn new(spec: &BreakerSpec, replicas: usize) -> Self {
         let bed = B::new().await;
-        let key = StateKey::new("played", "here");
+        let key = StateKey::new("policy", "route");
         let resolve = |store: B::Store| Replica { circuit: store.breaker(&key, spec), store };
         let replicas = (0..replicas).map(|_| resolve(bed.store())).collect();
-        bed.settle().await;
-        Self { bed, key, replicas, out: Out::default() }
+        bed.sync_all().await;
+        Self { bed, key, replicas, open_calls: OpenCalls::default() }
     }
 
     async fn answer(&mut self, step: &Step) -> Reply {
         let reply = self.ask(step).await;
-        self.bed.settle().await;
+        self.bed.sync_all().await;
         reply
     }
 
     async fn ask(&mut self, step: &Step) -> Reply {
-        let Self { bed, key, replicas, out } = self;
+        let Self { bed, key, replicas, open_calls } = self;
         let replica = |by: &usize| {
             let Replica { store, circuit } = &replicas[by % replicas.len()];
             (store, circuit, store.clock().now())
@@ -197,21 +197,21 @@ impl<B: Bed> OnBed<B> {
         match step {
             Step::Admit { by } => {
                 let (store, circuit, now) = replica(by);
-                let (answer, transition) = answered(store, circuit, now).await;
-                let passed = passed(answer.admission, now);
-                out.keep(passed);
+                let (answer, transition) = admit_call(store, circuit, now).await;
+                let passed = admit_result(answer.admission, now);
+                open_calls.keep(passed);
                 Reply::Admission(passed, transition)
             }
-            Step::Record { by, which, sample } => match out.end(*which) {
+            Step::Record { by, which, sample } => match open_calls.end(*which) {
                 Some(ticket) => {
                     let (store, circuit, now) = replica(by);
-                    told::<B>(store.record(circuit, now, ticket, *sample))
+                    recorded::<B>(store.record(circuit, now, ticket, *sample))
                 }
                 None => Reply::Done,
             },
             Step::Quantile { by, value } => {
                 let (store, circuit, now) = replica(by);
-                told::<B>(store.observe_quantile(circuit, now, *value))
+                recorded::<B>(store.observe_quantile(circuit, now, *value))
             }
             Step::Force { by, overridden } => {
                 let (store, circuit, _) = replica(by);
@@ -240,20 +240,20 @@ impl<B: Bed> OnBed<B> {
     }
 }
 
-/// A change that is told must be right wherever it is told; only silence may be excused.
-const fn told<B: Bed>(change: Option<Transition>) -> Reply {
+/// A returned transition is always compared; a missing one only if the bed returns transitions immediately.
+const fn recorded<B: Bed>(change: Option<Transition>) -> Reply {
     match change {
-        None if !B::TELLS_AT_ONCE => Reply::NotKnownYet,
+        None if !B::IMMEDIATE_TRANSITIONS => Reply::NotKnownYet,
         change => Reply::Change(change),
     }
 }
 
-impl<B: Bed> Contestant<Step, Reply> for OnBed<B> {
+impl<B: Bed> Subject<Step, Reply> for BedSubject<B> {
     fn name(&self) -> &'static str {
         type_name::<B>()
     }
 
-    fn play<'a>(&'a mut self, step: &'a Step) -> Playing<'a, Reply> {
+    fn apply<'a>(&'a mut self, step: &'a Step) -> ReplyFuture<'a, Reply> {
         Box::pin(async move { self.answer(step).await })
     }
 }

@@ -1,4 +1,4 @@
-//! Histories of one token bucket.
+//! Differential test of one token bucket.
 
 use std::any::type_name;
 use std::sync::Arc;
@@ -9,58 +9,58 @@ use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::{Bucket, Rate, RateLimitSpec};
 use phalanx_core::store::{AcquireRequest, Level, RateLimitStore, Store};
 
-use super::{Contestant, Playing};
-use crate::answer::{Took, acquired};
+use super::{ReplyFuture, Subject};
 use crate::bed::{Bed, ORIGIN};
+use crate::replies::{AcquireOutcome, acquire_permits};
 
-/// What can happen to a bucket. `by` chooses the replica it happens at.
+/// An operation on a bucket. `by` selects the replica.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A call wants permits.
+    /// Acquires permits.
     Acquire {
         /// Which replica.
         by: usize,
         /// How many permits.
         cost: u32,
-        /// How long it would wait.
+        /// The longest wait accepted.
         max_wait: Duration,
     },
-    /// A call gives permits back.
+    /// Refunds permits.
     Refund {
         /// Which replica.
         by: usize,
         /// How many permits.
         cost: u32,
     },
-    /// Somebody looks.
+    /// Reads the level.
     Peek {
         /// Which replica.
         by: usize,
     },
-    /// The whole fleet hears of another spec.
+    /// Changes the spec on all replicas.
     Retune(RateLimitSpec),
-    /// Time passes.
+    /// Advances the clock.
     Wait(Duration),
 }
 
-/// The answer to a step.
+/// The reply to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// To a call that wants permits.
-    Take(Took, Level),
-    /// To a look.
+    /// To [`Step::Acquire`].
+    Take(AcquireOutcome, Level),
+    /// To [`Step::Peek`].
     Level(Level),
-    /// To anything else.
+    /// To all other steps.
     Done,
 }
 
 impl super::Reply for Reply {
-    fn agrees_with(&self, judge: &Self) -> bool {
-        self == judge
+    fn agrees_with(&self, reference: &Self) -> bool {
+        self == reference
     }
 }
 
-/// The bare machine.
+/// The state machine of core, as the reference.
 #[derive(Debug)]
 pub struct Machine {
     bucket: Bucket,
@@ -69,7 +69,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A full bucket at the beds' first moment.
+    /// Creates a full bucket at the initial time of the beds.
     pub fn new(spec: &RateLimitSpec) -> Self {
         let rate = Rate::of(spec);
         Self { bucket: Bucket::full(ORIGIN, rate), rate, now: ORIGIN }
@@ -80,7 +80,7 @@ impl Machine {
         match step {
             Step::Acquire { cost, max_wait, .. } => {
                 let take = bucket.take(*now, *rate, *cost, *max_wait);
-                return Reply::Take(Took::of(take, *now), bucket.level(*rate));
+                return Reply::Take(AcquireOutcome::new(take, *now), bucket.level(*rate));
             }
             Step::Peek { .. } => {
                 bucket.available(*now, *rate);
@@ -89,7 +89,7 @@ impl Machine {
             Step::Refund { cost, .. } => bucket.refund(*now, *rate, *cost, due(*now, *cost)),
             Step::Retune(spec) => {
                 let old = std::mem::replace(rate, Rate::of(spec));
-                // The same rate again is no change; the store does not touch the bucket either.
+                // An equal rate is no change; stores do not touch the bucket then either.
                 if old != *rate {
                     bucket.retune(*now, old, *rate);
                 }
@@ -100,18 +100,18 @@ impl Machine {
     }
 }
 
-impl Contestant<Step, Reply> for Machine {
+impl Subject<Step, Reply> for Machine {
     fn name(&self) -> &'static str {
         "the machine"
     }
 
-    fn play<'a>(&'a mut self, step: &'a Step) -> Playing<'a, Reply> {
+    fn apply<'a>(&'a mut self, step: &'a Step) -> ReplyFuture<'a, Reply> {
         Box::pin(async move { self.answer(step) })
     }
 }
 
-/// A bed's store, through several replicas that resolved their buckets once.
-pub struct OnBed<B: Bed> {
+/// The store of a bed, used through several replicas that each resolved the bucket once.
+pub struct BedSubject<B: Bed> {
     bed: B,
     key: StateKey,
     replicas: Vec<Replica<B>>,
@@ -122,14 +122,14 @@ struct Replica<B: Bed> {
     bucket: Arc<<B::Store as RateLimitStore>::Bucket>,
 }
 
-impl<B: Bed> OnBed<B> {
-    /// A new bed with so many replicas.
+impl<B: Bed> BedSubject<B> {
+    /// Creates a bed with this number of replicas.
     pub async fn new(spec: &RateLimitSpec, replicas: usize) -> Self {
         let bed = B::new().await;
-        let key = StateKey::new("played", "here");
+        let key = StateKey::new("policy", "route");
         let resolve = |store: B::Store| Replica { bucket: store.bucket(&key, spec), store };
         let replicas = (0..replicas).map(|_| resolve(bed.store())).collect();
-        bed.settle().await;
+        bed.sync_all().await;
         Self { bed, key, replicas }
     }
 
@@ -143,8 +143,8 @@ impl<B: Bed> OnBed<B> {
                 let Replica { store, bucket } = self.replica(*by);
                 let ask = AcquireRequest { cost: *cost, max_wait: *max_wait };
                 let now = store.clock().now();
-                let grant = acquired(store, bucket, now, ask).await;
-                return Reply::Take(Took::of(grant.take, now), grant.left);
+                let grant = acquire_permits(store, bucket, now, ask).await;
+                return Reply::Take(AcquireOutcome::new(grant.take, now), grant.left);
             }
             Step::Peek { by } => {
                 let Replica { store, bucket } = self.replica(*by);
@@ -161,23 +161,23 @@ impl<B: Bed> OnBed<B> {
             }
             Step::Wait(by) => self.bed.advance(*by).await,
         }
-        self.bed.settle().await;
+        self.bed.sync_all().await;
         Reply::Done
     }
 }
 
-impl<B: Bed> Contestant<Step, Reply> for OnBed<B> {
+impl<B: Bed> Subject<Step, Reply> for BedSubject<B> {
     fn name(&self) -> &'static str {
         type_name::<B>()
     }
 
-    fn play<'a>(&'a mut self, step: &'a Step) -> Playing<'a, Reply> {
+    fn apply<'a>(&'a mut self, step: &'a Step) -> ReplyFuture<'a, Reply> {
         Box::pin(async move { self.answer(step).await })
     }
 }
 
-/// When the permits that are given back were for: now, or up to a while ahead, so that some are the queue's last and some
-/// have others behind them.
+/// Returns the time for which refunded permits were reserved: now or later, so that some reservations are the last of the
+/// queue and some have others behind them.
 fn due(now: Time, cost: u32) -> Time {
     now.after(Duration::from_millis(100) * cost.saturating_sub(1))
 }

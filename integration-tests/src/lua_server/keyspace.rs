@@ -1,33 +1,33 @@
-//! Keys, their types and their time to live, and the commands the scripts call, as Redis 7 has them.
+//! Keys with their types and TTLs, and the commands that the scripts call, as in Redis 7.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::numbers::{integer, score};
 
-/// What a command answers.
-pub(super) enum Answer {
+/// The reply of a command.
+pub(super) enum CommandReply {
     Nil,
     Ok,
     Int(i64),
     Bytes(Vec<u8>),
-    Array(Vec<Answer>),
+    Array(Vec<CommandReply>),
 }
 
-/// What can lie under a key.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stored {
     /// A string.
     Text(Vec<u8>),
     /// A sorted set.
     Sorted(BTreeMap<Vec<u8>, f64>),
-    /// Anything else: a list, a hash. No script reads one.
+    /// Any other type, such as a list or a hash. No script reads one.
     Foreign,
 }
 
 #[derive(Debug)]
 struct Entry {
     value: Stored,
-    /// In milliseconds of the server's clock.
+    /// Expiry, in milliseconds of the server's clock.
     expires: Option<u64>,
 }
 
@@ -39,17 +39,17 @@ pub(super) struct Keyspace {
     published: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-type Outcome = Result<Answer, String>;
+type CommandResult = Result<CommandReply, String>;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 impl Keyspace {
     /// Sets the time, in microseconds.
-    pub(super) const fn turn_to(&mut self, now: u64) {
+    pub(super) const fn set_time(&mut self, now: u64) {
         self.now = now;
     }
 
-    pub(super) fn published(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(super) fn take_published(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         std::mem::take(&mut self.published)
     }
 
@@ -81,17 +81,19 @@ impl Keyspace {
         keys
     }
 
-    pub(super) fn execute(&mut self, args: &[Vec<u8>]) -> Outcome {
+    pub(super) fn execute(&mut self, args: &[Vec<u8>]) -> CommandResult {
         let parts: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         match *parts.as_slice() {
             [b"TIME"] => {
-                let part = |number: u64| Answer::Bytes(number.to_string().into_bytes());
-                Ok(Answer::Array(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)]))
+                let part = |number: u64| CommandReply::Bytes(number.to_string().into_bytes());
+                Ok(CommandReply::Array(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)]))
             }
-            [b"GET", key] => self.text(key).map(|text| text.map_or(Answer::Nil, |text| Answer::Bytes(text.clone()))),
+            [b"GET", key] => {
+                self.text(key).map(|text| text.map_or(CommandReply::Nil, |text| CommandReply::Bytes(text.clone())))
+            }
             [b"SET", key, value, ref options @ ..] => self.set(key, value, options),
-            [b"DEL", key] => Ok(Answer::Int(i64::from(self.remove(key)))),
-            [b"PTTL", key] => Ok(Answer::Int(match (self.stored(key).is_some(), self.pttl(key)) {
+            [b"DEL", key] => Ok(CommandReply::Int(i64::from(self.remove(key)))),
+            [b"PTTL", key] => Ok(CommandReply::Int(match (self.stored(key).is_some(), self.pttl(key)) {
                 (false, _) => -2,
                 (true, None) => -1,
                 (true, Some(left)) => left as i64,
@@ -103,10 +105,10 @@ impl Keyspace {
             [b"ZADD", key, points, member] => self.zadd(key, score(points)?.0, member),
             [b"ZREM", key, member] => self.retain(key, |name, _| name != member),
             [b"ZREMRANGEBYSCORE", key, from, to] => self.zremrangebyscore(key, score(from)?, score(to)?),
-            [b"ZCARD", key] => Ok(Answer::Int(self.sorted(key)?.map_or(0, |set| set.len() as i64))),
+            [b"ZCARD", key] => Ok(CommandReply::Int(self.sorted(key)?.map_or(0, |set| set.len() as i64))),
             [b"PUBLISH", channel, message] => {
                 self.published.push((channel.to_vec(), message.to_vec()));
-                Ok(Answer::Int(0))
+                Ok(CommandReply::Int(0))
             }
             _ => Err(format!(
                 "ERR unknown command or arguments: {:?}",
@@ -131,7 +133,7 @@ impl Keyspace {
         }
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8], mut options: &[&[u8]]) -> Outcome {
+    fn set(&mut self, key: &[u8], value: &[u8], mut options: &[&[u8]]) -> CommandResult {
         let mut expires = None;
         loop {
             match *options {
@@ -146,7 +148,7 @@ impl Keyspace {
                 }
                 [b"NX", ref rest @ ..] => {
                     if self.stored(key).is_some() {
-                        return Ok(Answer::Nil);
+                        return Ok(CommandReply::Nil);
                     }
                     options = rest;
                 }
@@ -154,37 +156,37 @@ impl Keyspace {
             }
         }
         self.entries.insert(key.to_vec(), Entry { value: Stored::Text(value.to_vec()), expires });
-        Ok(Answer::Ok)
+        Ok(CommandReply::Ok)
     }
 
-    fn pexpire(&mut self, key: &[u8], millis: i64) -> Outcome {
+    fn pexpire(&mut self, key: &[u8], millis: i64) -> CommandResult {
         if self.stored(key).is_none() {
-            return Ok(Answer::Int(0));
+            return Ok(CommandReply::Int(0));
         }
         if millis <= 0 {
             self.remove(key);
         } else if let Some(entry) = self.entries.get_mut(key) {
             entry.expires = Some(self.now / 1_000 + millis as u64);
         }
-        Ok(Answer::Int(1))
+        Ok(CommandReply::Int(1))
     }
 
-    fn getrange(&mut self, key: &[u8], from: i64, to: i64) -> Outcome {
+    fn getrange(&mut self, key: &[u8], from: i64, to: i64) -> CommandResult {
         let text = self.text(key)?.map_or(&[][..], |text| text);
-        let place = |at: i64| if at < 0 { at + text.len() as i64 } else { at }.max(0) as usize;
-        let (from, to) = (place(from), (place(to) + 1).min(text.len()));
-        Ok(Answer::Bytes(text.get(from..to).unwrap_or_default().to_vec()))
+        let index = |at: i64| if at < 0 { at + text.len() as i64 } else { at }.max(0) as usize;
+        let (from, to) = (index(from), (index(to) + 1).min(text.len()));
+        Ok(CommandReply::Bytes(text.get(from..to).unwrap_or_default().to_vec()))
     }
 
-    fn setrange(&mut self, key: &[u8], offset: i64, value: &[u8]) -> Outcome {
+    fn setrange(&mut self, key: &[u8], offset: i64, value: &[u8]) -> CommandResult {
         let offset = usize::try_from(offset).map_err(|_| "ERR offset is out of range")?;
-        let text = self.text_to_change(key, offset + value.len())?;
+        let text = self.text_mut(key, offset + value.len())?;
         text[offset..offset + value.len()].copy_from_slice(value);
-        Ok(Answer::Int(text.len() as i64))
+        Ok(CommandReply::Int(text.len() as i64))
     }
 
-    /// The string under a key, made if there is none, and at least so long.
-    fn text_to_change(&mut self, key: &[u8], length: usize) -> Result<&mut Vec<u8>, String> {
+    /// Returns the string of a key, created if missing and zero-padded to `length`.
+    fn text_mut(&mut self, key: &[u8], length: usize) -> Result<&mut Vec<u8>, String> {
         if self.stored(key).is_none() {
             self.put(key, Stored::Text(Vec::new()));
         }
@@ -193,22 +195,22 @@ impl Keyspace {
         Ok(text)
     }
 
-    /// `OVERFLOW SAT` and `INCRBY u32 #place by`, which is all that is used of it.
-    fn bitfield(&mut self, key: &[u8], mut operations: &[&[u8]]) -> Outcome {
+    /// Supports `OVERFLOW SAT` and `INCRBY u32 #index by`, the only operations that scripts use.
+    fn bitfield(&mut self, key: &[u8], mut operations: &[&[u8]]) -> CommandResult {
         let mut answers = Vec::new();
         loop {
             match *operations {
-                [] => return Ok(Answer::Array(answers)),
+                [] => return Ok(CommandReply::Array(answers)),
                 [b"OVERFLOW", b"SAT", ref rest @ ..] => operations = rest,
                 [b"INCRBY", b"u32", place, by, ref rest @ ..] => {
                     let place = place.strip_prefix(b"#").ok_or("ERR bit offset is not an integer or out of range")?;
                     let place = 4 * usize::try_from(integer(place)?).map_err(|_| "ERR bit offset is out of range")?;
                     let by = integer(by)?;
-                    let bytes = &mut self.text_to_change(key, place + 4)?[place..place + 4];
+                    let bytes = &mut self.text_mut(key, place + 4)?[place..place + 4];
                     let old = bytes.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte));
                     let new = old.saturating_add(by).clamp(0, i64::from(u32::MAX));
                     bytes.copy_from_slice(&(new as u32).to_be_bytes());
-                    answers.push(Answer::Int(new));
+                    answers.push(CommandReply::Int(new));
                     operations = rest;
                 }
                 _ => return Err("ERR syntax error".to_owned()),
@@ -216,29 +218,29 @@ impl Keyspace {
         }
     }
 
-    fn zadd(&mut self, key: &[u8], points: f64, member: &[u8]) -> Outcome {
+    fn zadd(&mut self, key: &[u8], points: f64, member: &[u8]) -> CommandResult {
         if self.stored(key).is_none() {
             self.put(key, Stored::Sorted(BTreeMap::new()));
         }
         let set = self.sorted(key)?.ok_or(WRONG_TYPE)?;
-        Ok(Answer::Int(i64::from(set.insert(member.to_vec(), points).is_none())))
+        Ok(CommandReply::Int(i64::from(set.insert(member.to_vec(), points).is_none())))
     }
 
-    fn zremrangebyscore(&mut self, key: &[u8], from: (f64, bool), to: (f64, bool)) -> Outcome {
+    fn zremrangebyscore(&mut self, key: &[u8], from: (f64, bool), to: (f64, bool)) -> CommandResult {
         let above = |points: f64| if from.1 { points > from.0 } else { points >= from.0 };
         let below = |points: f64| if to.1 { points < to.0 } else { points <= to.0 };
         self.retain(key, |_, points| !(above(points) && below(points)))
     }
 
-    /// Removes the members that are not to be kept; a sorted set without members is no key.
-    fn retain(&mut self, key: &[u8], keep: impl Fn(&[u8], f64) -> bool) -> Outcome {
-        let Some(set) = self.sorted(key)? else { return Ok(Answer::Int(0)) };
+    /// Removes members for which `keep` is false, and the key of an empty set.
+    fn retain(&mut self, key: &[u8], keep: impl Fn(&[u8], f64) -> bool) -> CommandResult {
+        let Some(set) = self.sorted(key)? else { return Ok(CommandReply::Int(0)) };
         let before = set.len();
         set.retain(|member, points| keep(member, *points));
         let (removed, empty) = (before - set.len(), set.is_empty());
         if empty {
             self.entries.remove(key);
         }
-        Ok(Answer::Int(removed as i64))
+        Ok(CommandReply::Int(removed as i64))
     }
 }

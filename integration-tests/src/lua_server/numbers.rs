@@ -1,6 +1,6 @@
-//! Numbers and their texts, as Redis writes and reads them.
+//! Formatting and parsing of numbers, as in Redis.
 
-/// A number that a script passes to a command: C's `%.17g`. Whole numbers up to 17 digits come out plain.
+/// Formats a number that a script passes to a command, like C's `%.17g`: integers of up to 17 digits are plain.
 pub(super) fn text(number: f64) -> String {
     if number.is_nan() {
         return if number.is_sign_negative() { "-nan" } else { "nan" }.to_owned();
@@ -22,14 +22,14 @@ fn trimmed(digits: &str) -> &str {
     if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits }
 }
 
-/// An integer argument of a command.
+/// Parses an integer argument of a command.
 pub(super) fn integer(text: &[u8]) -> Result<i64, String> {
     let text = std::str::from_utf8(text).unwrap_or_default();
     let canonical = text.parse::<i64>().ok().filter(|value| value.to_string() == text);
     canonical.ok_or_else(|| "ERR value is not an integer or out of range".to_owned())
 }
 
-/// A score, or one end of a range of them: the number, and whether it is left out.
+/// Parses a score or one end of a score range: the number, and whether it is excluded.
 pub(super) fn score(text: &[u8]) -> Result<(f64, bool), String> {
     let text = std::str::from_utf8(text).unwrap_or_default();
     let (text, excluded) = text.strip_prefix('(').map_or((text, false), |rest| (rest, true));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_plain_integer_is_one() {
+    fn only_canonical_integers_are_accepted() {
         assert_eq!(integer(b"-12"), Ok(-12));
         for wrong in ["", "1.0", "+1", "01", "1e3", " 1"] {
             assert!(integer(wrong.as_bytes()).is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! The dependency behind a replica: it answers as it is told to.
+//! The dependency that a replica calls, with a behaviour that the test sets.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// How the dependency answers.
+/// How the dependency behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Behaviour {
-    /// Well, at once.
+pub enum DependencyBehavior {
+    /// Succeeds at once.
     #[default]
-    Well,
-    /// Well, after a while.
-    Slowly(Duration),
-    /// With a failure, at once.
-    Badly,
-    /// Not before it is told to behave otherwise.
-    Never,
+    Succeed,
+    /// Succeeds after this time.
+    SucceedAfter(Duration),
+    /// Fails at once.
+    Fail,
+    /// Hangs until another behaviour is set.
+    Hang,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Dependency(watch::Sender<Behaviour>);
+pub(super) struct Dependency(watch::Sender<DependencyBehavior>);
 
 impl Dependency {
-    pub(super) fn behave(&self, behaviour: Behaviour) {
+    pub(super) fn behave(&self, behaviour: DependencyBehavior) {
         self.0.send_replace(behaviour);
     }
 
@@ -34,13 +34,13 @@ impl Dependency {
         loop {
             let present = *behaviour.borrow_and_update();
             match present {
-                Behaviour::Well => return Ok(()),
-                Behaviour::Slowly(after) => {
+                DependencyBehavior::Succeed => return Ok(()),
+                DependencyBehavior::SucceedAfter(after) => {
                     sleep(after).await;
                     return Ok(());
                 }
-                Behaviour::Badly => return Err(Kind::Infrastructure),
-                Behaviour::Never => behaviour.changed().await.expect("it is told by the one that asks"),
+                DependencyBehavior::Fail => return Err(Kind::Infrastructure),
+                DependencyBehavior::Hang => behaviour.changed().await.expect("the sender is in self"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What became of a replica's calls, and how long they waited for the store.
+//! Results of a replica's calls, and how long they waited for the store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -10,82 +10,81 @@ use serde::{Deserialize, Serialize};
 use super::moment::Moment;
 use super::starvation;
 
-/// What became of calls.
+/// Counts and times of calls.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Calls let through, by whose state that was decided on (`fleet`, `degraded`, …).
+    /// Admitted calls, by the source of the decision (`fleet`, `degraded`, …).
     pub admitted: BTreeMap<String, u64>,
-    /// Calls rejected, by code and by whose state that was decided on.
+    /// Rejected calls, by code and by the source of the decision.
     pub rejected: BTreeMap<String, BTreeMap<String, u64>>,
-    /// When the first was let through, and the last.
+    /// When the first call was admitted.
     pub first_admitted: Option<Moment>,
-    /// See above.
+    /// When the last call was admitted.
     pub last_admitted: Option<Moment>,
-    /// When each route was last let through.
+    /// When the last call of each route was admitted.
     pub last_admitted_on: BTreeMap<String, Moment>,
-    /// When each route was first rejected.
+    /// When the first call of each route was rejected.
     pub first_rejected: BTreeMap<String, Moment>,
-    /// When the dependency first failed, on each route.
+    /// When the dependency first failed on each route.
     pub first_failed: BTreeMap<String, Moment>,
     /// When probes were at the dependency.
     pub probes: Vec<Span>,
-    /// Since when calls are there that have not come back.
+    /// Start times of calls that are at the dependency now.
     pub at_dependency: Vec<Moment>,
     /// Waits of calls that asked Redis.
-    pub asking: Waits,
-    /// Waits of calls that came while it was known to be away.
-    pub alone: Waits,
-    /// The same, counting only the time in which the caller's thread had a processor: what the store itself costs,
-    /// whatever else the machine does.
-    pub alone_on_processor: Waits,
-    /// The same of loops that do nothing, as long and in the same places.
-    pub control_on_processor: Waits,
-    /// Calls alone that were not decided at once but had to wait for something.
-    pub alone_and_parked: u64,
-    /// The most that one caller has lost in one outage, over all its calls that Redis was asked about and did not answer.
-    /// Without the time in which the machine had no processor for the replica, if a load was told to count that.
-    pub most_lost: Duration,
-    /// The most of that time, for one caller in one outage.
-    pub most_starved: Duration,
-    /// Calls that Redis was asked about and did not answer, although there was a processor for everybody: less than a
-    /// quarter of the budget was lost by waiting for one.
+    pub store_waits: WaitStats,
+    /// Waits of calls made while the store was degraded.
+    pub degraded_waits: WaitStats,
+    /// CPU time of the deciding poll of those calls: the cost of the store itself, without other load of the machine.
+    pub degraded_cpu_time: WaitStats,
+    /// CPU time of control loops of the same length, run next to those calls.
+    pub control_cpu_time: WaitStats,
+    /// Calls made while the store was degraded that were not decided in their first poll.
+    pub degraded_and_parked: u64,
+    /// The most time one caller lost in one outage, over all its calls that Redis did not answer. With
+    /// [`Load::excluding_starvation`](super::Load::excluding_starvation), without time spent waiting for a processor.
+    pub max_lost: Duration,
+    /// The most time one caller spent waiting for a processor in one outage.
+    pub max_starved: Duration,
+    /// Calls that Redis did not answer although processors were available: waiting for one took less than a quarter of
+    /// the budget.
     pub unanswered: usize,
 }
 
 impl Tally {
-    /// All calls let through.
+    /// Returns the number of admitted calls.
     pub fn admitted(&self) -> u64 {
         self.admitted.values().sum()
     }
 
-    /// Calls let through on this word.
+    /// Returns the number of calls admitted by this source.
     pub fn admitted_by(&self, source: Source) -> u64 {
         self.admitted.get(source.name()).copied().unwrap_or(0)
     }
 
-    /// Calls rejected for this reason, whoever said so.
+    /// Returns the number of calls rejected with this code, by any source.
     pub fn rejected(&self, code: RejectionCode) -> u64 {
         self.rejected.get(code.name()).map_or(0, |sources| sources.values().sum())
     }
 
-    /// Calls decided on this word, either way.
+    /// Returns the number of calls admitted or rejected by this source.
     pub fn decided_by(&self, source: Source) -> u64 {
         let rejected = self.rejected.values().filter_map(|sources| sources.get(source.name()));
         self.admitted_by(source) + rejected.sum::<u64>()
     }
 
-    /// All calls that are over.
+    /// Returns the number of finished calls.
     pub fn calls(&self) -> u64 {
         self.admitted() + self.rejected.values().flat_map(BTreeMap::values).sum::<u64>()
     }
 
-    /// The reasons for which calls were rejected.
+    /// Returns the codes with which calls were rejected.
     pub fn reasons(&self) -> Vec<&str> {
         self.rejected.keys().map(String::as_str).collect()
     }
 }
 
-/// When something was under way.
+/// A time span.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Span {
     /// Its beginning.
@@ -95,37 +94,37 @@ pub struct Span {
 }
 
 impl Span {
-    /// From its beginning to its end.
+    /// Returns the duration.
     pub fn length(&self) -> Duration {
         self.to.since(self.from)
     }
 
-    /// The most that were under way at one time.
-    pub fn most_at_a_time(spans: &[Self]) -> usize {
+    /// Returns the largest number of spans that overlap at one time.
+    pub fn max_concurrent(spans: &[Self]) -> usize {
         let at = |moment: Moment| spans.iter().filter(|span| span.from <= moment && moment < span.to).count();
         spans.iter().map(|span| at(span.from)).max().unwrap_or(0)
     }
 }
 
-/// How long something took, over many times.
+/// Quantiles of durations.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Waits {
-    /// How many times.
+pub struct WaitStats {
+    /// Number of durations.
     pub count: usize,
-    /// Half of them took at most so long.
+    /// The median.
     pub p50: Duration,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: Duration,
-    /// 999 of 1,000.
+    /// The 99.9th percentile.
     pub p999: Duration,
-    /// All of them.
+    /// The longest duration.
     pub worst: Duration,
-    /// How many took 50 µs or longer.
+    /// Number of durations of 50 µs or longer.
     pub from_50_us: usize,
 }
 
-impl Waits {
-    /// Of these.
+impl WaitStats {
+    /// Computes the quantiles.
     pub fn of(mut waits: Vec<Duration>) -> Self {
         waits.sort_unstable();
         let at = |share: f64| {
@@ -136,13 +135,13 @@ impl Waits {
         Self { count: waits.len(), p50: at(0.5), p99: at(0.99), p999: at(0.999), worst: at(1.0), from_50_us }
     }
 
-    /// The share of those that took 50 µs or longer.
+    /// Returns the share of durations of 50 µs or longer.
     pub fn share_from_50_us(&self) -> f64 {
         self.from_50_us as f64 / self.count.max(1) as f64
     }
 }
 
-/// One call that is over.
+/// One finished call.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     pub(super) route: &'a str,
@@ -151,70 +150,70 @@ pub(super) struct Entry<'a> {
     pub(super) probe: bool,
     pub(super) failed: bool,
     pub(super) began: Moment,
-    /// When the operation was started, if it was.
-    pub(super) departed: Option<Moment>,
+    /// When the operation started; none if the call was rejected.
+    pub(super) started: Option<Moment>,
     pub(super) ended: Moment,
-    /// Whether the store was known to be away when it began, and still when it was decided.
-    pub(super) alone: bool,
+    /// Whether the store was degraded from the beginning of the call to the decision.
+    pub(super) degraded: bool,
     pub(super) parked: bool,
-    pub(super) on_processor: Duration,
+    pub(super) cpu_time: Duration,
 }
 
 impl Entry<'_> {
-    /// When its operation was started, or it was rejected.
+    /// Returns when the operation started or the call was rejected.
     pub(super) fn decided(&self) -> Moment {
-        self.departed.unwrap_or(self.ended)
+        self.started.unwrap_or(self.ended)
     }
 
-    /// From the call to then.
+    /// Returns the time from the call to the decision.
     pub(super) fn wait(&self) -> Duration {
         self.decided().since(self.began)
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Ledger(Mutex<Pages>);
+pub(super) struct Ledger(Mutex<Records>);
 
-/// Written by every call, so only what is quick is done here.
+/// The raw records. Every call writes here under the lock, so recording must be cheap.
 #[derive(Debug, Default)]
-struct Pages {
+struct Records {
     tally: Tally,
     admitted: HashMap<Source, u64>,
     rejected: HashMap<(RejectionCode, Source), u64>,
-    asking: Vec<Duration>,
-    alone: Vec<Duration>,
-    alone_on_processor: Vec<Duration>,
-    control_on_processor: Vec<Duration>,
-    /// Of each caller in each outage, when it waited in vain.
+    store_waits: Vec<Duration>,
+    degraded_waits: Vec<Duration>,
+    degraded_cpu_time: Vec<Duration>,
+    control_cpu_time: Vec<Duration>,
+    /// For each caller and outage: the waits that Redis did not answer.
     losses: Vec<Vec<Span>>,
 }
 
-/// What one caller loses in one outage.
+/// The unanswered waits of one caller in one outage.
 #[derive(Debug)]
 pub(super) struct Losses<'a> {
     ledger: &'a Ledger,
     spans: Vec<Span>,
-    /// The outage is known: what is lost from the next question on is another one's.
-    known: bool,
+    /// Whether the outage was detected; an unanswered wait after that belongs to the next outage.
+    detected: bool,
 }
 
 impl<'a> Losses<'a> {
     pub(super) const fn new(ledger: &'a Ledger) -> Self {
-        Self { ledger, spans: Vec::new(), known: false }
+        Self { ledger, spans: Vec::new(), detected: false }
     }
 
-    pub(super) fn note(&mut self, entry: &Entry<'_>) {
-        if self.known && !entry.alone {
-            self.hand_over();
+    pub(super) fn record(&mut self, entry: &Entry<'_>) {
+        if self.detected && !entry.degraded {
+            self.flush();
         }
-        self.known = entry.alone;
-        // Redis was asked and did not answer: all the waiting was for nothing.
-        if !entry.alone && entry.source == Source::Degraded {
+        self.detected = entry.degraded;
+        // Redis was asked and did not answer: the whole wait was lost.
+        if !entry.degraded && entry.source == Source::Degraded {
             self.spans.push(Span { from: entry.began, to: entry.decided() });
         }
     }
 
-    fn hand_over(&mut self) {
+    fn flush(&mut self) {
         if !self.spans.is_empty() {
             self.ledger.0.lock().losses.push(std::mem::take(&mut self.spans));
         }
@@ -223,86 +222,82 @@ impl<'a> Losses<'a> {
 
 impl Drop for Losses<'_> {
     fn drop(&mut self) {
-        self.hand_over();
+        self.flush();
     }
 }
 
 impl Ledger {
-    pub(super) fn departs(&self, at: Moment) {
+    pub(super) fn record_start(&self, at: Moment) {
         self.0.lock().tally.at_dependency.push(at);
     }
 
-    /// Enters a call, and what its control took on the processor.
-    pub(super) fn enter(&self, entry: &Entry<'_>, control: Option<Duration>) {
-        let mut pages = self.0.lock();
-        let pages = &mut *pages;
-        pages.control_on_processor.extend(control);
-        let tally = &mut pages.tally;
-        if let Some(departed) = entry.departed {
-            let place = tally.at_dependency.iter().position(|at| *at == departed);
-            place.map(|place| tally.at_dependency.swap_remove(place));
-            tally.first_admitted = Some(tally.first_admitted.map_or(departed, |first| first.min(departed)));
-            tally.last_admitted = Some(tally.last_admitted.map_or(departed, |last| last.max(departed)));
+    /// Records a finished call and the CPU time of its control loop.
+    pub(super) fn record_call(&self, entry: &Entry<'_>, control: Option<Duration>) {
+        let mut records = self.0.lock();
+        let records = &mut *records;
+        records.control_cpu_time.extend(control);
+        let tally = &mut records.tally;
+        if let Some(started) = entry.started {
+            let index = tally.at_dependency.iter().position(|at| *at == started);
+            index.map(|index| tally.at_dependency.swap_remove(index));
+            tally.first_admitted = Some(tally.first_admitted.map_or(started, |first| first.min(started)));
+            tally.last_admitted = Some(tally.last_admitted.map_or(started, |last| last.max(started)));
             match tally.last_admitted_on.get_mut(entry.route) {
-                Some(last) => *last = departed.max(*last),
-                None => drop(tally.last_admitted_on.insert(entry.route.to_owned(), departed)),
+                Some(last) => *last = started.max(*last),
+                None => drop(tally.last_admitted_on.insert(entry.route.to_owned(), started)),
             }
-            *pages.admitted.entry(entry.source).or_default() += 1;
+            *records.admitted.entry(entry.source).or_default() += 1;
             if entry.probe {
-                tally.probes.push(Span { from: departed, to: entry.ended });
+                tally.probes.push(Span { from: started, to: entry.ended });
             }
             if entry.failed {
-                note_first(&mut tally.first_failed, entry);
+                record_first(&mut tally.first_failed, entry);
             }
         } else if let Some(code) = entry.rejected {
-            *pages.rejected.entry((code, entry.source)).or_default() += 1;
-            note_first(&mut tally.first_rejected, entry);
+            *records.rejected.entry((code, entry.source)).or_default() += 1;
+            record_first(&mut tally.first_rejected, entry);
         }
-        if entry.alone {
-            pages.alone.push(entry.wait());
-            pages.alone_on_processor.push(entry.on_processor);
-            tally.alone_and_parked += u64::from(entry.parked);
+        if entry.degraded {
+            records.degraded_waits.push(entry.wait());
+            records.degraded_cpu_time.push(entry.cpu_time);
+            tally.degraded_and_parked += u64::from(entry.parked);
         } else {
-            pages.asking.push(entry.wait());
+            records.store_waits.push(entry.wait());
         }
     }
 
-    /// Everything but the waits: to sort them takes longer than callers should be kept.
-    pub(super) fn look(&self) -> Tally {
+    /// Returns the tally without wait statistics, because sorting them under the lock would delay callers.
+    pub(super) fn snapshot(&self) -> Tally {
         self.0.lock().tally()
     }
 
-    /// Everything; all is forgotten but who is at the dependency still.
+    /// Returns the complete tally and clears it, except for calls that are still at the dependency.
     pub(super) fn take(&self, store_budget: Duration) -> Tally {
-        let pages = {
-            let mut pages = self.0.lock();
-            let mut fresh = Pages::default();
-            fresh.tally.at_dependency.clone_from(&pages.tally.at_dependency);
-            std::mem::replace(&mut *pages, fresh)
+        let records = {
+            let mut records = self.0.lock();
+            let mut fresh = Records::default();
+            fresh.tally.at_dependency.clone_from(&records.tally.at_dependency);
+            std::mem::replace(&mut *records, fresh)
         };
-        let tally = pages.tally();
+        let tally = records.tally();
         let starved = |spans: &Vec<Span>| spans.iter().map(|span| starvation::between(*span, store_budget)).sum();
-        let starved: Vec<Duration> = pages.losses.iter().map(starved).collect();
-        let lost = pages.losses.iter().map(|spans| spans.iter().map(Span::length).sum::<Duration>());
-        let fed = |span: &&Span| starvation::without_processor(**span) < store_budget / 4;
+        let starved: Vec<Duration> = records.losses.iter().map(starved).collect();
+        let lost = records.losses.iter().map(|spans| spans.iter().map(Span::length).sum::<Duration>());
+        let not_starved = |span: &&Span| starvation::without_processor(**span) < store_budget / 4;
         Tally {
-            unanswered: pages.losses.iter().flatten().filter(fed).count(),
-            most_lost: lost
-                .zip(&starved)
-                .map(|(lost, starved)| lost.saturating_sub(*starved))
-                .max()
-                .unwrap_or_default(),
-            most_starved: starved.iter().copied().max().unwrap_or_default(),
-            asking: Waits::of(pages.asking),
-            alone: Waits::of(pages.alone),
-            alone_on_processor: Waits::of(pages.alone_on_processor),
-            control_on_processor: Waits::of(pages.control_on_processor),
+            unanswered: records.losses.iter().flatten().filter(not_starved).count(),
+            max_lost: lost.zip(&starved).map(|(lost, starved)| lost.saturating_sub(*starved)).max().unwrap_or_default(),
+            max_starved: starved.iter().copied().max().unwrap_or_default(),
+            store_waits: WaitStats::of(records.store_waits),
+            degraded_waits: WaitStats::of(records.degraded_waits),
+            degraded_cpu_time: WaitStats::of(records.degraded_cpu_time),
+            control_cpu_time: WaitStats::of(records.control_cpu_time),
             ..tally
         }
     }
 }
 
-impl Pages {
+impl Records {
     fn tally(&self) -> Tally {
         let mut tally = self.tally.clone();
         for (source, count) in &self.admitted {
@@ -316,7 +311,7 @@ impl Pages {
     }
 }
 
-fn note_first(firsts: &mut BTreeMap<String, Moment>, entry: &Entry<'_>) {
+fn record_first(firsts: &mut BTreeMap<String, Moment>, entry: &Entry<'_>) {
     if !firsts.contains_key(entry.route) {
         firsts.insert(entry.route.to_owned(), entry.ended);
     }

@@ -1,35 +1,35 @@
-//! Moments that two processes can compare.
+//! Timestamps that can be compared between processes.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// A moment of the machine's monotonic clock, in nanoseconds: the same for all processes.
+/// A time of the machine's monotonic clock, in nanoseconds. All processes share this clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Before everything.
+    /// The zero of the clock.
     pub const ZERO: Self = Self(0);
 
-    /// The present one.
+    /// Returns the current time.
     pub fn now() -> Self {
         Self(nanos(clock_gettime(ClockId::Monotonic)))
     }
 
-    /// Time since `earlier`; zero if that is later.
+    /// Returns the time since `earlier`; zero if that is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The moment so long before.
+    /// Returns the time `by` before this one.
     #[must_use]
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(by.as_nanos() as u64))
     }
 
-    /// Time since then.
+    /// Returns the time elapsed since this one.
     pub fn elapsed(self) -> Duration {
         Self::now().since(self)
     }
@@ -43,7 +43,7 @@ impl Moment {
     }
 }
 
-/// The time that this thread has had a processor for itself.
+/// Returns the CPU time of this thread.
 pub(super) fn thread_time() -> Duration {
     Duration::from_nanos(nanos(clock_gettime(ClockId::ThreadCPUTime)))
 }

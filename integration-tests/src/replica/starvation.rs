@@ -1,8 +1,8 @@
-//! Time that the machine did not give: a thread was ready to run, and there was no processor for it.
+//! CPU starvation: time in which a thread was ready to run and had no processor.
 //!
-//! Linux counts that for every thread, in the second number of its `schedstat`. It is written down every millisecond for
-//! the threads of the runtime, so that it can be told how much of a caller's wait was the machine's doing. On a machine
-//! that is not overcrowded that is nothing, and nothing is taken off any wait.
+//! Linux counts it for every thread in the second number of `schedstat`. This module samples it every millisecond for the
+//! threads of the runtime, which shows how much of a caller's wait was caused by the machine. On a machine with free
+//! processors it is zero, and nothing is subtracted from any wait.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ use parking_lot::Mutex;
 use super::ledger::Span;
 use super::moment::Moment;
 
-/// What each thread had waited for a processor at a moment.
+/// A time, and the total wait for a processor of each thread at that time.
 type Sample = (Moment, Vec<Duration>);
 
-/// Shorter waits are everyday life.
+/// Shorter waits are normal scheduling and are ignored.
 const STARVATION: Duration = Duration::from_millis(1);
 
-/// None unless somebody wants to know.
+/// Empty unless [`watch`] was called.
 static SAMPLES: Mutex<Vec<Sample>> = Mutex::new(Vec::new());
 
-/// Begins to write it down, for this process and for others (whose first thread is the one that matters).
+/// Starts sampling the runtime threads of this process and the main threads of other processes.
 pub(super) fn watch(processes: &[u32]) {
     static WATCHING: Once = Once::new();
     let others = processes.iter().map(|process| PathBuf::from(format!("/proc/{process}/schedstat")));
@@ -47,14 +47,14 @@ fn threads_of_runtime() -> Vec<PathBuf> {
     threads.filter(is_runtimes).map(|thread| thread.join("schedstat")).collect()
 }
 
-/// How much of a caller's wait for Redis was the machine's doing. If it was so much that a timer came late, the store
-/// gives Redis a quarter of the budget more, because the answer may be there and not be read.
+/// Returns how much of a caller's wait for Redis was caused by the machine. When starvation makes a timer late, the store
+/// extends the budget by a quarter, because the reply may have arrived unread; that extension is included.
 pub(super) fn between(wait: Span, store_budget: Duration) -> Duration {
     let (starved, more) = (without_processor(wait), store_budget / 4);
     if starved < more { starved } else { (starved + more).min(wait.length()) }
 }
 
-/// For how long a thread, one or the other, was ready and had no processor.
+/// Returns for how long at least one thread was ready and had no processor.
 pub(super) fn without_processor(Span { from, to }: Span) -> Duration {
     let samples = SAMPLES.lock();
     let first = samples.partition_point(|(at, _)| *at <= from).saturating_sub(1);
@@ -63,7 +63,7 @@ pub(super) fn without_processor(Span { from, to }: Span) -> Duration {
     let mut waits = Vec::new();
     for (before, after) in these.iter().zip(these.iter().skip(1)) {
         let gained = before.1.iter().zip(&after.1).map(|(before, after)| after.saturating_sub(*before));
-        // The kernel counts a wait when it is over.
+        // The kernel counts a wait when it ends.
         waits.extend(gained.filter(|wait| *wait >= STARVATION).map(|wait| (after.0.before(wait), after.0)));
     }
     waits.sort_unstable();

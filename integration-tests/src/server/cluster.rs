@@ -1,96 +1,95 @@
-//! A Redis Cluster: three masters, a third of the slots each, no replicas.
+//! A Redis Cluster: three masters with a third of the slots each, no replicas.
 //!
-//! The slots of a dead or hung master are gone and the others' are served (`cluster-require-full-coverage no`), because
-//! that is what a test of one sick shard wants to see. Starting takes two seconds: that long every master stays shy
-//! after its start, and no setting shortens it.
+//! The masters serve their slots while another one is down or hung (`cluster-require-full-coverage no`), for tests of a
+//! single failing shard. Starting takes two seconds: a master rejects queries for that long, and no setting shortens it.
 
-use super::spawned::{Options, Spawned};
+use super::redis_process::{Options, RedisProcess};
 
-/// All slots there are.
+/// The number of hash slots.
 pub const SLOTS: u16 = 16_384;
 
 const MASTERS: u16 = 3;
 
-/// The cluster.
+/// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    masters: Vec<Spawned>,
+    masters: Vec<RedisProcess>,
 }
 
 impl Cluster {
-    /// A plain one; a silent master counts as failed after two seconds.
+    /// Starts a cluster. A master counts as failed after two seconds without a reply.
     pub async fn start() -> Self {
         Self::with(Options::new()).await
     }
 
-    /// One whose masters all have these options.
+    /// Starts a cluster whose masters have these options.
     pub async fn with(options: Options) -> Self {
         let options = Options::new()
             .port("cluster-port")
             .set("cluster-enabled", &["yes"])
             .set("cluster-node-timeout", &["2000"])
             .set("cluster-require-full-coverage", &["no"])
-            .and(options);
+            .merge(options);
         let (a, b, c) = tokio::join!(
-            Spawned::with(options.clone()),
-            Spawned::with(options.clone()),
-            Spawned::with(options.clone())
+            RedisProcess::with(options.clone()),
+            RedisProcess::with(options.clone()),
+            RedisProcess::with(options.clone())
         );
         let cluster = Self { masters: vec![a, b, c] };
         cluster.introduce().await;
         cluster
     }
 
-    /// The masters, in the order of their slots. Each can be stopped, killed and started again; a new start keeps the
+    /// Returns the masters in the order of their slots. Each can be stopped, killed and restarted; a restart keeps the
     /// node's identity and slots and loses its keys.
-    pub fn masters(&self) -> &[Spawned] {
+    pub fn masters(&self) -> &[RedisProcess] {
         &self.masters
     }
 
-    /// How clients reach them.
+    /// Returns the URLs of all masters.
     pub fn urls(&self) -> Vec<String> {
-        self.masters.iter().map(Spawned::url).collect()
+        self.masters.iter().map(RedisProcess::url).collect()
     }
 
-    /// The master that holds a key.
-    pub fn master_of(&self, key: &str) -> &Spawned {
+    /// Returns the master that owns a key.
+    pub fn master_of(&self, key: &str) -> &RedisProcess {
         &self.masters[usize::from(slot(key) / share())]
     }
 
-    /// Returns when every master that runs knows all the others to serve all slots.
-    pub async fn settle(&self) {
+    /// Waits until every master reports a complete, healthy cluster.
+    pub async fn until_healthy(&self) {
         for master in &self.masters {
             let slots = format!("cluster_slots_ok:{SLOTS}");
             let nodes = format!("cluster_known_nodes:{MASTERS}");
-            let fine = ["cluster_state:ok", slots.as_str(), nodes.as_str()];
-            master.until(&["CLUSTER", "INFO"], |info| fine.iter().all(|line| info.contains(line))).await;
+            let healthy = ["cluster_state:ok", slots.as_str(), nodes.as_str()];
+            master.until(&["CLUSTER", "INFO"], |info| healthy.iter().all(|line| info.contains(line))).await;
         }
     }
 
     async fn introduce(&self) {
-        for (place, master) in (0..).zip(&self.masters) {
-            // Epochs of their own from the start, or the nodes would first have to quarrel about them.
-            master.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]).await;
-            let (first, last) = (place * share(), ((place + 1) * share() - 1).min(SLOTS - 1));
+        for (index, master) in (0..).zip(&self.masters) {
+            // Distinct epochs from the start save the nodes an election.
+            master.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await;
+            let (first, last) = (index * share(), ((index + 1) * share() - 1).min(SLOTS - 1));
             master.cli(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
         }
-        // Everyone meets everyone: gossip would get there too, later.
+        // Every pair meets explicitly, because gossip takes longer.
         for one in &self.masters {
             for other in self.masters.iter().filter(|other| other.port() > one.port()) {
                 let (port, bus) = (other.port().to_string(), other.port_of("cluster-port").to_string());
                 one.cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
             }
         }
-        self.settle().await;
+        self.until_healthy().await;
     }
 }
 
-/// How many slots a master holds; the last one a few less.
+/// The number of slots per master; the last master has a few less.
 const fn share() -> u16 {
     SLOTS.div_ceil(MASTERS)
 }
 
-/// The slot of a key. Any node could be asked, but a test may have stopped it.
+/// Computes the slot of a key, without asking a node that a test may have stopped.
 pub fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);

@@ -1,8 +1,8 @@
-//! A Redis in a container, by testcontainers.
+//! A Redis in a container, through testcontainers.
 //!
-//! Dropped, it is removed. One kept in a static is never dropped, and a test process can be killed; so a small shell
-//! with its own process group is told the name of every container, waits for the end of this process (its input
-//! closes then, however that comes) and removes what is left.
+//! A dropped container is removed. Containers in statics are never dropped, and a test process can be killed; so a shell
+//! process in its own process group receives the id of every container, waits until this process ends (its standard input
+//! is closed then), and removes what is left.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -17,21 +17,21 @@ use testcontainers::runners::AsyncRunner;
 use testcontainers::{ContainerAsync, GenericImage, ImageExt};
 use tokio::time::timeout;
 
-/// Where the image's name comes from.
+/// The variable with the name of the image.
 pub const IMAGE_VARIABLE: &str = "PHALANX_TEST_REDIS_IMAGE";
 
 const DEFAULT_IMAGE: &str = "redis:7";
 const PORT: u16 = 6379;
 
-/// The same plain server as [`Spawned`](super::Spawned); debug commands from anywhere, because what comes through a
-/// published port is not local to it.
+/// The same configuration as [`RedisProcess`](super::RedisProcess), with debug commands allowed from everywhere, because
+/// connections through a published port are not local.
 const COMMAND: [&str; 9] =
     ["redis-server", "--save", "", "--appendonly", "no", "--protected-mode", "no", "--enable-debug-command", "yes"];
 
-/// A slow line may take minutes to pull an image; a suite that says nothing for longer looks hung.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Pulling an image over a slow network may take minutes; a longer silence would look like a hung suite.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// The running container.
+/// A running container.
 #[derive(Debug)]
 pub struct Container {
     host: String,
@@ -40,19 +40,20 @@ pub struct Container {
 }
 
 impl Container {
-    /// A fresh one; or why there is none: Docker does not answer, or the image can neither be found nor pulled.
+    /// Starts a container. Returns an error if Docker does not respond or the image can neither be found nor pulled.
     pub async fn start() -> Result<Self, String> {
         let image = std::env::var(IMAGE_VARIABLE).unwrap_or_else(|_| DEFAULT_IMAGE.to_owned());
-        let started = timeout(PATIENCE, run(&image)).await.map_err(|_| "no container in time".to_owned());
-        started.and_then(|result| result.map_err(|error| error.to_string())).map_err(|why| format!("{image}: {why}"))
+        let started = timeout(WAIT_TIMEOUT, run(&image)).await.map_err(|_| "no container in time".to_owned());
+        let started = started.and_then(|result| result.map_err(|error| error.to_string()));
+        started.map_err(|error| format!("{image}: {error}"))
     }
 
-    /// The host that publishes its port; not always this one, because Docker may run elsewhere.
+    /// Returns the host that publishes its port. Docker may run on another host.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The published port.
+    /// Returns the published port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -73,11 +74,11 @@ async fn run(image: &str) -> testcontainers::core::error::Result<Container> {
     Ok(Container { host, port, _container: Box::new(container) })
 }
 
-/// On loopback where that will do: an open Redis is nothing to show to a network.
+/// Publishes the port on loopback where that works, to keep an unprotected Redis off the network.
 fn publish(config: &mut HostConfig) {
     let remote = std::env::var("DOCKER_HOST").is_ok_and(|host| !host.starts_with("unix:"));
     if remote || Path::new("/.dockerenv").exists() {
-        // Docker runs elsewhere, or we are in a container beside ours: loopback is another one's.
+        // Docker runs elsewhere, or this process runs in a container itself: loopback is a different one.
         return;
     }
     let loopback = PortBinding { host_ip: Some("127.0.0.1".to_owned()), host_port: None };
@@ -85,7 +86,7 @@ fn publish(config: &mut HostConfig) {
     config.port_bindings = Some([(format!("{PORT}/tcp"), Some(vec![loopback]))].into());
 }
 
-/// Name and tag; a colon before a slash belongs to the registry's port.
+/// Splits an image into name and tag. A colon before a slash belongs to the registry's port.
 fn split(image: &str) -> (&str, &str) {
     image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).unwrap_or((image, "latest"))
 }
@@ -95,7 +96,7 @@ fn remove_at_exit(id: &str) {
         let remove = r#"while read -r id; do ids="$ids $id"; done; docker rm -f -v $ids"#;
         let remover = Command::new("sh")
             .args(["-c", remove])
-            // Ctrl-C goes to the whole group: the one who cleans up must not be in it.
+            // Ctrl-C goes to the whole process group, which must not include the cleanup process.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -1,10 +1,9 @@
 //! Child processes that cannot outlive the tests.
 //!
-//! A [`Process`] is killed when it is dropped. When the test process goes in any other way, be it the end of `main`
-//! with servers in statics, a panic that aborts or a kill -9, the kernel kills the child: `setpriv` asks it to
-//! (`PR_SET_PDEATHSIG`) and then becomes the program, so that the process id is the program's own. The kernel watches
-//! the thread that started the child, and the threads of tests end early; so one thread that never ends starts them
-//! all.
+//! A [`Process`] is killed when it is dropped. If the test process ends in any other way (the end of `main` with servers in
+//! statics, an aborting panic, a kill -9), the kernel kills the child: `setpriv` requests that (`PR_SET_PDEATHSIG`) and
+//! then execs the program, so that the process id is the program's own. The kernel watches the thread that started the
+//! child, and test threads end early; so a thread that never ends starts all children.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,7 +15,7 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// A running child. All signals take `&self`: a test stops a server while a task talks to it.
+/// A running child. Signals take `&self`, because a test stops a server while a task uses it.
 #[derive(Debug)]
 pub struct Process {
     id: u32,
@@ -24,41 +23,41 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts what [`command`] began.
+    /// Starts a command made by [`command`].
     pub fn start(command: Command) -> io::Result<Self> {
-        let child = start_by_the_lasting_thread(command)?;
+        let child = spawn_on_permanent_thread(command)?;
         Ok(Self { id: child.id(), child: Mutex::new(child) })
     }
 
-    /// The id of the process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Whether it has not ended. A stopped process runs in this sense.
-    pub fn runs(&self) -> bool {
+    /// Returns whether it has not exited. A stopped process counts as running.
+    pub fn is_running(&self) -> bool {
         self.with(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// SIGSTOP; returns when it stands still.
+    /// Sends SIGSTOP and waits until it has stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let events = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::Pid(self.pid()), events).expect("a child can be waited for");
-        assert!(status.is_some_and(|status| status.stopped()), "process {} ended instead of stopping", self.id);
+        assert!(status.is_some_and(|status| status.stopped()), "process {} exited instead of stopping", self.id);
     }
 
-    /// SIGCONT.
-    pub fn cont(&self) {
+    /// Sends SIGCONT.
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// SIGTERM: what an orchestrator sends.
-    pub fn term(&self) {
+    /// Sends SIGTERM, as an orchestrator does.
+    pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// SIGKILL; returns when it is gone. Nothing happens if it already is.
+    /// Sends SIGKILL and waits until it is gone. Does nothing if it already is.
     pub fn kill(&self) {
         self.with(|child| {
             let _ = child.kill();
@@ -66,23 +65,23 @@ impl Process {
         });
     }
 
-    /// The ends of its pipes, which [`Process::start`] was asked to make.
+    /// Takes standard input and output. The command must have piped them.
     pub(super) fn take_pipes(&self) -> (ChildStdin, ChildStdout) {
         let pipes = self.with(|child| child.stdin.take().zip(child.stdout.take()));
-        pipes.expect("a child with pipes, taken once")
+        pipes.expect("piped, and taken once")
     }
 
     fn signal(&self, signal: Signal) {
-        // An ended child keeps its id until it is waited for, and `runs` is what waits: under the lock, so that no
-        // signal goes to a stranger.
+        // An exited child keeps its id until it is waited for. `is_running` waits under the same lock, so a signal cannot
+        // reach an unrelated process with a reused id.
         self.with(|child| {
-            assert!(matches!(child.try_wait(), Ok(None)), "process {} has ended", self.id);
+            assert!(matches!(child.try_wait(), Ok(None)), "process {} has exited", self.id);
             kill_process(self.pid(), signal).expect("a child can be signalled");
         });
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(self.id.cast_signed()).expect("no process has the id 0")
+        Pid::from_raw(self.id.cast_signed()).expect("process ids are not 0")
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Child) -> T) -> T {
@@ -96,34 +95,34 @@ impl Drop for Process {
     }
 }
 
-/// A command that dies with this process.
+/// Returns a command whose process dies with this one.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
-    // Every Debian has setpriv; elsewhere drop has to do.
+    // Debian always has setpriv; elsewhere only `Drop` cleans up.
     let Some(setpriv) = find("setpriv") else { return Command::new(program) };
     let mut command = Command::new(setpriv);
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
 }
 
-/// Where a program is, if it is on the path.
+/// Finds a program on the path.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
 }
 
-type Order = (Command, SyncSender<io::Result<Child>>);
+type SpawnRequest = (Command, SyncSender<io::Result<Child>>);
 
-fn start_by_the_lasting_thread(command: Command) -> io::Result<Child> {
-    static ORDERS: LazyLock<Sender<Order>> = LazyLock::new(|| {
-        let (orders, taken) = channel::<Order>();
+fn spawn_on_permanent_thread(command: Command) -> io::Result<Child> {
+    static REQUESTS: LazyLock<Sender<SpawnRequest>> = LazyLock::new(|| {
+        let (requests, received) = channel::<SpawnRequest>();
         thread::spawn(move || {
-            for (mut command, started) in taken {
+            for (mut command, started) in received {
                 let _ = started.send(command.spawn());
             }
         });
-        orders
+        requests
     });
     let (started, child) = sync_channel(1);
-    ORDERS.send((command, started)).expect("the thread lasts");
-    child.recv().expect("the thread answers")
+    REQUESTS.send((command, started)).expect("the thread never ends");
+    child.recv().expect("the thread always replies")
 }

@@ -1,16 +1,16 @@
-//! A wire that can be hurt: a TCP proxy in front of a server.
+//! A TCP proxy for fault injection in front of a server.
 //!
 //! ```text
 //! client ──── requests, at once ────▶ proxy ──▶ server
 //!        ◀─── replies, later, slower ─      ◀──
 //! ```
 //!
-//! Latency and pace act on replies only, so that what a test adds is what a round trip takes longer, and a request has
-//! long been executed when its caller gives up. Connections are numbered in the order in which they are accepted, and
-//! faults name them by number: a connection that has answered once is an existing one. [`Proxy::pass`] ends all faults
-//! but one: a connection that has swallowed bytes stays a black hole, because they cannot come back.
+//! Delay and pace affect replies only, so that an added delay is exactly the added round-trip time, and a request has long
+//! been executed when its caller gives up. Connections are numbered in the order of acceptance, and faults apply to ranges
+//! of numbers. [`Proxy::clear_faults`] ends all faults but one: a connection that has swallowed bytes stays a black hole,
+//! because the bytes are lost.
 
-mod wire;
+mod connection;
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 
 use super::port::Port;
 
-/// The proxy; it lives on the runtime that started it.
+/// A running proxy, on the runtime that started it.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -33,18 +33,18 @@ pub struct Proxy {
     accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What has gone through so far.
+/// Traffic counters of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections open now, black holes among them.
+    /// Connections open now, including black holes.
     pub open: u64,
-    /// Bytes handed to the server.
+    /// Bytes forwarded to the server.
     pub to_server: u64,
-    /// Bytes handed to clients.
+    /// Bytes forwarded to clients.
     pub to_client: u64,
-    /// Bytes that went into black holes.
+    /// Bytes swallowed by black holes.
     pub swallowed: u64,
 }
 
@@ -63,14 +63,14 @@ struct Shared {
 struct Rules {
     target: String,
     /// Connections below this number are black holes.
-    hole_below: u64,
-    /// Connections below this number are to end.
+    black_hole_below: u64,
+    /// Connections below this number are reset.
     cut_below: u64,
     delay: Duration,
     pace: Option<Pace>,
 }
 
-/// So many bytes, then a pause.
+/// A pause after every `piece` bytes.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     piece: usize,
@@ -78,9 +78,10 @@ struct Pace {
 }
 
 impl Proxy {
-    /// A faultless proxy in front of an address such as `127.0.0.1:6379`.
+    /// Starts a proxy without faults in front of an address such as `127.0.0.1:6379`.
     pub async fn start(target: impl Into<String>) -> Self {
-        let rules = Rules { target: target.into(), hole_below: 0, cut_below: 0, delay: Duration::ZERO, pace: None };
+        let rules =
+            Rules { target: target.into(), black_hole_below: 0, cut_below: 0, delay: Duration::ZERO, pace: None };
         let shared = Shared {
             rules: watch::Sender::new(rules),
             open: watch::Sender::default(),
@@ -89,83 +90,83 @@ impl Proxy {
             to_client: AtomicU64::new(0),
             swallowed: AtomicU64::new(0),
         };
-        let proxy = Self { port: Port::take(), shared: Arc::new(shared), accepting: Mutex::new(None) };
+        let proxy = Self { port: Port::reserve(), shared: Arc::new(shared), accepting: Mutex::new(None) };
         proxy.accept().await;
         proxy
     }
 
-    /// Where it listens.
+    /// Returns the port it listens on.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// How clients reach the server through it.
+    /// Returns the URL of the server through the proxy.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
     }
 
-    /// Ends all faults: connections are accepted and answered at once. Those that were black holes remain so.
-    pub async fn pass(&self) {
+    /// Ends all faults. Connections that are black holes remain so.
+    pub async fn clear_faults(&self) {
         let accepted = self.shared.accepted();
         self.shared.rules.send_modify(|rules| {
-            rules.hole_below = rules.hole_below.min(accepted);
+            rules.black_hole_below = rules.black_hole_below.min(accepted);
             rules.delay = Duration::ZERO;
             rules.pace = None;
         });
         self.accept().await;
     }
 
-    /// Existing connections become black holes: open, and what goes in does not come out. New ones pass.
+    /// Turns existing connections into black holes: they stay open and swallow all bytes. New ones work.
     pub fn stall(&self) {
         let accepted = self.shared.accepted();
-        self.shared.rules.send_modify(|rules| rules.hole_below = accepted.max(rules.hole_below));
+        self.shared.rules.send_modify(|rules| rules.black_hole_below = accepted.max(rules.black_hole_below));
     }
 
-    /// The same for new connections too: they are accepted and hear nothing.
+    /// Turns existing and new connections into black holes. New ones are still accepted.
     pub fn stall_all(&self) {
-        self.shared.rules.send_modify(|rules| rules.hole_below = u64::MAX);
+        self.shared.rules.send_modify(|rules| rules.black_hole_below = u64::MAX);
     }
 
-    /// Resets the existing connections, on both sides, and returns when they are gone. New ones pass.
-    pub async fn drop_all(&self) {
+    /// Resets existing connections on both sides and waits until they are gone. New ones work.
+    pub async fn reset_connections(&self) {
         let accepted = self.shared.accepted();
         self.shared.rules.send_modify(|rules| rules.cut_below = accepted);
         let mut open = self.shared.open.subscribe();
         let gone = open.wait_for(|open| open.first().is_none_or(|&first| first >= accepted)).await;
-        gone.expect("the sender is ours");
+        gone.expect("the sender is in self");
     }
 
-    /// Nobody listens any more when this returns: dialling is rejected, existing connections go on.
-    pub async fn reject(&self) {
+    /// Stops listening: new connections fail with "connection refused", existing ones continue.
+    pub async fn reject_connections(&self) {
         if let Some(task) = self.accepting.lock().await.take() {
             task.abort();
             let _ = task.await;
         }
     }
 
-    /// Every reply comes so much later, however many are under way.
+    /// Delays every reply, independently of how many are in flight.
     pub fn delay(&self, by: Duration) {
         self.shared.rules.send_modify(|rules| rules.delay = by);
     }
 
-    /// Replies come byte by byte, with a pause after each.
+    /// Sends replies byte by byte, with a pause after each.
     pub fn drip(&self, pause: Duration) {
         self.shared.rules.send_modify(|rules| rules.pace = Some(Pace { piece: 1, pause }));
     }
 
-    /// Replies come at so many bytes a second at most, on each connection.
+    /// Limits the rate of replies on each connection.
     pub fn throttle(&self, bytes_a_second: usize) {
-        // A hundred pieces a second: finer than anyone looks, coarser than a timer's tick.
+        // A hundred pieces a second, because timers are not precise enough for smaller ones.
         let pace = Pace { piece: (bytes_a_second / 100).max(1), pause: Duration::from_millis(10) };
         self.shared.rules.send_modify(|rules| rules.pace = Some(pace));
     }
 
-    /// New connections go to another server, as after a failover that moved an address.
+    /// Sends new connections to another server, like a failover that moves an address.
     pub fn retarget(&self, target: impl Into<String>) {
         self.shared.rules.send_modify(|rules| rules.target = target.into());
     }
 
-    /// What has gone through so far.
+    /// Returns the traffic counters.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -182,14 +183,14 @@ impl Proxy {
         if accepting.is_some() {
             return;
         }
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port())).await.expect("a port of our own");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port())).await.expect("the port is reserved");
         let shared = Arc::clone(&self.shared);
         *accepting = Some(tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
-                // Open from now on and not from the task's first poll, or `drop_all` could miss it.
+                // Counted as open here and not at the task's first poll, or `reset_connections` could miss it.
                 shared.open.send_if_modified(|open| open.insert(number));
-                tokio::spawn(wire::carry(Arc::clone(&shared), number, client));
+                tokio::spawn(connection::relay(Arc::clone(&shared), number, client));
             }
         }));
     }
@@ -209,7 +210,7 @@ impl Shared {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    fn is_hole(&self, number: u64) -> bool {
-        number < self.rules.borrow().hole_below
+    fn is_black_hole(&self, number: u64) -> bool {
+        number < self.rules.borrow().black_hole_below
     }
 }

@@ -1,27 +1,27 @@
-//! A server behind TLS, with a certificate made on the spot.
+//! A server with TLS and a generated certificate.
 //!
-//! The authority is new every time, so that the certificate of one server proves nothing about another. A plain port
-//! stays open for the test itself; it is not the port that the URL names.
+//! Every server has a certificate authority of its own, so that clients of one server do not trust another. A plain port
+//! stays open for the test itself; the URL names the TLS port.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 use redis::{Client, TlsCertificates};
 
-use super::spawned::{Options, Spawned};
+use super::redis_process::{Options, RedisProcess};
 
-/// The server and the authority that vouches for it.
+/// A server and the certificate authority of its certificate.
 #[derive(Debug)]
-pub struct Tls {
-    server: Spawned,
+pub struct TlsServer {
+    server: RedisProcess,
     authority: String,
 }
 
-impl Tls {
-    /// A server whose certificate is good for `localhost` and 127.0.0.1.
+impl TlsServer {
+    /// Starts a server with a certificate for `localhost` and 127.0.0.1.
     pub async fn start() -> Self {
         Self::with(Options::new(), server_params()).await
     }
 
-    /// A server whose certificate was good, until 2001.
+    /// Starts a server whose certificate expired in 2001.
     pub async fn expired() -> Self {
         let mut params = server_params();
         params.not_before = date_time_ymd(2000, 1, 1);
@@ -29,9 +29,9 @@ impl Tls {
         Self::with(Options::new(), params).await
     }
 
-    /// A server with options and a certificate of the test's own making.
+    /// Starts a server with options and a custom certificate.
     pub async fn with(options: Options, certificate: CertificateParams) -> Self {
-        // Exactly one provider, chosen here: rustls panics when features of other crates leave it a choice.
+        // Installs one crypto provider: rustls panics if the features of other crates enable several and none is chosen.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (authority, certificate, key) = issue(certificate);
         let options = Options::new()
@@ -43,42 +43,42 @@ impl Tls {
             .set("tls-key-file", &["server.key"])
             .set("tls-ca-cert-file", &["ca.crt"])
             .set("tls-auth-clients", &["no"])
-            .and(options);
-        Self { server: Spawned::with(options).await, authority }
+            .merge(options);
+        Self { server: RedisProcess::with(options).await, authority }
     }
 
-    /// The server itself, by its plain port.
-    pub fn server(&self) -> &Spawned {
+    /// Returns the server, for use through its plain port.
+    pub fn server(&self) -> &RedisProcess {
         &self.server
     }
 
-    /// How clients reach it.
+    /// Returns its TLS URL.
     pub fn url(&self) -> String {
         format!("rediss://localhost:{}", self.server.port_of("tls-port"))
     }
 
-    /// The authority's certificate, which a client has to trust.
+    /// Returns the certificate of the authority, as PEM.
     pub fn ca_pem(&self) -> &str {
         &self.authority
     }
 
-    /// A client that trusts this authority.
+    /// Returns a client that trusts this authority.
     pub fn client(&self) -> Client {
         self.client_that_trusts(&self.authority)
     }
 
-    /// A client that trusts another one.
+    /// Returns a client that trusts only the given authority.
     pub fn client_that_trusts(&self, authority: &str) -> Client {
         let certificates = TlsCertificates { client_tls: None, root_cert: Some(authority.as_bytes().to_vec()) };
-        Client::build_with_tls(self.url(), certificates).expect("a client")
+        Client::build_with_tls(self.url(), certificates).expect("a valid client")
     }
 }
 
 fn server_params() -> CertificateParams {
-    CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("two good names")
+    CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("valid host names")
 }
 
-/// The authority, a certificate it signed and the key of that, in PEM.
+/// Returns the authority, a certificate signed by it and its key, as PEM.
 fn issue(certificate: CertificateParams) -> (String, String, String) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,43 +1,43 @@
-//! Where keys lie: each in the slot of its own tag, all of one fleet's together, none of a user's making.
+//! Key placement: each key is in the slot of its hash tag, membership keys share a slot, and user input is hashed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use phalanx::store::{RedisOptions, StateKey};
 use phalanx::{Pipeline, ResilienceModule, Source};
-use phalanx_integration_tests::server::ask::field;
-use phalanx_integration_tests::server::{Cluster, Spawned};
+use phalanx_integration_tests::server::redis_cli::field;
+use phalanx_integration_tests::server::{Cluster, RedisProcess};
 use phalanx_store_redis::RedisStore;
 use redis::cluster::ClusterClient;
 
-use crate::kit::{self, Log};
+use crate::harness::{self, EventLog};
 use crate::operations;
 
-/// A route and the keys it made.
+/// A route and the keys it created.
 pub(crate) struct Placed {
     pub(crate) pipeline: Pipeline,
     pub(crate) keys: BTreeSet<String>,
 }
 
 impl Placed {
-    /// The key of a kind: `r`, `b` or `d`.
+    /// Returns the key of a kind: `r`, `b` or `d`.
     pub(crate) fn key(&self, kind: char) -> &str {
         self.keys.iter().find(|key| key.contains(&format!(":{kind}:"))).unwrap()
     }
 
-    /// Whether anything of it lies on this master.
-    pub(crate) fn lies_on(&self, cluster: &Cluster, master: &Spawned) -> bool {
+    /// Returns whether this master has any of the keys.
+    pub(crate) fn lies_on(&self, cluster: &Cluster, master: &RedisProcess) -> bool {
         self.keys.iter().any(|key| cluster.master_of(key).port() == master.port())
     }
 }
 
-/// Calls routes one by one, and looks which keys each of them made.
+/// Calls routes one by one and determines the keys that each created.
 pub(crate) async fn place(cluster: &Cluster, module: &ResilienceModule, routes: usize) -> Vec<Placed> {
     module.redis_store().unwrap().settle().await;
     let mut known = keys_of_routes(cluster).await;
     let mut placed = Vec::new();
     for route in 0..routes {
         let pipeline = module.pipeline("stack", &format!("route {route} {{x}}")).unwrap();
-        assert_eq!(kit::call(&pipeline).await.0.source, Source::Fleet);
+        assert_eq!(harness::call(&pipeline).await.0.source, Source::Fleet);
         module.redis_store().unwrap().settle().await;
         let now = keys_of_routes(cluster).await;
         let keys: BTreeSet<String> = now.difference(&known).cloned().collect();
@@ -52,7 +52,7 @@ async fn keys_of_routes(cluster: &Cluster) -> BTreeSet<String> {
     all.into_keys().filter(|key| ["r", "b", "d"].iter().any(|kind| key.contains(&format!(":{kind}:")))).collect()
 }
 
-/// All keys there are, and the port of the master that has each.
+/// Returns all keys with the port of their master.
 async fn all_keys(cluster: &Cluster) -> BTreeMap<String, u16> {
     let mut keys = BTreeMap::new();
     for master in cluster.masters() {
@@ -62,7 +62,7 @@ async fn all_keys(cluster: &Cluster) -> BTreeMap<String, u16> {
     keys
 }
 
-/// Asserts that no script failed on any master, except for being new to it.
+/// Asserts that no script failed on any master, except with NOSCRIPT.
 async fn no_script_failed(cluster: &Cluster) {
     for master in cluster.masters() {
         let commands = master.cli(&["INFO", "commandstats"]).await;
@@ -74,7 +74,7 @@ async fn no_script_failed(cluster: &Cluster) {
     }
 }
 
-/// The number after a name in a line of `INFO`; 0 where there is none.
+/// Returns the number after a name in a line of `INFO`; 0 if there is none.
 fn number(line: Option<&str>, name: &str) -> u64 {
     let value = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix(name)));
     value.map_or(0, |value| value.parse().unwrap())
@@ -85,11 +85,11 @@ pub(crate) fn client(cluster: &Cluster) -> ClusterClient {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_routes_are_decided_by_the_fleet_and_every_key_lies_where_its_tag_says() {
+async fn sixty_routes_are_decided_by_redis_and_every_key_is_in_the_slot_of_its_tag() {
     let cluster = Cluster::start().await;
-    let (log, other_log) = (Log::default(), Log::default());
-    let module = kit::replica(client(&cluster), &log).build().unwrap();
-    kit::warm_up(&module, &log).await;
+    let (log, other_log) = (EventLog::default(), EventLog::default());
+    let module = harness::replica(client(&cluster), &log).build().unwrap();
+    harness::warm_up(&module, &log).await;
     let placed = place(&cluster, &module, 60).await;
 
     for route in &placed {
@@ -104,37 +104,37 @@ async fn sixty_routes_are_decided_by_the_fleet_and_every_key_lies_where_its_tag_
     for master in cluster.masters() {
         for kind in ['r', 'b', 'd'] {
             let here = placed.iter().filter(|route| cluster.master_of(route.key(kind)).port() == master.port());
-            assert!(here.count() > 0, "every master holds some of every kind");
+            assert!(here.count() > 0, "every master has keys of every kind");
         }
     }
 
-    // Two replicas know of each other, and of the fleet's own keys both are in one slot.
-    let other = kit::replica(client(&cluster), &other_log).build().unwrap();
-    kit::until_fleet(&other.pipeline("stack", "other").unwrap()).await;
-    log.until("two replicas", |told| told.contains(&kit::Told::Replicas(2))).await;
+    // Two replicas count each other, and both membership keys are in one slot.
+    let other = harness::replica(client(&cluster), &other_log).build().unwrap();
+    harness::until_fleet(&other.pipeline("stack", "other").unwrap()).await;
+    log.until("two replicas", |events| events.contains(&harness::LoggedEvent::Replicas(2))).await;
     assert_eq!(other.replicas(), Some(2));
     let keys = all_keys(&cluster).await;
     assert_eq!(keys.get("ph1:{default:m}"), keys.get("ph1:{default:m}:g"));
     for (key, port) in &keys {
         assert_eq!(cluster.master_of(key).port(), *port);
         let left: i64 = cluster.master_of(key).cli(&["PTTL", key]).await.parse().unwrap();
-        assert_ne!(left, -1, "{key} lives for ever");
+        assert_ne!(left, -1, "{key} never expires");
     }
     other.leave_fleet().await;
-    log.until("one replica again", |told| told.last() == Some(&kit::Told::Replicas(1))).await;
+    log.until("one replica again", |events| events.last() == Some(&harness::LoggedEvent::Replicas(1))).await;
 
     no_script_failed(&cluster).await;
     assert_eq!(log.outages(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_operation_keeps_to_one_slot() {
+async fn every_operation_uses_one_slot() {
     let cluster = Cluster::start().await;
-    let options = RedisOptions { store_budget: kit::BUDGET, ..RedisOptions::default() };
+    let options = RedisOptions { store_budget: harness::BUDGET, ..RedisOptions::default() };
     let store = RedisStore::over(client(&cluster)).options(options).build().unwrap();
     for route in 0..6 {
         let key = StateKey::new("policy", &format!("route-{route}"));
-        let decided = operations::play_all(&store, &key).await;
+        let decided = operations::run_all(&store, &key).await;
         assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
     }
     store.leave().await;

@@ -1,6 +1,6 @@
-//! Every operation of the store, once each and one after the other.
+//! Runs every operation of the store once.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part; tests may unwrap
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use phalanx_store_redis::{RedisStore, SharedBreaker};
 
 const BREAK: Duration = Duration::from_millis(30);
 
-/// Plays them all on one policy and route. Who decided, each time somebody did.
-pub async fn play_all(store: &RedisStore, key: &StateKey) -> Vec<Source> {
-    let mut decided = play_bucket(store, key).await;
-    decided.extend(play_circuit(store, key).await);
-    play_digest(store, key).await;
-    play_lock(store).await;
-    play_request(store).await;
+/// Runs all operations for one key. Returns the sources of all decisions.
+pub async fn run_all(store: &RedisStore, key: &StateKey) -> Vec<Source> {
+    let mut decided = run_bucket(store, key).await;
+    decided.extend(run_breaker(store, key).await);
+    run_digest(store, key).await;
+    run_lock(store).await;
+    run_idempotency(store).await;
     decided
 }
 
-/// Acquire, refund, peek, and another rate.
-async fn play_bucket(store: &RedisStore, key: &StateKey) -> Vec<Source> {
+/// Acquire, refund, peek, and a change of the rate.
+async fn run_bucket(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     let now = || store.clock().now();
     let bucket = store.bucket(key, &RateLimitSpec::per_second(1_000));
     let ask = AcquireRequest { cost: 1, max_wait: Duration::ZERO };
@@ -37,17 +37,17 @@ async fn play_bucket(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     vec![first.source, store.acquire(&bucket, now(), ask).await.source]
 }
 
-/// Admit, sync, a trip, a probe and its end, force, inspect, reset.
-async fn play_circuit(store: &RedisStore, key: &StateKey) -> Vec<Source> {
+/// Admit, sync, trip, a probe and its end, force, inspect, reset.
+async fn run_breaker(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     let now = || store.clock().now();
     let spec = BreakerSpec { consecutive_failures: Some(1), break_duration: BREAK, ..BreakerSpec::default() };
     let circuit = store.breaker(key, &spec);
-    let mut decided = vec![pass(store, &circuit, Outcome::Success).await];
+    let mut decided = vec![admit_and_record(store, &circuit, Outcome::Success).await];
     store.settle().await;
-    decided.push(pass(store, &circuit, Outcome::Failure).await);
+    decided.push(admit_and_record(store, &circuit, Outcome::Failure).await);
     store.settle().await;
     tokio::time::sleep(2 * BREAK).await;
-    decided.push(pass(store, &circuit, Outcome::Success).await);
+    decided.push(admit_and_record(store, &circuit, Outcome::Success).await);
     store.settle().await;
     store.force(&circuit, Some(Override::Open)).await;
     store.force(&circuit, None).await;
@@ -56,7 +56,7 @@ async fn play_circuit(store: &RedisStore, key: &StateKey) -> Vec<Source> {
     decided
 }
 
-async fn pass(store: &RedisStore, circuit: &SharedBreaker, outcome: Outcome) -> Source {
+async fn admit_and_record(store: &RedisStore, circuit: &SharedBreaker, outcome: Outcome) -> Source {
     let now = || store.clock().now();
     let answer = match store.admit_now(circuit, now()) {
         Some(answer) => answer,
@@ -68,8 +68,8 @@ async fn pass(store: &RedisStore, circuit: &SharedBreaker, outcome: Outcome) -> 
     answer.source
 }
 
-/// Two flushes, because the first of a key writes otherwise than the next, and what is read back.
-async fn play_digest(store: &RedisStore, key: &StateKey) {
+/// Two flushes, because the first one of a key uses other commands than the next, and a read.
+async fn run_digest(store: &RedisStore, key: &StateKey) {
     let now = || store.clock().now();
     let digest = store.digest(key, Duration::from_secs(10));
     for _ in 0..2 {
@@ -79,8 +79,8 @@ async fn play_digest(store: &RedisStore, key: &StateKey) {
     store.quantile(&digest, now(), 0.5);
 }
 
-/// Acquire, renew, release; and once more to complete it, and to see that.
-async fn play_lock(store: &RedisStore) {
+/// Acquire, renew, release; then acquire, renew, complete, and read the mark.
+async fn run_lock(store: &RedisStore) {
     let (locks, ttl) = (store.locks(), Duration::from_secs(5));
     for done in [false, true] {
         let Ok(Acquired::Held { fence }) = locks.acquire("lock", "me", ttl).await else { return };
@@ -93,8 +93,8 @@ async fn play_lock(store: &RedisStore) {
     let _ = locks.completed("lock", "1").await;
 }
 
-/// Claim, renew, release; and once more to answer it, and to see that.
-async fn play_request(store: &RedisStore) {
+/// Claim, renew, release; then complete, and claim the completed request.
+async fn run_idempotency(store: &RedisStore) {
     let (requests, lease) = (store.idempotency(), Duration::from_secs(5));
     let _ = requests.claim("aa", "ff", "01", lease).await;
     let _ = requests.renew("aa", "01", lease).await;

@@ -1,4 +1,4 @@
-//! How one replica's trip reaches the others of a cluster.
+//! How a trip on one replica reaches the others on a cluster.
 
 use std::time::Duration;
 
@@ -6,57 +6,57 @@ use deadpool_redis::Runtime;
 use phalanx::ResilienceModule;
 use phalanx::describe::Phase;
 use phalanx::store::RedisConnection;
-use phalanx_integration_tests::server::{Cluster, Spawned};
+use phalanx_integration_tests::server::{Cluster, RedisProcess};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::{Client, ProtocolVersion};
 use tokio::time::Instant;
 
+use crate::harness::{self, EventLog, LoggedEvent, SECOND, SLACK};
 use crate::keys;
-use crate::kit::{self, Log, SECOND, SLACK, Told};
 
-/// Longer than any test: nobody asks by himself.
+/// A sync interval longer than any test, so that only pushes propagate state.
 const NEVER: Duration = Duration::from_secs(60);
 
 fn speaking_resp3(cluster: &Cluster) -> ClusterClient {
     ClusterClientBuilder::new(cluster.urls()).use_protocol(ProtocolVersion::RESP3).build().unwrap()
 }
 
-/// Two replicas of a fleet, both at work.
+/// Starts two replicas of a fleet.
 async fn pair<S: Into<RedisConnection>>(
     source: impl Fn() -> S,
     fleet: &str,
     sync: Duration,
-) -> [(ResilienceModule, Log); 2] {
+) -> [(ResilienceModule, EventLog); 2] {
     let replica = || {
-        let log = Log::default();
-        (kit::replica(source(), &log).environment(fleet).sync_interval(sync).build().unwrap(), log)
+        let log = EventLog::default();
+        (harness::replica(source(), &log).environment(fleet).sync_interval(sync).build().unwrap(), log)
     };
     let pair = [replica(), replica()];
     for (module, log) in &pair {
-        kit::warm_up(module, log).await;
+        harness::warm_up(module, log).await;
     }
     pair
 }
 
-/// Returns when two listen to a fleet's channel on this master.
-async fn until_both_listen(master: &Spawned, fleet: &str) {
-    master.until(&["PUBSUB", "NUMSUB", &format!("ph1:{fleet}:c")], |said| said.ends_with('2')).await;
+/// Waits until two clients are subscribed to a fleet's channel on this master.
+async fn until_both_subscribed(master: &RedisProcess, fleet: &str) {
+    master.until(&["PUBSUB", "NUMSUB", &format!("ph1:{fleet}:c")], |reply| reply.ends_with('2')).await;
 }
 
-/// Trips the route on one replica; how long until the other has heard of it.
-async fn trip(here: &ResilienceModule, there: &(ResilienceModule, Log), route: &str) -> Duration {
+/// Trips a route on one replica. Returns how long until the other has received the trip.
+async fn trip(here: &ResilienceModule, there: &(ResilienceModule, EventLog), route: &str) -> Duration {
     let (here, far) = (here.pipeline("stack", route).unwrap(), there.0.pipeline("stack", route).unwrap());
     for pipeline in [&here, &far] {
-        kit::until_fleet(pipeline).await;
+        harness::until_fleet(pipeline).await;
     }
     let began = Instant::now();
-    kit::fail(&here).await;
-    there.1.until("the trip", |told| told.contains(&Told::Phase(route.to_owned(), Phase::Open))).await;
+    harness::fail(&here).await;
+    there.1.until("the trip", |events| events.contains(&LoggedEvent::Phase(route.to_owned(), Phase::Open))).await;
     began.elapsed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn trips_are_pushed_to_clients_that_speak_resp3_and_to_pools_that_have_somebody_to_listen() {
+async fn trips_are_pushed_to_resp3_clients_and_to_pools_with_a_push_client() {
     let cluster = Cluster::start().await;
     let node = &cluster.masters()[1];
     let listening_pool = || {
@@ -66,7 +66,7 @@ async fn trips_are_pushed_to_clients_that_speak_resp3_and_to_pools_that_have_som
     let (clients, pools) =
         tokio::join!(pair(|| speaking_resp3(&cluster), "clients", NEVER), pair(listening_pool, "pools", NEVER));
     for (fleet, [one, other]) in [("clients", clients), ("pools", pools)] {
-        until_both_listen(node, fleet).await;
+        until_both_subscribed(node, fleet).await;
         let mut slowest = Duration::ZERO;
         for route in 0..20 {
             slowest = slowest.max(trip(&one.0, &other, &format!("route-{route}")).await);
@@ -77,35 +77,35 @@ async fn trips_are_pushed_to_clients_that_speak_resp3_and_to_pools_that_have_som
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hung_master_takes_no_push_from_the_others() {
+async fn a_hung_master_does_not_affect_pushes_from_the_others() {
     let cluster = Cluster::start().await;
     let [one, other] = pair(|| speaking_resp3(&cluster), "default", NEVER).await;
     for master in cluster.masters() {
-        until_both_listen(master, "default").await;
+        until_both_subscribed(master, "default").await;
     }
     let placed = keys::place(&cluster, &one.0, 20).await;
     for hung in cluster.masters() {
         let well = placed.iter().filter(|route| !route.lies_on(&cluster, hung));
         let route = well.map(|route| route.pipeline.key().route().unwrap().to_owned()).find(|route| {
-            let tripped = Told::Phase(route.clone(), Phase::Open);
+            let tripped = LoggedEvent::Phase(route.clone(), Phase::Open);
             !other.1.read().contains(&tripped)
         });
         let route = route.unwrap();
-        kit::until_fleet(&other.0.pipeline("stack", &route).unwrap()).await;
+        harness::until_fleet(&other.0.pipeline("stack", &route).unwrap()).await;
         hung.stop();
         let took = trip(&one.0, &other, &route).await;
-        hung.cont();
-        cluster.settle().await;
+        hung.resume();
+        cluster.until_healthy().await;
         println!("pushed past a hung master: {took:?}");
         assert!(took < SLACK, "{took:?}");
         for (module, _) in [&one, &other] {
-            kit::until_shared(module).await;
+            harness::until_shared(module).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_speaks_resp2_finds_trips_within_the_sync_interval() {
+async fn a_resp2_client_receives_trips_within_the_sync_interval() {
     let cluster = Cluster::start().await;
     let sync = SECOND / 4;
     let [one, other] = pair(|| keys::client(&cluster), "default", sync).await;
@@ -113,10 +113,10 @@ async fn a_client_that_speaks_resp2_finds_trips_within_the_sync_interval() {
         let route = format!("route-{route}");
         let (here, far) = (one.0.pipeline("stack", &route).unwrap(), other.0.pipeline("stack", &route).unwrap());
         for pipeline in [&here, &far] {
-            kit::until_fleet(pipeline).await;
+            harness::until_fleet(pipeline).await;
         }
-        kit::fail(&here).await;
-        let took = kit::until_rejected(&far).await;
+        harness::fail(&here).await;
+        let took = harness::until_rejected(&far).await;
         assert!(took < sync + SLACK, "{took:?}");
     }
 }

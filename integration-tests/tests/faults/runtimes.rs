@@ -9,7 +9,7 @@ use phalanx_integration_tests::server::Redis;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Barrier;
 
-use crate::kit::MS;
+use crate::harness::MS;
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -17,10 +17,10 @@ fn runtime() -> Runtime {
 
 async fn module() -> ResilienceModule {
     let policy = Policy::named("limited").rate_limit(RateLimitSpec::per_second(1_000_000));
-    Setup::new(Redis::shared().await).policy(policy).patient().module().build().unwrap()
+    Setup::new(Redis::shared().await).policy(policy).generous_budget().module().build().unwrap()
 }
 
-/// Whose word so many calls were decided on.
+/// Makes calls and returns the sources of their decisions.
 async fn sources(module: &ResilienceModule, calls: usize) -> Vec<Source> {
     let mut sources = Vec::new();
     for _ in 0..calls {
@@ -39,7 +39,7 @@ async fn two_runtimes_share_one_module() {
         std::thread::spawn(move || {
             runtime().block_on(async {
                 let sources = sources(&module, 200).await;
-                both.wait().await; // none ends under the other
+                both.wait().await; // no runtime ends while the other is used
                 sources
             })
         })
@@ -58,13 +58,13 @@ async fn a_module_whose_first_runtime_ended_works_on_the_next() {
             std::thread::spawn(move || {
                 let runtime = runtime();
                 let sources = runtime.block_on(sources(&module, 20));
-                // Somebody is on his way when it ends.
+                // A call is in flight when the runtime ends.
                 drop(runtime.block_on(async {
                     tokio::time::timeout(Duration::from_micros(10), self::sources(&module, 1)).await
                 }));
                 sources
             });
-        // At most what was on its way is decided alone; nobody hangs.
+        // Only calls in flight may be degraded; none hangs.
         let sources = thread.join().unwrap();
         assert_eq!(sources, [Source::Fleet; 20]);
     }
@@ -72,15 +72,15 @@ async fn a_module_whose_first_runtime_ended_works_on_the_next() {
 }
 
 #[tokio::test]
-async fn a_module_may_be_made_where_there_is_no_runtime() {
+async fn a_module_may_be_built_and_dropped_outside_a_runtime() {
     let url = Redis::shared().await;
-    let made = std::thread::spawn(move || {
+    let built = std::thread::spawn(move || {
         let policy = Policy::named("limited").rate_limit(RateLimitSpec::per_second(1_000_000));
-        Setup::new(url).policy(policy).patient().module().build().unwrap()
+        Setup::new(url).policy(policy).generous_budget().module().build().unwrap()
     });
-    let module = made.join().unwrap();
+    let module = built.join().unwrap();
     assert_eq!(sources(&module, 5).await, [Source::Fleet; 5]);
-    // And dropped there.
+    // Dropped on a thread without a runtime too.
     std::thread::spawn(move || drop(module)).join().unwrap();
     tokio::time::sleep(MS).await;
 }

@@ -1,28 +1,28 @@
-//! One replica's trip is everybody's.
+//! A trip on one replica opens the circuit on all of them.
 
 use std::time::Duration;
 
 use phalanx::{BreakerSpec, Policy};
-use phalanx_integration_tests::replica::{Behaviour, Child, Load, Order, Setup, Waits};
+use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, ReplicaProcess, Setup, WaitStats};
 use phalanx_integration_tests::server::{Proxy, Redis};
 use tokio::time::sleep;
 
-use crate::kit::{MS, PATIENCE, SECOND, fleet, quiet};
+use crate::harness::{MS, SECOND, WAIT_TIMEOUT, exclusive, fleet};
 
-/// Circuits tripped at a time.
+/// Breakers tripped at a time.
 const WAVE: usize = 5;
-/// Between two calls of those who watch.
+/// Pause between two calls of the other replicas.
 const PAUSE: Duration = Duration::from_micros(500);
 
 fn setup(url: &str) -> Setup {
     let spec = BreakerSpec::consecutive_failures(1).break_for(60 * SECOND);
-    Setup::new(url).policy(Policy::named("guarded").breaker(spec)).patient()
+    Setup::new(url).policy(Policy::named("guarded").breaker(spec)).generous_budget()
 }
 
-/// How long after one replica's dependency failed the others still let calls through, over many circuits. (A caller
-/// that has no processor makes no calls, so a crowded machine delays this less than it would delay the first rejection.)
-async fn delays([one, others @ ..]: &[Child; 3], trips: usize) -> Waits {
-    one.obey(Order::Behave(Behaviour::Badly)).await;
+/// Measures, over many breakers, how long after a failure on one replica the others still admit calls. (The last admission
+/// is measured and not the first rejection, because a starved caller makes no calls and would delay the rejection.)
+async fn delays([one, others @ ..]: &[ReplicaProcess; 3], trips: usize) -> WaitStats {
+    one.execute(Command::SetDependency(DependencyBehavior::Fail)).await;
     let mut delays = Vec::new();
     for wave in 0..trips.div_ceil(WAVE) {
         let routes: Vec<_> = (0..WAVE).map(|n| format!("{wave}-{n}")).collect();
@@ -32,24 +32,24 @@ async fn delays([one, others @ ..]: &[Child; 3], trips: usize) -> Waits {
         }
         for other in others {
             let calling = |calls: u64| calls >= 3 * WAVE as u64;
-            other.until(PATIENCE, "callers pass", |seen| calling(seen.tally.admitted())).await;
+            other.until(WAIT_TIMEOUT, "calls are admitted", |seen| calling(seen.tally.admitted())).await;
         }
         let failed = one.run(Load::once("guarded", "").routes(routes.clone()).callers(WAVE)).await.tally;
         for other in others {
-            let tally = other.obey(Order::Finish).await.tally;
+            let tally = other.execute(Command::Finish).await.tally;
             for route in &routes {
-                assert!(tally.first_rejected.contains_key(route), "the trip of {route} was not seen within 5 s");
-                // The next call would have been a pause later.
+                assert!(tally.first_rejected.contains_key(route), "the trip of {route} was not received within 5 s");
+                // The next call would have been one pause later.
                 delays.push(tally.last_admitted_on[route].since(failed.first_failed[route]) + PAUSE);
             }
         }
     }
-    Waits::of(delays)
+    WaitStats::of(delays)
 }
 
 #[tokio::test]
-async fn a_trip_is_pushed_to_all_others_within_20_ms() {
-    let _quiet = quiet().await;
+async fn a_trip_is_pushed_to_all_other_replicas_within_20_ms() {
+    let _exclusive = exclusive().await;
     let replicas = fleet(&setup(Redis::shared().await)).await;
     let delays = delays(&replicas, 200).await;
     println!("with push: {delays:?}");
@@ -57,17 +57,17 @@ async fn a_trip_is_pushed_to_all_others_within_20_ms() {
 }
 
 #[tokio::test]
-async fn a_trip_whose_push_is_lost_is_seen_within_one_round() {
-    const ROUND: Duration = Duration::from_millis(250);
-    let _quiet = quiet().await;
+async fn a_trip_whose_push_is_lost_is_received_within_one_sync_interval() {
+    const SYNC_INTERVAL: Duration = Duration::from_millis(250);
+    let _exclusive = exclusive().await;
     let redis = Redis::start().await;
     let proxy = Proxy::start(redis.address()).await;
-    let replicas = fleet(&setup(&redis.url()).push_by(proxy.url()).sync_interval(ROUND)).await;
-    // Whoever listens hears nothing any more, and whoever tries again hears nothing either.
+    let replicas = fleet(&setup(&redis.url()).with_push_url(proxy.url()).sync_interval(SYNC_INTERVAL)).await;
+    // Subscriptions receive nothing any more, and neither do new ones.
     proxy.stall_all();
     sleep(10 * MS).await;
     let delays = delays(&replicas, 60).await;
     println!("without push: {delays:?}, {:?}", proxy.stats());
-    assert!(delays.p99 <= ROUND + 50 * MS, "without push: {delays:?}");
-    assert!(delays.p50 > 20 * MS, "the push was not cut: {delays:?}");
+    assert!(delays.p99 <= SYNC_INTERVAL + 50 * MS, "without push: {delays:?}");
+    assert!(delays.p50 > 20 * MS, "the push still worked: {delays:?}");
 }

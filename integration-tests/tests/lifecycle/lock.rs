@@ -1,16 +1,16 @@
-//! A holder that stands still for longer than its lock lasts, and waiters over a real Redis.
+//! Distributed locks over a real Redis: a holder stopped for longer than its TTL, and waiters.
 
 use std::time::Duration;
 
 use phalanx::ResilienceModule;
 use phalanx::lifecycle::Fences;
 use phalanx::lifecycle::{DistributedLock, LockSpec};
-use phalanx_integration_tests::life::{Fleet, Role, Said};
+use phalanx_integration_tests::lifecycle_process::{Fleet, ProcessEvent, Role};
 use phalanx_integration_tests::replica::Moment;
 use phalanx_integration_tests::server::Redis;
 use tokio::time::sleep;
 
-use crate::kit::{Life, fleet};
+use crate::harness::{LifecycleProcess, fleet};
 
 const TTL: Duration = Duration::from_secs(1);
 
@@ -21,46 +21,48 @@ fn lock(fleet: &Fleet, poll: Duration) -> DistributedLock<phalanx::lifecycle::Lo
     DistributedLock::new(module.locks(), LockSpec::named("lock").ttl(TTL).poll(poll))
 }
 
-fn writes(said: &Said) -> Option<u64> {
-    if let Said::Writes(fence) = said { Some(*fence) } else { None }
+fn writes(event: &ProcessEvent) -> Option<u64> {
+    if let ProcessEvent::Writing(fence) = event { Some(*fence) } else { None }
 }
 
-/// FAULTS G6 and I-13.
+/// Invariant I-13 of `docs/guarantees.md`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_was_stopped_past_its_time_says_so_before_its_next_write_and_its_fence_is_rejected() {
+async fn a_holder_stopped_past_its_ttl_detects_the_loss_before_its_next_write_and_its_fence_is_rejected() {
     let fleet = fleet(Redis::shared().await);
-    let life = Life::begin(&Role::Hold { fleet: fleet.clone(), ttl: TTL });
-    let (_, old) = life.until(writes).await;
+    let process = LifecycleProcess::start(&Role::Hold { fleet: fleet.clone(), ttl: TTL });
+    let (_, old) = process.until(writes).await;
     let fences = Fences::default();
     assert_eq!(fences.check(old), Ok(()));
-    // Renewed several times by now.
+    // Long enough for several renewals.
     sleep(2 * TTL).await;
-    life.0.stop();
+    process.0.stop();
     let taker = lock(&fleet, Duration::from_millis(100)).acquire(5 * TTL).await.unwrap();
     assert!(taker.fence() > old);
     assert_eq!(fences.check(taker.check().unwrap()), Ok(()));
     sleep(TTL / 2).await;
-    let went_on = Moment::now();
-    life.0.cont();
+    let resumed = Moment::now();
+    process.0.resume();
     loop {
-        match life.said().await.unwrap() {
-            (at, Said::Writes(_)) => assert!(at < went_on, "it wrote {:?} after it went on", at.since(went_on)),
-            (at, Said::Lost(fence)) => {
-                println!("it knew {:?} after it went on", at.since(went_on));
+        match process.next_event().await.unwrap() {
+            (at, ProcessEvent::Writing(_)) => {
+                assert!(at < resumed, "it wrote {:?} after it was resumed", at.since(resumed))
+            }
+            (at, ProcessEvent::LockLost(fence)) => {
+                println!("it detected the loss {:?} after it was resumed", at.since(resumed));
                 break assert_eq!(fence, old);
             }
             other => panic!("{other:?}"),
         }
     }
-    assert!(fences.check(old).is_err(), "and whatever it might still write is rejected");
+    assert!(fences.check(old).is_err(), "a late write with the old fence is rejected");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_in_another_replica_is_told_of_a_release_without_looking() {
+async fn a_release_is_pushed_to_a_waiter_in_another_replica_without_polling() {
     let fleet = fleet(Redis::shared().await);
     let never = Duration::from_secs(3_600);
     let (one, two) = (lock(&fleet, never), lock(&fleet, never));
-    // Whoever has asked once listens soon.
+    // A replica subscribes after its first request.
     drop(two.acquire(5 * TTL).await.unwrap());
     sleep(Duration::from_millis(500)).await;
     let held = one.acquire(5 * TTL).await.unwrap();
@@ -69,6 +71,6 @@ async fn a_waiter_in_another_replica_is_told_of_a_release_without_looking() {
     let released = Moment::now();
     assert_eq!(held.release().await, Ok(true));
     let (at, taken) = waiting.await.unwrap().unwrap();
-    println!("told and taken within {:?}", at.since(released));
+    println!("received and acquired within {:?}", at.since(released));
     drop(taken);
 }

@@ -1,12 +1,12 @@
-//! Processes that start together with a singleton step over one Redis.
+//! Processes that start together with a singleton step.
 
 use std::time::Duration;
 
-use phalanx_integration_tests::life::{Fleet, Role, Said};
+use phalanx_integration_tests::lifecycle_process::{Fleet, ProcessEvent, Role};
 use phalanx_integration_tests::replica::Moment;
 use phalanx_integration_tests::server::Redis;
 
-use crate::kit::{Life, fleet};
+use crate::harness::{LifecycleProcess, fleet};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -14,60 +14,60 @@ fn role(fleet: &Fleet, step: Duration) -> Role {
     Role::Start { fleet: fleet.clone(), step, ttl: TTL, wait: Duration::from_secs(30) }
 }
 
-fn began(said: &Said) -> Option<u64> {
-    if let Said::Began(fence) = said { Some(*fence) } else { None }
+fn began(event: &ProcessEvent) -> Option<u64> {
+    if let ProcessEvent::StepStarted(fence) = event { Some(*fence) } else { None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_three_that_start_together_one_runs_it_and_the_others_start_after_it_finished() {
+async fn of_three_processes_one_runs_the_step_and_the_others_start_after_it_finished() {
     let fleet = fleet(Redis::shared().await);
-    let lives: Vec<_> = (0..3).map(|_| Life::begin(&role(&fleet, Duration::from_millis(300)))).collect();
+    let processes: Vec<_> =
+        (0..3).map(|_| LifecycleProcess::start(&role(&fleet, Duration::from_millis(300)))).collect();
     let (mut runs, mut done, mut ready) = (0, Moment::ZERO, Vec::new());
-    for life in &lives {
+    for process in &processes {
         loop {
-            match life.said().await.unwrap() {
-                (_, Said::Began(_)) => runs += 1,
-                (at, Said::Done) => done = at,
-                (at, Said::Ready) => break ready.push(at),
+            match process.next_event().await.unwrap() {
+                (_, ProcessEvent::StepStarted(_)) => runs += 1,
+                (at, ProcessEvent::StepDone) => done = at,
+                (at, ProcessEvent::Ready) => break ready.push(at),
                 other => panic!("{other:?}"),
             }
         }
     }
     assert_eq!(runs, 1);
     let after: Vec<_> = ready.iter().map(|at| at.since(done)).collect();
-    println!("ready so long after it was done: {after:?}");
+    println!("ready after the step was done: {after:?}");
     assert!(ready.iter().all(|at| *at > done));
 
-    let late = Life::begin(&role(&fleet, Duration::from_millis(300)));
-    assert!(matches!(late.said().await, Some((_, Said::Ready))), "who comes late skips it");
+    let late = LifecycleProcess::start(&role(&fleet, Duration::from_millis(300)));
+    assert!(matches!(late.next_event().await, Some((_, ProcessEvent::Ready))), "a late process skips the step");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_is_killed_is_replaced_within_its_time_and_a_second_under_a_higher_fence() {
+async fn a_killed_holder_is_replaced_within_its_ttl_and_a_second_under_a_higher_fence() {
     let fleet = fleet(Redis::shared().await);
-    let holder = Life::begin(&role(&fleet, Duration::from_secs(60)));
+    let holder = LifecycleProcess::start(&role(&fleet, Duration::from_secs(60)));
     let (_, first) = holder.until(began).await;
-    let next = Life::begin(&role(&fleet, Duration::from_millis(10)));
-    // It has looked in vain before.
+    let next = LifecycleProcess::start(&role(&fleet, Duration::from_millis(10)));
+    // Long enough for a failed attempt to acquire the lock.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let killed = Moment::now();
-    holder.0.kill9();
+    holder.0.kill();
     let (at, second) = next.until(began).await;
     println!("replaced {:?} after the kill, with a ttl of {TTL:?}; fence {first} -> {second}", at.since(killed));
     assert!(at.since(killed) <= TTL + Duration::from_secs(1), "{:?}", at.since(killed));
     assert!(second > first);
-    next.until_said(&Said::Ready).await;
+    next.until_event(&ProcessEvent::Ready).await;
 }
 
-/// FAULTS G8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_redis_it_fails_after_the_configured_wait_and_the_step_is_not_run() {
-    let nobody = fleet("redis://127.0.0.1:1");
+async fn without_redis_the_start_fails_after_the_configured_wait_and_the_step_is_not_run() {
+    let unreachable = fleet("redis://127.0.0.1:1");
     let wait = Duration::from_millis(1_500);
     let begun = Moment::now();
-    let life = Life::begin(&Role::Start { fleet: nobody, step: Duration::ZERO, ttl: TTL, wait });
-    let (at, said) = life.said().await.unwrap();
-    let Said::Failed(error) = said else { panic!("{said:?}") };
+    let process = LifecycleProcess::start(&Role::Start { fleet: unreachable, step: Duration::ZERO, ttl: TTL, wait });
+    let (at, event) = process.next_event().await.unwrap();
+    let ProcessEvent::Failed(error) = event else { panic!("{event:?}") };
     println!("after {:?}: {error}", at.since(begun));
     assert!(at.since(begun) >= wait && at.since(begun) < wait + Duration::from_secs(3));
     let expected = "step indexes: not run, after waiting for 1.5s: the lock store is unavailable";

@@ -7,11 +7,11 @@ use phalanx_core::clock::Time;
 use phalanx_core::estimate::ring::slice_micros;
 use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::MAX_BACKSTEP;
-use phalanx_integration_tests::lua_server::Server;
+use phalanx_integration_tests::lua_server::LuaServer;
 use proptest::prelude::*;
 
-use crate::circuit::*;
-use crate::kit::*;
+use crate::breaker_client::*;
+use crate::harness::*;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -126,7 +126,7 @@ fn admitted(admission: Admission) -> Admitted {
 }
 
 /// Plays a step on both.
-fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) -> Result<(), TestCaseError> {
+fn play(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, step: &Step) -> Result<(), TestCaseError> {
     let now = now(server);
     let (mut breaker, flags) = model.load(now, circuit);
     let loaded = format!("{breaker:?}");
@@ -205,7 +205,7 @@ fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) 
         prop_assert!(raw(server).1.is_some(), "kept, with a TTL");
         let news = flags == 4 || before != (breaker.phase(), breaker.epoch(), breaker.overridden());
         let message = published(&told, transitions.last());
-        prop_assert_eq!(server.published(), Vec::from_iter(news.then_some((b"ph1:news".to_vec(), message))));
+        prop_assert_eq!(server.take_published(), Vec::from_iter(news.then_some((b"ph1:news".to_vec(), message))));
         model.kept = Some(breaker);
     } else {
         // News that changes nothing (successes too old to count, a quantile that rose and fell) may be written all the
@@ -215,7 +215,7 @@ fn play(server: &Server, model: &mut Model, circuit: &mut Circuit, step: &Step) 
         if written {
             model.kept = Some(breaker);
         }
-        prop_assert!(server.published().is_empty());
+        prop_assert!(server.take_published().is_empty());
     }
     looks(server, model, circuit, now)
 }
@@ -231,7 +231,7 @@ fn published(told: &State, last: Option<&Transition>) -> Vec<u8> {
 }
 
 /// Takes over another spec, as a client does: by a sync that tells nothing.
-fn retune(server: &Server, model: &mut Model, circuit: &mut Circuit, number: usize) -> Result<(), TestCaseError> {
+fn retune(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, number: usize) -> Result<(), TestCaseError> {
     let now = now(server);
     let old = circuit.fingerprint;
     circuit.claim = NO_CLAIM;
@@ -247,7 +247,7 @@ fn retune(server: &Server, model: &mut Model, circuit: &mut Circuit, number: usi
 }
 
 /// A look sees what the machine shows, and leaves no trace.
-fn looks(server: &Server, model: &Model, circuit: &Circuit, now: Time) -> Result<(), TestCaseError> {
+fn looks(server: &LuaServer, model: &Model, circuit: &Circuit, now: Time) -> Result<(), TestCaseError> {
     let before = raw(server);
     let (told, tail) = circuit.inspect(server);
     let (mut breaker, flags) = model.load(now, circuit);
@@ -257,7 +257,7 @@ fn looks(server: &Server, model: &Model, circuit: &Circuit, now: Time) -> Result
     prop_assert_eq!(tail, vec![calls, failures, slow, i64::from(view.streak), i64::from(view.probes)]);
     prop_assert!(view.probes <= specs().iter().map(|spec| spec.half_open_max_calls).max().unwrap());
     prop_assert_eq!(raw(server), before);
-    prop_assert!(server.published().is_empty());
+    prop_assert!(server.take_published().is_empty());
     Ok(())
 }
 
@@ -283,7 +283,7 @@ proptest! {
     fn a_run_of_failures_trips_if_its_calls_one_by_one_do(
         number in 0_usize..4, runs in prop::collection::vec((0_u8..4, 1_u64..6), 1..6),
     ) {
-        let (together, alone) = (Server::new(), Server::new());
+        let (together, alone) = (LuaServer::new(), LuaServer::new());
         let circuit = Circuit::new(number);
         for (kind, count) in runs {
             // Slow successes push the share of failures down: only the end of such a run counts.
@@ -298,7 +298,7 @@ proptest! {
 /// Bad news that was told late counts in the slice it fell into, or, if that is gone, only for the streak.
 #[test]
 fn late_failures_fall_into_their_slice_and_never_lose_the_streak() {
-    let server = Server::new();
+    let server = LuaServer::new();
     let mut circuit = Circuit::new(0);
     circuit.spec = BreakerSpec { min_throughput: 1_000, ..circuit.spec };
     let window = micros(circuit.spec.sampling_window);

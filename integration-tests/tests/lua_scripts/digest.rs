@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use phalanx_core::estimate::bins::{BINS, Bins};
 use phalanx_core::estimate::digest::Digest;
-use phalanx_integration_tests::lua_server::{Server, Stored};
+use phalanx_integration_tests::lua_server::{LuaServer, Stored};
 use phalanx_lua::{DIGEST_FLUSH, DIGEST_READ};
 use proptest::prelude::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 const WINDOW: Duration = Duration::from_secs(10);
 const SLICE: u64 = 2_000_000;
 
 /// One flush of runs: the age of each, and its bins. Answers the flags.
-fn flush(server: &Server, slice_len: u64, runs: &[(u64, Vec<(u64, u64)>)]) -> i64 {
+fn flush(server: &LuaServer, slice_len: u64, runs: &[(u64, Vec<(u64, u64)>)]) -> i64 {
     let mut args = args![slice_len, runs.len()];
     for (age, bins) in runs {
         args.extend(args![age, bins.len()]);
@@ -25,7 +25,7 @@ fn flush(server: &Server, slice_len: u64, runs: &[(u64, Vec<(u64, u64)>)]) -> i6
 }
 
 /// What is inside the window: by slice, the bins that are not zero. And the flags.
-fn read(server: &Server, slice_len: u64) -> (BTreeMap<u64, BTreeMap<u64, u64>>, i64) {
+fn read(server: &LuaServer, slice_len: u64) -> (BTreeMap<u64, BTreeMap<u64, u64>>, i64) {
     let before = raw(server);
     let reply = run(server, &DIGEST_READ, &args![slice_len]);
     assert_eq!(raw(server), before, "a look writes nothing");
@@ -40,11 +40,11 @@ fn read(server: &Server, slice_len: u64) -> (BTreeMap<u64, BTreeMap<u64, u64>>, 
     (slots.collect(), parts[2].int())
 }
 
-fn total(server: &Server) -> u64 {
+fn total(server: &LuaServer) -> u64 {
     read(server, SLICE).0.values().flat_map(BTreeMap::values).sum()
 }
 
-fn sums(server: &Server) -> Bins {
+fn sums(server: &LuaServer) -> Bins {
     let mut sums = Bins::EMPTY;
     for slice in read(server, SLICE).0.values() {
         slice.iter().for_each(|(bin, count)| sums.count_in(*bin as usize, *count as u32));
@@ -131,7 +131,7 @@ proptest! {
 
 #[test]
 fn counters_stay_at_their_most_and_unknown_bins_are_left_out() {
-    let server = Server::new();
+    let server = LuaServer::new();
     let most = u64::from(u32::MAX);
     flush(&server, SLICE, &[(0, vec![(1_103, most), (1_103, 7), (3, u64::MAX), (1_104, 1), (4_000_000, 1), (5, 0)])]);
     let slots = read(&server, SLICE).0;
@@ -141,7 +141,7 @@ fn counters_stay_at_their_most_and_unknown_bins_are_left_out() {
 
 #[test]
 fn another_length_of_slice_starts_over_and_a_header_can_be_read() {
-    let server = Server::new();
+    let server = LuaServer::new();
     flush(&server, SLICE, &[(0, vec![(7, 1)])]);
     let text = server.get(KEY).unwrap();
     assert!(text.starts_with(b"ph1 0000000002000000"));
@@ -155,7 +155,7 @@ fn another_length_of_slice_starts_over_and_a_header_can_be_read() {
 
 #[test]
 fn a_flush_of_nothing_writes_nothing_and_a_full_one_fits() {
-    let server = Server::new();
+    let server = LuaServer::new();
     flush(&server, SLICE, &[(0, vec![]), (60_000_000, vec![(1, 1)])]);
     assert!(server.keys().is_empty());
     let all: Vec<_> = (0..BINS as u64).map(|bin| (bin, bin + 1)).collect();

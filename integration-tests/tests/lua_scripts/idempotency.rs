@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use phalanx_integration_tests::lua_server::{Server, Stored};
+use phalanx_integration_tests::lua_server::{LuaServer, Stored};
 use phalanx_lua::{IDEMPOTENCY_CLAIM, IDEMPOTENCY_COMPLETE, IDEMPOTENCY_RELEASE, IDEMPOTENCY_RENEW};
 use proptest::prelude::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 const LEASE: u64 = 5_000_000;
 const TTL: u64 = 86_400_000_000;
@@ -16,29 +16,29 @@ const OTHERS: i64 = 0;
 const ANSWERED: i64 = 2;
 const MISMATCH: i64 = 3;
 
-fn claim(server: &Server, owner: &str, fingerprint: &str) -> (i64, i64, Vec<u8>) {
+fn claim(server: &LuaServer, owner: &str, fingerprint: &str) -> (i64, i64, Vec<u8>) {
     let reply = run(server, &IDEMPOTENCY_CLAIM, &args![owner, fingerprint, LEASE]);
     let parts = reply.parts();
     (parts[1].int(), parts[2].int(), parts[3].bytes().to_vec())
 }
 
-fn renew(server: &Server, owner: &str) -> bool {
+fn renew(server: &LuaServer, owner: &str) -> bool {
     run(server, &IDEMPOTENCY_RENEW, &args![owner, LEASE]).ints()[1] == 1
 }
 
-fn complete(server: &Server, owner: &str, answer: &[u8]) -> bool {
+fn complete(server: &LuaServer, owner: &str, answer: &[u8]) -> bool {
     let mut args = args![owner, "ff", "", TTL];
     args[2] = answer.to_vec();
     run(server, &IDEMPOTENCY_COMPLETE, &args).ints()[1] == 1
 }
 
-fn release(server: &Server, owner: &str) -> bool {
+fn release(server: &LuaServer, owner: &str) -> bool {
     run(server, &IDEMPOTENCY_RELEASE, &args![owner]).ints()[1] == 1
 }
 
 #[test]
 fn one_claims_it_and_the_others_see_it_run_until_it_is_answered() {
-    let server = Server::new();
+    let server = LuaServer::new();
     assert_eq!(claim(&server, "a1", "ff"), (OWN, LEASE as i64, vec![]));
     server.clock().advance(SECOND);
     let before = raw(&server);
@@ -60,7 +60,7 @@ fn one_claims_it_and_the_others_see_it_run_until_it_is_answered() {
 
 #[test]
 fn a_claim_of_the_dead_runs_out_and_what_is_given_back_can_be_taken() {
-    let server = Server::new();
+    let server = LuaServer::new();
     claim(&server, "a1", "ff");
     assert!(release(&server, "a1") && server.get(KEY).is_none());
     claim(&server, "b2", "ff");
@@ -72,7 +72,7 @@ fn a_claim_of_the_dead_runs_out_and_what_is_given_back_can_be_taken() {
 
 #[test]
 fn who_lost_his_claim_to_nobody_still_has_his_answer_kept() {
-    let server = Server::new();
+    let server = LuaServer::new();
     claim(&server, "a1", "ff");
     server.clock().advance(Duration::from_micros(LEASE));
     assert!(complete(&server, "a1", b"late"));
@@ -81,7 +81,7 @@ fn who_lost_his_claim_to_nobody_still_has_his_answer_kept() {
 
 #[test]
 fn a_clock_that_steps_back_prolongs_a_claim_by_one_lease_at_most() {
-    let server = Server::new();
+    let server = LuaServer::new();
     claim(&server, "a1", "ff");
     server.clock().step_back(Duration::from_secs(3_600));
     assert_eq!(claim(&server, "b2", "ff"), (OTHERS, LEASE as i64, vec![]));

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use phalanx_core::clock::Time;
 use phalanx_core::rate_limit::{Bucket, MAX_BACKSTEP, Rate, RateLimitSpec, Take};
-use phalanx_integration_tests::lua_server::Server;
+use phalanx_integration_tests::lua_server::LuaServer;
 use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
 use proptest::prelude::*;
 
-use crate::kit::*;
+use crate::harness::*;
 
 /// Rates from one a day to a billion a second, also such that do not divide.
 pub(crate) fn rates() -> Vec<Rate> {
@@ -146,7 +146,7 @@ impl Model {
     }
 }
 
-fn play(server: &Server, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+fn play(server: &LuaServer, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
     let rates = rates();
     let now = now(server);
     let (reply, expected) = match step {

@@ -1,10 +1,10 @@
 //! What the tests of whole calls share: an error with a kind, a ledger that observes and guards, polling by hand.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part; tests may unwrap
 
-pub mod fragile;
-pub mod races;
-pub mod stacks;
+pub mod bulkhead_and_hedge;
+pub mod panicking;
+pub mod stages;
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use axum::Router;
 use clap::Parser;
 use phalanx::lifecycle::{
-    DeploymentProfile, Runtime, SingletonSpec, Step, StepContext, StopSignal, Ticker, probe_routes, singleton,
+    DeploymentProfile, Runtime, SingletonSpec, Step, StepContext, StopSignal, Ticker, health_routes, singleton,
 };
 use phalanx::{Backoff, BreakerSpec, Event, EventKind, Kind, Policy, RateLimitSpec, ResilienceModule, RetrySpec};
 use tokio::net::TcpListener;
@@ -83,7 +83,7 @@ async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
 
 /// Serves until the drain is over. New requests during the drain get a 503 with a `Retry-After`.
 async fn http(listener: TcpListener, app: Router, context: StepContext, stop: StopSignal) -> std::io::Result<()> {
-    let app = app.merge(probe_routes(context.runtime()));
+    let app = app.merge(health_routes(context.runtime()));
     axum::serve(listener, app).with_graceful_shutdown(stop.wait()).await
 }
 

@@ -1,14 +1,14 @@
-//! Finding the circuit of a key: `BreakerStore::breaker`.
+//! Cases of `BreakerStore::breaker`: resolving the breaker of a key.
 
 use super::*;
 
 pub async fn a_new_circuit_is_closed<B: Bed>() {
     let fleet = Fleet::<B>::new(&brittle()).await;
-    fleet.shows(FRESH).await;
+    fleet.assert_view(FRESH).await;
     for replica in [&fleet.one, &fleet.two] {
         let answer = replica.ask().await;
         let ticket = Ticket { epoch: FIRST_CLOSED, lease: None };
-        assert_eq!((answer.passed, answer.transition), (Ok(ticket), None));
+        assert_eq!((answer.admitted, answer.transition), (Ok(ticket), None));
     }
 }
 
@@ -16,10 +16,10 @@ pub async fn the_same_key_is_the_same_circuit<B: Bed>() {
     let spec = BreakerSpec::consecutive_failures(2).break_for(BREAK);
     let fleet = Fleet::<B>::new(&spec).await;
     fleet.call(&fleet.one, Outcome::Failure, None).await;
-    fleet.shows(BreakerView { calls: 1, failures: 1, streak: 1, ..FRESH }).await;
+    fleet.assert_view(BreakerView { calls: 1, failures: 1, streak: 1, ..FRESH }).await;
     fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
     let latecomer = Replica::new(&fleet.bed, &StateKey::new("payments", "eu"), &spec);
-    fleet.bed.settle().await;
+    fleet.bed.sync_all().await;
     for replica in [&fleet.one, &fleet.two, &latecomer] {
         assert_eq!(replica.admit().await, Err(circuit_open(BREAK)));
     }
@@ -28,13 +28,13 @@ pub async fn the_same_key_is_the_same_circuit<B: Bed>() {
 pub async fn different_keys_never_share_a_circuit<B: Bed>() {
     let bed = B::new().await;
     let circuits = keys_that_look_alike().map(|key| Replica::new(&bed, &key, &brittle()));
-    // Each is found fresh after all before it tripped, and none was closed by a later one.
+    // Each is fresh although all earlier ones tripped, and none is closed by a later one.
     for circuit in &circuits {
         assert_eq!(circuit.view().await, FRESH);
         let sample = Sample { outcome: Outcome::Failure, latency: QUICK };
         let (ticket, now) = (circuit.admitted().await, circuit.store.clock().now());
         circuit.store.record(&circuit.circuit, now, ticket, sample);
-        bed.settle().await;
+        bed.sync_all().await;
     }
     for circuit in &circuits {
         assert_eq!(circuit.admit().await, Err(circuit_open(BREAK)));
@@ -47,7 +47,7 @@ pub async fn another_threshold_reaches_a_living_circuit<B: Bed>() {
     let fleet = Fleet::<B>::new(&patient).await;
     fleet.calls(2, Outcome::Failure).await;
     fleet.retune(&BreakerSpec { consecutive_failures: Some(3), break_duration: 2 * BREAK, ..patient }).await;
-    fleet.shows(BreakerView { calls: 2, failures: 2, streak: 2, ..FRESH }).await;
+    fleet.assert_view(BreakerView { calls: 2, failures: 2, streak: 2, ..FRESH }).await;
     let tripped = opening(Phase::Closed, FIRST_OPEN, 2 * BREAK);
     fleet.call(&fleet.one, Outcome::Failure, tripped).await;
     assert_eq!(fleet.two.admit().await, Err(circuit_open(2 * BREAK)));
@@ -58,5 +58,5 @@ pub async fn another_window_forgets_what_was_counted<B: Bed>() {
     let fleet = Fleet::<B>::new(&patient).await;
     fleet.calls(2, Outcome::Failure).await;
     fleet.retune(&patient.clone().window(2 * WINDOW)).await;
-    fleet.shows(BreakerView { streak: 2, ..FRESH }).await;
+    fleet.assert_view(BreakerView { streak: 2, ..FRESH }).await;
 }

@@ -1,14 +1,14 @@
-//! What an outcome does to an open or half-open circuit: `BreakerStore::record`.
+//! Cases of `BreakerStore::record` on an open or half-open circuit.
 
 use super::*;
 
 pub async fn a_cancelled_probe_gives_its_lease_back<B: Bed>() {
     let (fleet, mut probe) = Fleet::<B>::probing(&brittle()).await;
-    // A neutral end says as little about the dependency as none.
+    // A neutral outcome is no evidence about the dependency, like a cancelled one.
     for outcome in [Outcome::Cancelled, Outcome::Neutral] {
-        assert_eq!(fleet.two.admit().await, Err(NO_PLACE));
+        assert_eq!(fleet.two.admit().await, Err(PROBE_QUOTA));
         fleet.end(&fleet.one, probe, outcome, None).await;
-        fleet.stands(Phase::HalfOpen, FIRST_HALF_OPEN).await;
+        fleet.assert_phase(Phase::HalfOpen, FIRST_HALF_OPEN).await;
         assert_eq!(fleet.two.view().await.probes, 0);
         probe = fleet.two.admitted().await;
     }
@@ -20,11 +20,11 @@ pub async fn a_probe_that_succeeds_closes_the_circuit<B: Bed>() {
     let (fleet, first) = Fleet::<B>::probing(&brittle().probes(1, 2)).await;
     fleet.end(&fleet.one, first, Outcome::Success, None).await;
     fleet.end(&fleet.one, first, Outcome::Success, None).await;
-    fleet.stands(Phase::HalfOpen, FIRST_HALF_OPEN).await;
+    fleet.assert_phase(Phase::HalfOpen, FIRST_HALF_OPEN).await;
     let second = fleet.two.admitted().await;
     let closed = change(Phase::HalfOpen, Phase::Closed, SECOND_CLOSED);
     fleet.end(&fleet.two, second, Outcome::Success, closed).await;
-    fleet.shows(BreakerView { epoch: SECOND_CLOSED, ..FRESH }).await;
+    fleet.assert_view(BreakerView { epoch: SECOND_CLOSED, ..FRESH }).await;
     for replica in [&fleet.one, &fleet.two, &fleet.one] {
         assert_eq!(replica.admit().await, Ok(Ticket { epoch: SECOND_CLOSED, lease: None }));
     }
@@ -37,7 +37,7 @@ pub async fn a_probe_that_fails_opens_it_again<B: Bed>() {
     fleet.advance(SECOND).await;
     let reopened = opening(Phase::HalfOpen, FIRST_HALF_OPEN + 1, BREAK);
     fleet.end(&fleet.two, bad, Outcome::Failure, reopened).await;
-    assert_eq!(fleet.one.admit().await, Err(circuit_open(BREAK)), "a whole break, from now on");
+    assert_eq!(fleet.one.admit().await, Err(circuit_open(BREAK)), "a full break, starting now");
     fleet.advance(BREAK).await;
     let again = fleet.one.ask().await;
     assert_eq!(again.transition, change(Phase::Open, Phase::HalfOpen, FIRST_HALF_OPEN + 2));
@@ -49,19 +49,19 @@ pub async fn a_late_outcome_of_an_earlier_epoch_changes_nothing<B: Bed>() {
     let early = [fleet.one.admitted().await, fleet.two.admitted().await, fleet.one.admitted().await];
     fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
     fleet.end(&fleet.one, early[0], Outcome::Success, None).await;
-    fleet.stands(Phase::Open, FIRST_OPEN).await;
+    fleet.assert_phase(Phase::Open, FIRST_OPEN).await;
     fleet.advance(BREAK).await;
     let probe = fleet.two.admitted().await;
     fleet.end(&fleet.two, early[1], Outcome::Success, None).await;
     fleet.end(&fleet.one, early[2], Outcome::Failure, None).await;
-    fleet.stands(Phase::HalfOpen, FIRST_HALF_OPEN).await;
+    fleet.assert_phase(Phase::HalfOpen, FIRST_HALF_OPEN).await;
     assert_eq!(fleet.one.view().await.probes, 1);
     let closed = change(Phase::HalfOpen, Phase::Closed, SECOND_CLOSED);
     fleet.end(&fleet.two, probe, Outcome::Success, closed).await;
     for stale in [early[0], probe] {
         fleet.end(&fleet.one, stale, Outcome::Failure, None).await;
     }
-    fleet.shows(BreakerView { epoch: SECOND_CLOSED, ..FRESH }).await;
+    fleet.assert_view(BreakerView { epoch: SECOND_CLOSED, ..FRESH }).await;
 }
 
 pub async fn a_failure_while_open_does_not_prolong_the_break<B: Bed>() {
@@ -75,7 +75,7 @@ pub async fn a_failure_while_open_does_not_prolong_the_break<B: Bed>() {
     assert_eq!(fleet.one.admit().await, Err(circuit_open(MICRO)));
     fleet.advance(MICRO).await;
     let probe = fleet.one.admitted().await;
-    // Nor do they count as trips that lengthen the next one.
+    // Nor do they count as trips that escalate the next break.
     let reopened = opening(Phase::HalfOpen, FIRST_HALF_OPEN + 1, 2 * BREAK);
     fleet.end(&fleet.one, probe, Outcome::Failure, reopened).await;
 }
@@ -89,7 +89,7 @@ pub async fn breaks_grow_on_trips_in_a_row<B: Bed>() {
         fleet.call(&fleet.two, Outcome::Failure, opening(Phase::HalfOpen, epoch, wait)).await;
         assert_eq!(fleet.one.admit().await, Err(circuit_open(wait)));
     }
-    // It closes, but not for a whole window: still in a row. Then it holds for one, and starts over.
+    // Closed for less than a window: the next trip still escalates. Closed for a whole window: escalation starts over.
     for (held, seconds) in [(WINDOW - MICRO, 100), (WINDOW, 30)] {
         fleet.advance(wait).await;
         fleet.call(&fleet.one, Outcome::Success, change(Phase::HalfOpen, Phase::Closed, epoch + 2)).await;

@@ -1,4 +1,4 @@
-//! What opens a closed circuit, and what does not: `BreakerStore::record` and `BreakerStore::observe_quantile`.
+//! Cases of `BreakerStore::record` and `BreakerStore::observe_quantile` on a closed circuit: what trips it.
 
 use super::*;
 
@@ -12,16 +12,16 @@ pub async fn failures_at_the_ratio_trip<B: Bed>() {
     let below = Fleet::<B>::new(&ratio()).await;
     below.calls(6, Outcome::Success).await;
     below.calls(5, Outcome::Failure).await;
-    below.stands(Phase::Closed, FIRST_CLOSED).await;
+    below.assert_phase(Phase::Closed, FIRST_CLOSED).await;
     below.call(&below.one, Outcome::Failure, TRIPPED).await;
 
     let too_few = Fleet::<B>::new(&ratio()).await;
     too_few.calls(9, Outcome::Failure).await;
-    too_few.shows(BreakerView { calls: 9, failures: 9, streak: 9, ..FRESH }).await;
-    // What left the window no longer counts: this is the tenth failure, and the first of its window.
+    too_few.assert_view(BreakerView { calls: 9, failures: 9, streak: 9, ..FRESH }).await;
+    // Failures outside the window do not count: this is the tenth failure, but the first of its window.
     too_few.advance(WINDOW).await;
     too_few.call(&too_few.two, Outcome::Failure, None).await;
-    too_few.shows(BreakerView { calls: 1, failures: 1, streak: 10, ..FRESH }).await;
+    too_few.assert_view(BreakerView { calls: 1, failures: 1, streak: 10, ..FRESH }).await;
 }
 
 pub async fn failures_in_a_row_trip<B: Bed>() {
@@ -29,8 +29,8 @@ pub async fn failures_in_a_row_trip<B: Bed>() {
     fleet.calls(2, Outcome::Failure).await;
     fleet.call(&fleet.two, Outcome::Success, None).await;
     fleet.calls(2, Outcome::Failure).await;
-    fleet.shows(BreakerView { calls: 5, failures: 4, streak: 2, ..FRESH }).await;
-    // A row has no window: time does not break it.
+    fleet.assert_view(BreakerView { calls: 5, failures: 4, streak: 2, ..FRESH }).await;
+    // Consecutive failures have no window: time does not reset the streak.
     fleet.advance(60 * SECOND).await;
     fleet.call(&fleet.one, Outcome::Failure, TRIPPED).await;
     assert_eq!(fleet.two.admit().await, Err(circuit_open(BREAK)));
@@ -56,23 +56,23 @@ pub async fn slow_calls_trip<B: Bed>() {
 
 pub async fn a_burst_across_a_slice_edge_trips<B: Bed>() {
     let fleet = Fleet::<B>::new(&ratio()).await;
-    // The edge of a whole window is the edge of a slice, however many slices a store cuts; windows that do not slide
-    // would see two halves here, neither large enough.
+    // The edge of a window is the edge of a slice, however many slices a store uses. A tumbling window would split the
+    // burst into two halves, neither of which trips.
     advance_to_edge(&fleet.bed, WINDOW).await;
     fleet.advance(WINDOW - MICRO).await;
     fleet.calls(5, Outcome::Failure).await;
     fleet.advance(MICRO).await;
     fleet.calls(4, Outcome::Failure).await;
-    fleet.shows(BreakerView { calls: 9, failures: 9, streak: 9, ..FRESH }).await;
+    fleet.assert_view(BreakerView { calls: 9, failures: 9, streak: 9, ..FRESH }).await;
     fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
 }
 
 pub async fn successes_never_trip<B: Bed>() {
     let fleet = Fleet::<B>::new(&ratio()).await;
     fleet.calls(9, Outcome::Failure).await;
-    // The tenth call makes nine failures of ten count, but it is good news.
+    // The tenth call reaches the minimum throughput with nine failures, but it is a success.
     fleet.calls(3, Outcome::Success).await;
-    fleet.shows(BreakerView { calls: 12, failures: 9, ..FRESH }).await;
+    fleet.assert_view(BreakerView { calls: 12, failures: 9, ..FRESH }).await;
     fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
 }
 
@@ -86,7 +86,7 @@ pub async fn neutral_and_cancelled_outcomes_count_for_nothing<B: Bed>() {
             fleet.end_after(replica, ticket, outcome, 60 * SECOND, None).await;
         }
     }
-    fleet.shows(BreakerView { calls: 2, failures: 2, streak: 2, ..FRESH }).await;
+    fleet.assert_view(BreakerView { calls: 2, failures: 2, streak: 2, ..FRESH }).await;
     fleet.call(&fleet.two, Outcome::Failure, TRIPPED).await;
 }
 
@@ -94,14 +94,14 @@ pub async fn a_quantile_over_its_threshold_for_long_enough_trips<B: Bed>() {
     let fleet = Fleet::<B>::new(&BreakerSpec::latency(0.95, SECOND, 5 * SECOND).break_for(BREAK)).await;
     let over = Some(SECOND + MICRO);
     for relief in [Some(SECOND), None] {
-        // Back at the threshold, or nothing known: it starts over.
+        // A quantile at the threshold, or none, restarts the period.
         fleet.quantile(&fleet.one, over, None).await;
         fleet.advance(5 * SECOND - MICRO).await;
         fleet.quantile(&fleet.one, over, None).await;
         fleet.quantile(&fleet.one, relief, None).await;
         fleet.advance(5 * SECOND).await;
     }
-    fleet.stands(Phase::Closed, FIRST_CLOSED).await;
+    fleet.assert_phase(Phase::Closed, FIRST_CLOSED).await;
     fleet.quantile(&fleet.one, over, None).await;
     fleet.advance(5 * SECOND - MICRO).await;
     fleet.quantile(&fleet.one, over, None).await;

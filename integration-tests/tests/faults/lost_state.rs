@@ -1,0 +1,68 @@
+//! State in Redis that is lost or corrupted at run time.
+
+use phalanx::{BreakerSpec, Policy, RateLimitSpec, RejectionCode, Source};
+use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, LoggedKind, Setup};
+use phalanx_integration_tests::server::RedisProcess;
+
+use crate::harness::{MS, SECOND, WAIT_TIMEOUT, replica, replicas};
+
+#[tokio::test]
+async fn a_flush_emits_state_lost_and_replicas_restore_the_open_circuit() {
+    let redis = RedisProcess::start().await;
+    let spec = BreakerSpec::consecutive_failures(1).break_for(60 * SECOND);
+    let setup = Setup::new(redis.url()).policy(Policy::named("guarded").breaker(spec)).generous_budget();
+    let [mut one, other] = replicas(&setup).await;
+    one.execute(Command::SetDependency(DependencyBehavior::Fail)).await;
+    one.run(Load::once("guarded", "r")).await;
+    one.until(WAIT_TIMEOUT, "open", |seen| {
+        seen.events.iter().any(|event| matches!(event.kind, LoggedKind::Opened { .. }))
+    })
+    .await;
+    redis.cli(&["FLUSHALL"]).await;
+    for replica in [&one, &other] {
+        let lost = |count: usize| count == 1;
+        replica
+            .until(2 * SECOND, "the loss is emitted", |seen| {
+                lost(seen.moments(|kind| *kind == LoggedKind::StateLost).len())
+            })
+            .await;
+    }
+    // Replicas that had it open restore it with the same heartbeat or with the next periodic sync.
+    let circuits = format!("ph1:{{{}:b:*", setup.environment);
+    redis.until(&["KEYS", &circuits], |keys| !keys.is_empty()).await;
+    let mut newcomer = replica(&setup).await;
+    let tally = newcomer.run(Load::once("guarded", "r")).await.tally;
+    assert_eq!(tally.rejected(RejectionCode::CircuitOpen), 1, "{tally:#?}");
+    assert_eq!(tally.decided_by(Source::Fleet), 1, "{tally:#?}");
+}
+
+#[tokio::test]
+async fn a_corrupted_key_is_repaired_and_is_not_an_outage() {
+    let redis = RedisProcess::start().await;
+    let policy = Policy::named("limited").rate_limit(RateLimitSpec::new(1_000, 10 * SECOND));
+    let setup = Setup::new(redis.url()).policy(policy.breaker(BreakerSpec::failure_ratio(0.5))).generous_budget();
+    let mut replica = replica(&setup).await;
+    // A circuit without failures has no key.
+    replica.execute(Command::SetDependency(DependencyBehavior::Fail)).await;
+    replica.run(Load::once("limited", "r")).await;
+    replica.execute(Command::SetDependency(DependencyBehavior::Succeed)).await;
+    for corruption in [["RPUSH", "not ours"], ["SET", "1 inf nan -9e99"]] {
+        for kind in ["r", "b"] {
+            let pattern = format!("ph1:{{{}:{kind}:*", setup.environment);
+            let keys = redis.until(&["KEYS", &pattern], |keys| !keys.is_empty()).await;
+            for key in keys.lines() {
+                redis.cli(&["DEL", key]).await;
+                redis.cli(&[corruption[0], key, corruption[1]]).await;
+            }
+        }
+        let before = replica.report().moments(|kind| *kind == LoggedKind::StateRepaired).len();
+        replica.start(Load::lasting("limited", "r", 600 * SECOND).pause(20 * MS));
+        let both = |count: usize| count >= before + 2;
+        let repaired = |kind: &LoggedKind| *kind == LoggedKind::StateRepaired;
+        replica.until(WAIT_TIMEOUT, "both are repaired", |seen| both(seen.moments(repaired).len())).await;
+        replica.until(WAIT_TIMEOUT, "calls are admitted", |seen| seen.tally.admitted() > 5).await;
+        let seen = replica.execute(Command::Stop).await;
+        assert_eq!(seen.tally.decided_by(Source::Degraded), 0, "{:#?}", seen.tally);
+        assert_eq!(seen.outages(), Vec::<&str>::new());
+    }
+}

@@ -1,0 +1,35 @@
+//! Redis is not available when the service starts.
+
+use phalanx::Source;
+use phalanx::store::StoreMode;
+use phalanx_integration_tests::replica::{Command, Load, LocalReplica, LoggedKind, Moment, Setup};
+use phalanx_integration_tests::server::RedisProcess;
+
+use crate::harness::{MS, RECOVERY, WAIT_TIMEOUT, assert_one_outage, callers, plenty};
+
+#[tokio::test]
+async fn without_redis_a_service_starts_degraded_and_joins_the_fleet_when_redis_is_available() {
+    let redis = RedisProcess::start().await;
+    redis.kill();
+    let setup = Setup::new(redis.url()).policy(plenty()).store_budget(200 * MS);
+    let mut replica = LocalReplica::new(&setup);
+    let first = replica.run(Load::once("plenty", "r")).await.tally;
+    assert_eq!(first.admitted_by(Source::Degraded), 1, "{first:#?}");
+    assert!(first.store_waits.worst <= 300 * MS, "the first call waited {:?}", first.store_waits.worst);
+    replica.until(WAIT_TIMEOUT, "the outage is emitted", |seen| seen.outages() == ["connection"]).await;
+    assert_eq!(replica.module().store_mode(), Some(StoreMode::Degraded));
+    let next = replica.run(Load::once("plenty", "r").callers(100)).await.tally;
+    assert_eq!((next.admitted_by(Source::Degraded), next.degraded_and_parked), (100, 0), "{next:#?}");
+
+    redis.restart().await;
+    let there = Moment::now();
+    replica.until(WAIT_TIMEOUT, "Redis is available", |seen| seen.recoveries() == 1).await;
+    replica.until(WAIT_TIMEOUT, "the fleet is known", |seen| seen.replicas == Some(1)).await;
+    replica.start(callers());
+    replica.until(WAIT_TIMEOUT, "Redis decides", |seen| seen.tally.admitted_by(Source::Fleet) > 20).await;
+    let seen = replica.execute(Command::Stop).await;
+    let joined = seen.moments(|kind| matches!(kind, LoggedKind::Recovered { .. }))[0].since(there);
+    println!("joined {joined:?} after Redis started");
+    assert_one_outage(&seen, "connection");
+    assert!(joined <= RECOVERY, "joined after {joined:?}");
+}

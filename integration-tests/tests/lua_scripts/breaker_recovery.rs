@@ -1,0 +1,175 @@
+//! A circuit from whatever lies under its key, and after the server has lost it.
+
+use std::time::Duration;
+
+use phalanx_core::breaker::{Override, Phase};
+use phalanx_core::rejection::RejectionCode;
+use phalanx_integration_tests::lua_server::{LuaServer, Stored};
+use proptest::prelude::*;
+
+use crate::breaker_client::*;
+use crate::harness::*;
+
+const CLOSED: i64 = 1;
+const OPEN: i64 = 2;
+const HALF_OPEN: i64 = 3;
+
+/// The words of the stored text.
+fn words(server: &LuaServer) -> Vec<String> {
+    String::from_utf8(server.get(KEY).unwrap()).unwrap().split(' ').map(str::to_owned).collect()
+}
+
+/// FAULTS I-8: after the longest break or lease (and the second for which a clock may stand still), somebody passes.
+fn not_wedged(server: &LuaServer, circuit: &Circuit) -> Result<(), TestCaseError> {
+    // What an operator said stands until he takes it back.
+    if circuit.inspect(server).0.overridden != 0 {
+        circuit.force(server, None);
+    }
+    let first = circuit.admit(server, 1).0;
+    prop_assert!(first.left <= micros(circuit.longest() + SECOND) as i64);
+    server.clock().advance(circuit.longest() + SECOND);
+    let (state, answers) = circuit.admit(server, 1);
+    prop_assert!(state.phase == CLOSED || answers[0].is_ok(), "{state:?} {answers:?}");
+    let leases = words_after(server, 47);
+    prop_assert!(leases.is_none_or(|leases| leases <= u64::from(circuit.spec.half_open_max_calls)));
+    Ok(())
+}
+
+fn words_after(server: &LuaServer, place: usize) -> Option<u64> {
+    server.get(KEY).map(|_| words(server)[place].parse().unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+
+    #[test]
+    fn no_bytes_wedge_a_circuit(bytes in foreign(47), number in 0_usize..4, n in 1_u64..4) {
+        let server = fresh_server();
+        let circuit = Circuit::new(number);
+        server.put(KEY, bytes);
+        let looked = circuit.inspect(server).0;
+        let (asked, _) = circuit.admit(server, n);
+        prop_assert_eq!(looked.flags, asked.flags);
+        if asked.flags == 1 {
+            prop_assert_eq!((asked.phase, asked.epoch, asked.overridden), (CLOSED, 1, 0), "as new");
+            prop_assert!(raw(server).1.is_some(), "healed, with a TTL");
+            prop_assert_eq!(circuit.admit(server, 1).0.flags, 0);
+        }
+        not_wedged(server, &circuit)?;
+    }
+
+    /// A text that we did write, with one word replaced or the end cut off, is the likelier kind of damage.
+    #[test]
+    fn no_damage_wedges_a_circuit(
+        number in 0_usize..4, at in any::<prop::sample::Index>(), word in damage(), half_open in any::<bool>(),
+        back in clock_step(),
+    ) {
+        let server = fresh_server();
+        let circuit = Circuit::new(number);
+        circuit.sync(server, &[(1, 2, 9, 0)]);
+        if half_open {
+            server.clock().advance(circuit.longest());
+            circuit.admit(server, 2);
+        }
+        server.put(KEY, damaged(&server.get(KEY).unwrap(), at, &word));
+        walk(server, back);
+        circuit.sync(server, &[(1, 2, 9, 0), (2, 0, 1, 0)]);
+        circuit.settle(server, &[(3, 1, 6), (3, 9, 2)]);
+        not_wedged(server, &circuit)?;
+    }
+
+    /// FAULTS I-4 and I-7, over any walk of the clock: never more live leases than allowed, and what is of another
+    /// epoch, or of a lease that is not held, changes nothing.
+    #[test]
+    fn probes_are_never_overbooked_and_stale_news_changes_nothing(
+        number in 0_usize..4, steps in prop::collection::vec((clock_step(), 1_u64..4), 1..40),
+    ) {
+        let server = fresh_server();
+        let circuit = Circuit::new(number);
+        let most = i64::from(circuit.spec.half_open_max_calls);
+        circuit.sync(server, &[(1, 2, 9, 0)]);
+        for (by, n) in steps {
+            walk(server, by);
+            let granted = circuit.admit(server, n).1;
+            let (state, tail) = circuit.inspect(server);
+            prop_assert!(tail[4] <= most);
+            prop_assert!(state.phase != HALF_OPEN || granted.iter().filter(|a| a.is_ok()).count() as i64 <= most);
+            let before = server.get(KEY);
+            let epoch = state.epoch as u64;
+            let stale = circuit.sync(server, &[(epoch - 1, 2, 9, 0), (epoch + 1, 0, 9, 0), (epoch - 1, 0, 1, 0)]);
+            // (In a closed circuit of the same epoch any end counts, as in the machine; nobody holds such a ticket.)
+            let unheld = if state.phase == CLOSED { epoch + 2 } else { epoch };
+            let unheld = circuit.settle(server, &[(epoch - 1, 1, 0), (unheld, 1_000_000, 2), (epoch + 1, 1, 0)]);
+            prop_assert!(stale.transitions.is_empty() && unheld.transitions.is_empty());
+            prop_assert_eq!(server.get(KEY), before);
+        }
+    }
+}
+
+#[test]
+fn rejections_write_nothing_and_let_the_key_run_out() {
+    let server = LuaServer::new();
+    let circuit = Circuit::new(0);
+    circuit.sync(&server, &[(1, 2, 9, 0)]);
+    let (text, mut left) = raw(&server);
+    for _ in 0..5 {
+        server.clock().advance(Duration::from_millis(100));
+        assert_eq!(circuit.admit(&server, 3).1, [Err(RejectionCode::CircuitOpen); 3]);
+        let now = raw(&server);
+        assert!(now.0 == text && now.1 < left);
+        left = now.1;
+    }
+    assert!(left.unwrap() >= 2 * circuit.longest().as_millis() as u64);
+}
+
+#[test]
+fn an_operators_word_is_kept_for_a_month() {
+    let server = LuaServer::new();
+    let circuit = Circuit::new(0);
+    assert_eq!(circuit.force(&server, Some(Override::Open)).overridden, 1);
+    assert_eq!(raw(&server).1, Some(30 * 86_400_000));
+    assert_eq!(circuit.admit(&server, 2).1, [Err(RejectionCode::ForcedOpen); 2]);
+}
+
+#[test]
+fn what_a_replica_still_knows_outlives_the_server() {
+    let server = LuaServer::new();
+    let mut circuit = Circuit::new(0);
+    let (left, overridden) = (2 * SECOND, None);
+    circuit.claim = Claim { epoch: 6, phase: Phase::Open, left, escalation: 2, overridden };
+    let state = circuit.sync(&server, &[]);
+    assert_eq!((state.phase, state.epoch, state.left, state.escalation, state.flags), (OPEN, 6, 2_000_000, 2, 4));
+    assert_eq!(server.take_published().len(), 1, "the others are told");
+    let again = circuit.sync(&server, &[]);
+    assert_eq!((again.epoch, again.flags), (6, 0), "once");
+    assert_eq!(server.take_published().len(), 0);
+
+    // A claim that is older than what is stored says nothing.
+    server.clock().advance(2 * SECOND);
+    circuit.admit(&server, 1);
+    circuit.claim =
+        Claim { epoch: 6, phase: Phase::Closed, left: SECOND, escalation: 0, overridden: Some(Override::Open) };
+    let state = circuit.inspect(&server).0;
+    assert_eq!((state.phase, state.epoch, state.overridden, state.flags), (HALF_OPEN, 7, 0, 0));
+
+    // Damage is mended from a claim as well; a half-open circuit comes back open, and the next call tries it out.
+    server.put(KEY, Stored::Text(b"1 2 3".to_vec()));
+    circuit.claim = Claim { epoch: 7, phase: Phase::HalfOpen, left: Duration::ZERO, escalation: 1, overridden };
+    let (state, answers) = circuit.admit(&server, 2);
+    assert_eq!((state.phase, state.epoch, state.flags), (HALF_OPEN, 8, 5));
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2);
+}
+
+#[test]
+fn the_text_under_a_key_is_short_and_can_be_read() {
+    let server = LuaServer::new();
+    let circuit = Circuit::new(0);
+    circuit.sync(&server, &[(1, 2, 9, 0)]);
+    server.clock().advance(circuit.longest());
+    circuit.admit(&server, 2);
+    let words = words(&server);
+    assert_eq!(words.len(), 48 + 2 * 3);
+    assert_eq!((&*words[0], &*words[2], &*words[3], &*words[47]), ("1", "3", "3", "2"));
+    assert_eq!((&*words[48], &*words[50], &*words[51]), ("1", "42", "2"));
+    assert!(server.get(KEY).unwrap().len() < 400);
+}

@@ -1,0 +1,194 @@
+//! Members, locks, and the probe.
+
+use std::time::Duration;
+
+use phalanx_integration_tests::lua_server::{LuaServer, Reply, Stored};
+use phalanx_lua::{
+    ALL, LOCK_ACQUIRE, LOCK_COMPLETE, LOCK_COMPLETED, LOCK_RELEASE, LOCK_RENEW, MEMBERSHIP_HEARTBEAT, MEMBERSHIP_LEAVE,
+    PROBE, RATE_LIMIT_ACQUIRE,
+};
+use proptest::prelude::*;
+
+use crate::harness::*;
+
+const SECOND_KEY: &[u8] = b"ph1:{t}:2";
+const TTL: u64 = 5_000_000;
+
+fn both() -> [Vec<u8>; 2] {
+    [KEY.to_vec(), SECOND_KEY.to_vec()]
+}
+
+/// Living replicas, and the generation.
+fn heartbeat(server: &LuaServer, id: &str, ttl: u64, token: &str) -> (i64, String) {
+    let reply = server.run(&MEMBERSHIP_HEARTBEAT, &both(), &args![id, ttl, token]).unwrap();
+    let generation = String::from_utf8(reply.parts()[2].bytes().to_vec()).unwrap();
+    (reply.parts()[1].int(), generation)
+}
+
+/// Whether it is held, the fence, and the microseconds left.
+fn acquire(server: &LuaServer, owner: &str, ttl: u64) -> (bool, i64, i64) {
+    let reply = server.run(&LOCK_ACQUIRE, &both(), &args![owner, ttl]).unwrap().ints();
+    (reply[1] == 1, reply[2], reply[3])
+}
+
+fn renew(server: &LuaServer, owner: &str, fence: i64) -> bool {
+    run(server, &LOCK_RENEW, &args![owner, fence, TTL]).ints()[1] == 1
+}
+
+fn release(server: &LuaServer, owner: &str, fence: i64) -> bool {
+    run(server, &LOCK_RELEASE, &args![owner, fence, "ph1:locks", "id"]).ints()[1] == 1
+}
+
+fn complete(server: &LuaServer, owner: &str, fence: i64) -> bool {
+    let args = args![owner, fence, 2 * TTL, "ph1:locks", "id"];
+    server.run(&LOCK_COMPLETE, &both(), &args).unwrap().ints()[1] == 1
+}
+
+/// The fence under which work was last done, as its mark says.
+fn completed(server: &LuaServer) -> i64 {
+    server.run(&LOCK_COMPLETED, &[SECOND_KEY.to_vec()], &args![]).unwrap().ints()[1]
+}
+
+#[test]
+fn the_living_are_counted_and_the_dead_are_not() {
+    let server = LuaServer::new();
+    assert_eq!(heartbeat(&server, "a", TTL, "x"), (1, "x".to_owned()));
+    assert_eq!(heartbeat(&server, "b", 3 * TTL, "y"), (2, "x".to_owned()), "the first token stays");
+    assert_eq!(heartbeat(&server, "a", TTL, "z").0, 2, "nobody counts twice");
+    server.clock().advance(Duration::from_micros(TTL));
+    assert_eq!(heartbeat(&server, "c", TTL, "z").0, 2, "one is dead, one has longer, one is new");
+    assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["c"]).ints()[1], 1);
+    assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["c"]).ints()[1], 1);
+    assert!(server.pttl(KEY).is_some() && server.pttl(SECOND_KEY) > Some(86_000_000));
+}
+
+#[test]
+fn a_clock_that_steps_back_and_foreign_types_leave_no_immortals() {
+    let server = LuaServer::new();
+    heartbeat(&server, "a", u64::MAX >> 12, "x");
+    server.clock().step_back(Duration::from_secs(3_600));
+    assert_eq!(heartbeat(&server, "b", TTL, "x").0, 1);
+    server.put(KEY, Stored::Foreign);
+    assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["b"]).ints()[1], 0);
+    assert_eq!(heartbeat(&server, "b", TTL, "x").0, 1);
+    server.put(SECOND_KEY, Stored::Foreign);
+    assert_eq!(heartbeat(&server, "b", TTL, "fresh").1, "fresh");
+    server.flush();
+    assert_eq!(heartbeat(&server, "b", TTL, "later"), (1, "later".to_owned()), "a lost server shows");
+}
+
+#[test]
+fn a_lock_has_one_owner_who_may_take_it_again() {
+    let server = LuaServer::new();
+    let (held, fence, left) = acquire(&server, "a b", TTL);
+    assert_eq!((held, left), (true, TTL as i64));
+    server.clock().advance(SECOND);
+    assert_eq!(acquire(&server, "c", TTL), (false, fence, TTL as i64 - 1_000_000));
+    assert_eq!(acquire(&server, "a b", TTL), (true, fence, TTL as i64));
+    assert!(renew(&server, "a b", fence) && !renew(&server, "c", fence) && !renew(&server, "a b", fence + 1));
+    assert!(!release(&server, "c", fence) && server.take_published().is_empty());
+    assert!(release(&server, "a b", fence) && !release(&server, "a b", fence));
+    assert_eq!(server.take_published(), [(b"ph1:locks".to_vec(), b"lock id".to_vec())]);
+    assert!(acquire(&server, "c", TTL).1 > fence);
+}
+
+#[test]
+fn a_lock_that_ran_out_is_lost_and_a_clock_that_steps_back_prolongs_it_by_one_ttl_at_most() {
+    let server = LuaServer::new();
+    let fence = acquire(&server, "a", TTL).1;
+    server.clock().step_back(Duration::from_secs(3_600));
+    assert_eq!(acquire(&server, "b", TTL), (false, fence, TTL as i64));
+    server.clock().advance(Duration::from_micros(TTL));
+    assert!(!renew(&server, "a", fence));
+    let (held, next, _) = acquire(&server, "b", TTL);
+    assert!(held && next == fence + 1, "it grows although the clock did not");
+}
+
+#[test]
+fn work_is_marked_by_who_holds_the_lock_and_a_mark_that_makes_no_sense_is_none() {
+    let server = LuaServer::new();
+    let fence = acquire(&server, "a", TTL).1;
+    assert!(!complete(&server, "b", fence) && !complete(&server, "a", fence + 1));
+    server.put(SECOND_KEY, Stored::Foreign); // the fence's key here, so that the mark has to overwrite something
+    assert!(complete(&server, "a", fence) && !complete(&server, "a", fence));
+    assert_eq!((completed(&server), server.pttl(SECOND_KEY)), (fence, Some(2 * TTL / 1_000)));
+    server.clock().advance(Duration::from_micros(2 * TTL));
+    assert_eq!(completed(&server), 0);
+    for nonsense in ["", "x", "1", "9007199254740992 9007199254740992", "-1 5"] {
+        server.put(SECOND_KEY, Stored::Text(nonsense.as_bytes().to_vec()));
+        assert_eq!(completed(&server), 0, "{nonsense}");
+    }
+    let fence = acquire(&server, "a", TTL).1;
+    server.clock().advance(Duration::from_micros(TTL));
+    assert!(!complete(&server, "a", fence), "it was lost");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// FAULTS I-13: whoever holds it next has a higher fence, whatever the clock does and whatever lies under the keys.
+    #[test]
+    fn a_fence_only_grows(
+        steps in prop::collection::vec((clock_step(), 0_u8..3, any::<bool>(), prop::option::weighted(0.1, foreign(4))), 1..40),
+    ) {
+        let server = fresh_server();
+        let (mut last, mut holder) = (0, None);
+        for (by, owner, give_back, bytes) in steps {
+            walk(server, by);
+            if let Some(bytes) = bytes {
+                // Nonsense, and not a lock that somebody forged.
+                server.put(KEY, match bytes { Stored::Text(text) => Stored::Text([b"x", &*text].concat()), other => other });
+                holder = None;
+            }
+            let owner = owner.to_string();
+            let (held, fence, left) = acquire(server, &owner, TTL);
+            prop_assert!(left > 0 && left <= TTL as i64 + 1_000_000);
+            if held {
+                prop_assert!(fence > last || (fence == last && holder == Some(owner.clone())));
+                (last, holder) = (fence, Some(owner.clone()));
+            }
+            if held && give_back {
+                prop_assert!(release(server, &owner, fence));
+                holder = None;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_probe_writes_and_reads_back() {
+    let server = LuaServer::new();
+    let reply = run(&server, &PROBE, &args![TTL]);
+    assert_eq!(reply.ints(), [now(&server).as_micros() as i64]);
+    assert_eq!(raw(&server).1, Some(5_000));
+    server.put(KEY, Stored::Foreign);
+    run(&server, &PROBE, &args![TTL]);
+}
+
+#[test]
+fn every_key_that_a_script_writes_has_a_time_to_live() {
+    let server = LuaServer::new();
+    heartbeat(&server, "a", TTL, "x");
+    acquire(&server, "a", TTL);
+    run(&server, &RATE_LIMIT_ACQUIRE, &args![1, 1, 10, 1, 1, 1, 0]);
+    assert!(server.keys().iter().all(|key| server.pttl(key).is_some()));
+}
+
+#[test]
+fn the_server_runs_scripts_as_redis_does() {
+    use phalanx_lua::Script;
+    let server = LuaServer::new();
+    let script = |source: &'static str| Script { name: "test", source, virtual_source: source, keys: 1 };
+    let ask = |source| server.run(&script(source), &[KEY.to_vec()], &[]);
+    assert_eq!(ask("return {3.99, 'a', true, false, nil, 5}"), {
+        Ok(Reply::Array(vec![Reply::Int(3), Reply::Bytes(b"a".to_vec()), Reply::Int(1), Reply::Nil]))
+    });
+    assert_eq!(ask("return redis.call('SET', KEYS[1], 1e15)"), Ok(Reply::Bytes(b"OK".to_vec())));
+    assert_eq!(ask("return redis.call('GET', KEYS[1])"), Ok(Reply::Bytes(b"1000000000000000".to_vec())));
+    assert_eq!(ask("return redis.call('GET', 'none')"), Ok(Reply::Nil));
+    assert!(ask("return redis.call('ZCARD', KEYS[1])").unwrap_err().contains("WRONGTYPE"));
+    assert_eq!(ask("return type(redis.pcall('ZCARD', KEYS[1]))"), Ok(Reply::Bytes(b"table".to_vec())));
+    assert!(ask("x = 1").is_err() && ask("return y").is_err(), "no globals");
+    assert!(ask("return redis.call('GET', {})").is_err());
+    assert!(ALL.len() > 10);
+}
