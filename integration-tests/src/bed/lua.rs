@@ -92,7 +92,10 @@ impl LuaWire {
 }
 
 impl Wire for LuaWire {
-    fn send(&self, calls: Vec<Invocation>) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
+    fn send(
+        &self,
+        calls: Vec<Invocation>,
+    ) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
         let replies: Vec<ScriptResult> = calls.iter().map(|call| self.run(call)).collect();
         // A failed script must fail the test: otherwise the twin would decide and the case might still pass.
         for reply in &replies {
