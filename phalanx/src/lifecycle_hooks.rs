@@ -2,7 +2,7 @@
 
 use phalanx_core::drain::Gate;
 use phalanx_core::event::EventKind;
-use phalanx_lifecycle::{Leaving, Module};
+use phalanx_lifecycle::{LeaveFuture, Module};
 
 use crate::module::ResilienceModule;
 
@@ -16,7 +16,7 @@ impl Module for ResilienceModule {
     }
 
     #[cfg(feature = "redis")]
-    fn leave(&self) -> Leaving<'_> {
+    fn leave(&self) -> LeaveFuture<'_> {
         use phalanx_store_redis::RedisStore;
 
         // One budget to tell Redis what it is owed, and one to be counted out. What it does not hear in time runs out
@@ -28,7 +28,7 @@ impl Module for ResilienceModule {
     }
 
     #[cfg(not(feature = "redis"))]
-    fn leave(&self) -> Leaving<'_> {
+    fn leave(&self) -> LeaveFuture<'_> {
         Box::pin(std::future::ready(()))
     }
 

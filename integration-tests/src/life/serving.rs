@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use phalanx::lifecycle::{Runtime, Step, StepContext, StopSignal, probe_routes};
+use phalanx::lifecycle::{Runtime, Step, StepContext, StopSignal, health_routes};
 use phalanx::{Class, Classify, Error, Kind, ResilienceModule};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -54,7 +54,7 @@ pub(super) async fn serve(fleet: Option<Fleet>, callers: usize, call: Duration, 
 }
 
 async fn http(listener: TcpListener, app: Router, scene: StepContext, stopping: StopSignal) -> std::io::Result<()> {
-    let app = app.merge(probe_routes(scene.runtime()));
+    let app = app.merge(health_routes(scene.runtime()));
     axum::serve(listener, app).with_graceful_shutdown(stopping.wait()).await
 }
 

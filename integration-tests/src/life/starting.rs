@@ -10,7 +10,7 @@ use super::{Fleet, Said, module, say};
 
 pub(super) async fn start(fleet: &Fleet, time: Duration, ttl: Duration, wait: Duration) {
     let module = module(fleet);
-    let step = Step::new("indexes").mutates_shared_state().start_in(move |scene| async move {
+    let step = Step::new("indexes").mutates_shared_state().on_start_with(move |scene| async move {
         let fence = scene.fence().map_err(io::Error::other)?;
         say(Said::Began(fence.expect("the fence of a singleton")));
         sleep(time).await;

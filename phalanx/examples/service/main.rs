@@ -18,7 +18,7 @@ use std::time::Duration;
 use axum::Router;
 use clap::Parser;
 use phalanx::lifecycle::{
-    DeploymentProfile, Runtime, SingletonSpec, Step, StepContext, StopSignal, Ticker, probe_routes, singleton,
+    DeploymentProfile, Runtime, SingletonSpec, Step, StepContext, StopSignal, Ticker, health_routes, singleton,
 };
 use phalanx::*;
 use tokio::net::TcpListener;
@@ -83,7 +83,7 @@ async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
 
 /// Serves until the drain is over: until then new requests are answered too, with a 503 that says when to come back.
 async fn http(listener: TcpListener, app: Router, scene: StepContext, stopping: StopSignal) -> std::io::Result<()> {
-    let app = app.merge(probe_routes(scene.runtime()));
+    let app = app.merge(health_routes(scene.runtime()));
     axum::serve(listener, app).with_graceful_shutdown(stopping.wait()).await
 }
 
