@@ -1,43 +1,47 @@
-//! Life and death of a replica.
+//! The lifecycle of a replica: startup in waves, readiness, drain and shutdown.
 //!
 //! ```text
-//!   start        wave 1 ──► wave 2 ──► … ──► ready          a step that fails: what had started is stopped again
-//!                  steps of a wave together                 a singleton step: one replica of the fleet, the others wait
-//!   SIGTERM      readiness: draining ──► new calls: `draining`, calls in flight: up to `drain_timeout`
-//!                ──► what is left is counted, told and cancelled ──► leases, probes and membership handed back
-//!   stop         wave n ──► … ──► wave 1                    a step that wedges is abandoned and reported
+//!   start        wave 1 ──► wave 2 ──► … ──► ready         steps of a wave start concurrently; after a failure the
+//!                                                          started steps are stopped again
+//!                                                          a singleton step runs on one replica, the others wait
+//!   SIGTERM      readiness `draining` ──► new calls are rejected, calls in flight have up to `drain_timeout`
+//!                ──► remaining calls are counted and cancelled ──► leases, probes and membership are released
+//!   stop         wave n ──► … ──► wave 1                   a step that exceeds its timeout is abandoned and reported
 //! ```
 //!
-//! * [`Runtime`]: all of it, from the first step to the last. [`Step`]: one thing to start and to stop.
-//! * [`DeploymentProfile`]: what a step may do in one process, in a fleet, in a function that is frozen between calls.
-//! * [`singleton()`]: a step that one replica runs for all. [`DistributedLock`]: what it stands on.
-//! * [`Ticker`]: work at intervals that replicas do not do in step.
-//! * [`Readiness`], [`probes`] and, with the feature `axum`, `probe_routes`: what an orchestrator asks.
+//! * [`Runtime`] runs all of it. A [`Step`] is one thing to start and to stop.
+//! * [`DeploymentProfile`] decides which steps are allowed in one process, in a fleet, or in a serverless function.
+//! * [`singleton()`] makes a step run on one replica for all, under a [`DistributedLock`].
+//! * [`Ticker`] runs work at jittered intervals.
+//! * [`Readiness`], [`health`] and, with the feature `axum`, `health_routes` answer an orchestrator's checks.
 //!
-//! It knows a resilience module only as a [`Module`], so that it stands below the crate that brings one.
+//! This crate depends on a resilience module only through the trait [`Module`], so the `phalanx` crate can depend on it.
 
+pub mod health;
 mod lock;
 mod module;
-mod plan;
-pub mod probes;
 mod profile;
 mod readiness;
-#[cfg(feature = "axum")]
-mod routes;
 mod runtime;
 mod signal;
 mod singleton;
 mod step;
 mod ticker;
+mod waves;
 
+#[cfg(feature = "axum")]
+pub use self::health::health_routes;
 pub use self::lock::{DistributedLock, LockError, LockGuard, LockLost, LockSpec};
-pub use self::module::{Leaving, Module};
-pub use self::plan::{StepErrorKind, StepFailure};
+pub use self::module::{LeaveFuture, Module};
 pub use self::profile::DeploymentProfile;
 pub use self::readiness::{Readiness, Status};
-#[cfg(feature = "axum")]
-pub use self::routes::probe_routes;
 pub use self::runtime::{Runtime, RuntimeBuilder, Shutdown, StartError};
 pub use self::singleton::{SingletonSpec, singleton};
-pub use self::step::{Failure, Step, StepContext, StopSignal};
+pub use self::step::{BoxError, Step, StepContext, StopSignal};
 pub use self::ticker::Ticker;
+pub use self::waves::{StepErrorKind, StepFailure};
+
+/// Compiles the code of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDocTests;

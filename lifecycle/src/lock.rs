@@ -1,10 +1,11 @@
-//! A lock of the fleet, held: renewed behind its holder's back, and known to be lost by the holder's own clock.
+//! A distributed lock: renewed in the background, and known to be lost by the holder's own clock.
 //!
-//! A lock is taken for `ttl` and renewed every third of it. The holder counts from *before* it asked, on its own
-//! monotonic clock, and stops believing a tenth of the `ttl` before the store does: so it knows that the lock is lost even
-//! when nobody answers, and after having been stopped for a while it knows before its next write. Once lost, always lost.
+//! The store grants a lock for `ttl`, and the holder renews it every third of that. The holder counts the ttl from
+//! *before* it sent the request, on its own monotonic clock, and treats the lock as lost a tenth of the `ttl` before the
+//! store frees it. It therefore detects a lost lock even if the store does not reply, and a process that was paused
+//! detects it before its next write. A lost lock stays lost.
 //!
-//! It fails closed: a store that cannot be asked grants nothing.
+//! The lock fails closed: if the store cannot be reached, nothing is granted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,31 +19,41 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Which lock, and for how long.
+/// The name, ttl and poll interval of a lock.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use phalanx_lifecycle::LockSpec;
+///
+/// let spec = LockSpec::named("nightly-report").ttl(Duration::from_secs(10));
+/// assert_eq!((spec.name.as_str(), spec.ttl), ("nightly-report", Duration::from_secs(10)));
+/// ```
 #[derive(Clone, Debug)]
 pub struct LockSpec {
-    /// Its name: whoever uses the same one in the same fleet shares it.
+    /// The name of the lock. Locks of the same name in the same store exclude each other.
     pub name: String,
-    /// How long it is held without being renewed, and so how long a holder that died keeps others waiting. Default 30 s.
+    /// How long the lock is held without renewal, and so how long a crashed holder blocks the others. Default 30 s.
     pub ttl: Duration,
-    /// How often a waiter looks, in case it did not hear of a release. Default 1 s.
+    /// How often a waiter polls, in case a release notification was missed. Default 1 s.
     pub poll: Duration,
 }
 
 impl LockSpec {
-    /// A lock of this name, with the defaults.
+    /// Creates the spec of a lock of this name, with the defaults.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ttl: Duration::from_secs(30), poll: Duration::from_secs(1) }
     }
 
-    /// How long it is held without being renewed.
+    /// Sets how long the lock is held without renewal.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How often a waiter looks.
+    /// Sets how often a waiter polls.
     #[must_use]
     pub fn poll(mut self, poll: Duration) -> Self {
         self.poll = poll;
@@ -50,12 +61,12 @@ impl LockSpec {
     }
 }
 
-/// Why there is no lock.
+/// Why a lock was not acquired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockError {
-    /// The store could not be asked, all the time that was waited.
+    /// The store could not be reached.
     Unavailable(Unavailable),
-    /// Somebody else held it all the time that was waited.
+    /// Another owner holds the lock.
     Taken {
         /// The holder's fence.
         fence: u64,
@@ -66,17 +77,17 @@ impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unavailable(error) => error.fmt(f),
-            Self::Taken { fence } => write!(f, "somebody else holds the lock, under fence {fence}"),
+            Self::Taken { fence } => write!(f, "another owner holds the lock (fence {fence})"),
         }
     }
 }
 
 impl std::error::Error for LockError {}
 
-/// The lock's time ran out before it could be renewed: somebody else may hold it.
+/// The lock expired before it could be renewed. Another owner may hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockLost {
-    /// The fence that is stale now.
+    /// The fence, which is stale now.
     pub fence: u64,
 }
 
@@ -88,7 +99,28 @@ impl fmt::Display for LockLost {
 
 impl std::error::Error for LockLost {}
 
-/// A lock that can be taken. Cheap to clone.
+/// A lock that one owner at a time can hold, across all replicas that share its store. Cheap to clone.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx_lifecycle::{DistributedLock, LockError, LockSpec};
+/// use phalanx_store_memory::MemoryLocks;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = MemoryLocks::default(); // `module.locks()` in a fleet
+/// let lock = DistributedLock::new(locks, LockSpec::named("nightly-report"));
+///
+/// let guard = lock.try_acquire().await?;
+/// let fence = guard.check()?; // before every write, which carries the fence
+/// assert_eq!(lock.try_acquire().await.unwrap_err(), LockError::Taken { fence });
+///
+/// assert!(guard.release().await?);
+/// assert!(lock.try_acquire().await?.fence() > fence);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct DistributedLock<S> {
     pub(crate) store: S,
@@ -98,182 +130,183 @@ pub struct DistributedLock<S> {
 }
 
 impl<S: LockStore> DistributedLock<S> {
-    /// A lock in this store.
+    /// Creates a lock in this store.
     pub fn new(store: S, spec: LockSpec) -> Self {
         Self { store, spec, clock: Clock::detect(), rng: Arc::new(Rng::from_entropy()) }
     }
 
-    /// This process' own clock, by which a holder knows that the lock is lost. Default [`Clock::detect`].
+    /// Sets the clock by which a holder detects that the lock is lost. Default [`Clock::detect`].
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free.
     ///
     /// # Errors
-    /// It is not, or the store cannot say.
+    /// Returns an error if another owner holds the lock or the store cannot be reached.
     pub async fn try_acquire(&self) -> Result<LockGuard<S>, LockError> {
-        self.ask(&self.owner()).await
+        self.acquire_as(&self.new_owner()).await
     }
 
-    /// Takes the lock, waiting for it at most so long. Who waits is told of a release, and looks now and then.
+    /// Acquires the lock, waiting at most `wait` for its release.
     ///
     /// # Errors
-    /// Somebody else held it, or the store could not be asked, until the time was over.
+    /// Returns the error of the last attempt if the wait is over.
     pub async fn acquire(&self, wait: Duration) -> Result<LockGuard<S>, LockError> {
-        // One name for all the asking: what was granted and not heard of is granted again.
-        let owner = self.owner();
-        let mut waiting = self.waiting(wait);
+        // One owner for all attempts: if the reply to a granted acquire is lost, the next attempt is granted too.
+        let owner = self.new_owner();
+        let mut wait = self.start_wait(wait);
         loop {
-            match self.ask(&owner).await {
-                Ok(held) => return Ok(held),
-                Err(error) if waiting.is_over() => return Err(error),
-                Err(_) => waiting.turn().await,
+            match self.acquire_as(&owner).await {
+                Ok(guard) => return Ok(guard),
+                Err(error) if wait.is_over() => return Err(error),
+                Err(_) => wait.next_attempt().await,
             }
         }
     }
 
-    /// Waits for this lock, for at most so long.
-    pub(crate) fn waiting(&self, wait: Duration) -> Waiting<'_> {
+    /// Begins to wait for the lock, for at most `wait`.
+    pub(crate) fn start_wait(&self, wait: Duration) -> LockWait<'_> {
         let start = Instant::now();
         let until = start.checked_add(wait).unwrap_or(start + phalanx_core::lock::MAX_TTL);
-        Waiting { bell: self.store.watch(&self.spec.name), until, poll: self.spec.poll, rng: &self.rng }
+        LockWait { released: self.store.watch(&self.spec.name), until, poll: self.spec.poll, rng: &self.rng }
     }
 
-    pub(crate) async fn ask(&self, owner: &str) -> Result<LockGuard<S>, LockError> {
-        let asked = self.clock.now();
+    /// Makes one attempt to acquire the lock.
+    pub(crate) async fn acquire_as(&self, owner: &str) -> Result<LockGuard<S>, LockError> {
+        let requested_at = self.clock.now();
         let LockSpec { name, ttl, .. } = &self.spec;
         match self.store.acquire(name, owner, *ttl).await {
-            Ok(Acquired::Held { fence }) => Ok(LockGuard::new(self.clone(), owner.to_owned(), fence, asked)),
+            Ok(Acquired::Held { fence }) => Ok(LockGuard::new(self.clone(), owner.to_owned(), fence, requested_at)),
             Ok(Acquired::Taken { fence, .. }) => Err(LockError::Taken { fence }),
             Err(error) => Err(LockError::Unavailable(error)),
         }
     }
 
-    /// A name that nobody else has.
-    pub(crate) fn owner(&self) -> String {
+    /// Returns a unique owner name.
+    pub(crate) fn new_owner(&self) -> String {
         format!("{:016x}{:016x}", self.rng.next(), self.rng.next())
     }
 
-    /// Until when the holder believes, having asked then.
-    fn believed(&self, asked: Time) -> Time {
-        asked.after(self.spec.ttl - self.spec.ttl / 10)
+    /// Returns until when the holder treats a lock requested at this time as held.
+    fn valid_until(&self, requested_at: Time) -> Time {
+        requested_at.after(self.spec.ttl - self.spec.ttl / 10)
     }
 }
 
-/// Somebody who waits for a lock.
-pub(crate) struct Waiting<'a> {
-    bell: phalanx_core::lock::Watch,
+/// A wait for the release of a lock.
+pub(crate) struct LockWait<'a> {
+    released: phalanx_core::lock::Watch,
     until: Instant,
     poll: Duration,
     rng: &'a Rng,
 }
 
-impl Waiting<'_> {
+impl LockWait<'_> {
     pub(crate) fn is_over(&self) -> bool {
         Instant::now() >= self.until
     }
 
-    /// Returns when it is worth asking again: a release was told of, or it is time to look, or time is up.
-    pub(crate) async fn turn(&mut self) {
-        // Waiters that began together do not look together.
-        let look = Instant::now() + self.rng.between(self.poll.mul_f64(0.8), self.poll);
-        let _ = timeout_at(look.min(self.until), self.bell.changed()).await;
+    /// Waits until the next attempt is due: after a release, at the poll interval, or when the wait is over.
+    pub(crate) async fn next_attempt(&mut self) {
+        // Jitter, so that waiters that began together do not poll together.
+        let poll_at = Instant::now() + self.rng.between(self.poll.mul_f64(0.8), self.poll);
+        let _ = timeout_at(poll_at.min(self.until), self.released.changed()).await;
     }
 }
 
-/// A lock that is held. Dropping it gives it back behind your back; [`LockGuard::release`] waits for that.
-#[must_use = "a lock that is dropped is given back"]
+/// A held lock. Dropping it releases the lock in the background; [`LockGuard::release`] waits for the release.
+#[must_use = "the lock is released when its guard is dropped"]
 pub struct LockGuard<S: LockStore> {
     lock: DistributedLock<S>,
     owner: String,
-    proof: Proof,
-    renewing: AbortHandle,
-    given_back: bool,
+    validity: LockValidity,
+    renewal: AbortHandle,
+    released: bool,
 }
 
 impl<S: LockStore> LockGuard<S> {
-    fn new(lock: DistributedLock<S>, owner: String, fence: u64, asked: Time) -> Self {
-        let until = Arc::new(watch::Sender::new(lock.believed(asked)));
-        let proof = Proof { fence, clock: lock.clock.clone(), until };
-        let renewing = tokio::spawn(renew(lock.clone(), owner.clone(), proof.clone())).abort_handle();
-        Self { lock, owner, proof, renewing, given_back: false }
+    fn new(lock: DistributedLock<S>, owner: String, fence: u64, requested_at: Time) -> Self {
+        let until = Arc::new(watch::Sender::new(lock.valid_until(requested_at)));
+        let validity = LockValidity { fence, clock: lock.clock.clone(), until };
+        let renewal = tokio::spawn(renew(lock.clone(), owner.clone(), validity.clone())).abort_handle();
+        Self { lock, owner, validity, renewal, released: false }
     }
 
-    /// Higher than that of every holder before. Whatever is written under the lock carries it.
+    /// Returns the fence: a number higher than that of every earlier holder. Writes under the lock carry it.
     pub fn fence(&self) -> u64 {
-        self.proof.fence
+        self.validity.fence
     }
 
-    /// Whether it is lost. Costs a reading of the clock and asks nobody.
+    /// Whether the lock is lost. Reads the local clock and sends nothing to the store.
     pub fn is_lost(&self) -> bool {
-        self.proof.check().is_err()
+        self.validity.check().is_err()
     }
 
-    /// The fence, if the lock is still held: ask before every write.
+    /// Returns the fence if the lock is still held. Call it before every write.
     ///
     /// # Errors
-    /// It is lost.
+    /// Returns [`LockLost`] if the lock is lost.
     pub fn check(&self) -> Result<u64, LockLost> {
-        self.proof.check()
+        self.validity.check()
     }
 
-    /// Returns when it is lost.
+    /// Waits until the lock is lost.
     pub async fn lost(&self) -> LockLost {
-        self.proof.lost().await
+        self.validity.lost().await
     }
 
-    pub(crate) fn proof(&self) -> Proof {
-        self.proof.clone()
+    pub(crate) fn validity(&self) -> LockValidity {
+        self.validity.clone()
     }
 
-    /// Gives it back; false if it was not held any more.
+    /// Releases the lock. Returns false if it was no longer held.
     ///
     /// # Errors
-    /// The store could not be asked, twice: the lock is free when its time is over.
+    /// Returns an error if the store could not be reached in two attempts. The lock is then freed when its ttl ends.
     pub async fn release(mut self) -> Result<bool, Unavailable> {
-        self.renewing.abort();
-        self.given_back = true;
-        let (name, fence) = (&self.lock.spec.name, self.proof.fence);
-        // Releasing twice is harmless, so a reply that was lost costs nobody a whole ttl.
+        self.renewal.abort();
+        self.released = true;
+        let (name, fence) = (&self.lock.spec.name, self.validity.fence);
+        // A second release is harmless, and saves waiters a whole ttl if only the first reply was lost.
         match self.lock.store.release(name, &self.owner, fence).await {
             Ok(held) => Ok(held),
             Err(_) => self.lock.store.release(name, &self.owner, fence).await,
         }
     }
 
-    /// Marks the work of this version as done for so long, and gives the lock back; false if it was not held any more.
+    /// Marks the work of this version as done for `keep`, and releases the lock. Returns false if it was no longer held.
     ///
     /// # Errors
-    /// The store could not be asked until the lock was lost.
+    /// Returns an error if the store could not be reached until the lock was lost.
     pub async fn complete(mut self, version: &str, keep: Duration) -> Result<bool, Unavailable> {
-        let (name, fence) = (&self.lock.spec.name, self.proof.fence);
-        let mut asked_before = false;
+        let (name, fence) = (&self.lock.spec.name, self.validity.fence);
+        let mut retried = false;
         loop {
             match self.lock.store.complete(name, &self.owner, fence, version, keep).await {
                 Ok(held) => {
-                    self.given_back = true;
-                    // What was done and not heard of leaves its mark.
-                    let done = held || asked_before && self.lock.store.completed(name, version).await? == Some(fence);
+                    self.released = true;
+                    // After a lost reply the lock is free, and the mark shows that the first request succeeded.
+                    let done = held || retried && self.lock.store.completed(name, version).await? == Some(fence);
                     return Ok(done);
                 }
                 Err(error) if self.is_lost() => return Err(error),
                 Err(_) => sleep(self.lock.spec.ttl / 20).await,
             }
-            asked_before = true;
+            retried = true;
         }
     }
 }
 
 impl<S: LockStore> Drop for LockGuard<S> {
     fn drop(&mut self) {
-        self.renewing.abort();
-        // Behind everybody's back, and only if there is somebody to do it; else its time runs out.
-        if let (false, Ok(runtime)) = (self.given_back, Handle::try_current()) {
+        self.renewal.abort();
+        // Needs a tokio runtime; without one the lock is freed when its ttl ends.
+        if let (false, Ok(runtime)) = (self.released, Handle::try_current()) {
             let (store, name) = (self.lock.store.clone(), self.lock.spec.name.clone());
-            let (owner, fence) = (std::mem::take(&mut self.owner), self.proof.fence);
+            let (owner, fence) = (std::mem::take(&mut self.owner), self.validity.fence);
             runtime.spawn(async move { store.release(&name, &owner, fence).await });
         }
     }
@@ -281,80 +314,83 @@ impl<S: LockStore> Drop for LockGuard<S> {
 
 impl<S: LockStore> fmt::Debug for LockGuard<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("lock", &self.lock.spec.name).field("proof", &self.proof).finish_non_exhaustive()
+        f.debug_struct("LockGuard")
+            .field("lock", &self.lock.spec.name)
+            .field("validity", &self.validity)
+            .finish_non_exhaustive()
     }
 }
 
-/// What a holder knows by itself. Clones know the same.
+/// Until when a holder treats its lock as held, by its own clock. Clones share the same state.
 #[derive(Clone)]
-pub(crate) struct Proof {
+pub(crate) struct LockValidity {
     fence: u64,
     clock: Clock,
-    /// Until when it believes; the beginning of time once it is lost.
+    /// Zero once the lock is lost.
     until: Arc<watch::Sender<Time>>,
 }
 
-impl Proof {
+impl LockValidity {
     pub(crate) fn check(&self) -> Result<u64, LockLost> {
         let until = *self.until.borrow();
         if self.clock.now() < until {
             return Ok(self.fence);
         }
-        self.give_up();
+        self.mark_lost();
         Err(LockLost { fence: self.fence })
     }
 
     pub(crate) async fn lost(&self) -> LockLost {
         let mut until = self.until.subscribe();
         loop {
-            let believed = *until.borrow_and_update();
+            let valid_until = *until.borrow_and_update();
             if let Err(lost) = self.check() {
                 return lost;
             }
             tokio::select! {
-                () = sleep(believed.since(self.clock.now()).max(Duration::from_millis(1))) => {}
+                () = sleep(valid_until.since(self.clock.now()).max(Duration::from_millis(1))) => {}
                 _ = until.changed() => {}
             }
         }
     }
 
-    /// Believes longer, unless it is lost already.
-    fn extend(&self, until: Time) {
+    /// Extends the validity, unless the lock is lost already.
+    fn extend(&self, new_until: Time) {
         let now = self.clock.now();
-        self.until.send_modify(|believed| {
-            if now < *believed {
-                *believed = until;
+        self.until.send_modify(|until| {
+            if now < *until {
+                *until = new_until;
             }
         });
     }
 
-    fn give_up(&self) {
+    fn mark_lost(&self) {
         self.until.send_if_modified(|until| std::mem::replace(until, Time::ZERO) != Time::ZERO);
     }
 }
 
-impl fmt::Debug for Proof {
+impl fmt::Debug for LockValidity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proof").field("fence", &self.fence).field("lost", &self.check().is_err()).finish()
+        f.debug_struct("LockValidity").field("fence", &self.fence).field("lost", &self.check().is_err()).finish()
     }
 }
 
-/// Renews every third of the ttl; where nobody answers, more often, until it is lost.
-async fn renew<S: LockStore>(lock: DistributedLock<S>, owner: String, proof: Proof) {
+/// Renews the lock every third of its ttl, and more often after an error, until the lock is lost.
+async fn renew<S: LockStore>(lock: DistributedLock<S>, owner: String, validity: LockValidity) {
     let ttl = lock.spec.ttl;
     let mut pause = ttl / 3;
     loop {
         sleep(pause).await;
-        let asked = lock.clock.now();
-        if proof.check().is_err() {
+        let requested_at = lock.clock.now();
+        if validity.check().is_err() {
             return;
         }
-        match lock.store.renew(&lock.spec.name, &owner, proof.fence, ttl).await {
+        match lock.store.renew(&lock.spec.name, &owner, validity.fence, ttl).await {
             Ok(true) => {
-                proof.extend(lock.believed(asked));
+                validity.extend(lock.valid_until(requested_at));
                 pause = ttl / 3;
             }
-            Ok(false) => return proof.give_up(),
+            Ok(false) => return validity.mark_lost(),
             Err(_) => pause = ttl / 20,
         }
     }

@@ -1,4 +1,4 @@
-//! What a runtime has to know of a resilience module.
+//! What a runtime needs from a resilience module.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,34 +8,35 @@ use phalanx_core::engine::Engine;
 use phalanx_core::event::EventKind;
 use phalanx_core::store::Store;
 
-/// Handing back what belongs to the fleet.
-pub type Leaving<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+/// The future of [`Module::leave`].
+pub type LeaveFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// A module whose calls are drained. `phalanx::ResilienceModule` is one.
+/// A module whose calls are drained at shutdown. `phalanx::ResilienceModule` implements it.
 pub trait Module: Send + Sync + 'static {
-    /// Lets all calls come in by this gate. False if they come in by another already.
+    /// Routes all calls through this gate. Returns false if another gate is attached already.
     fn attach(&self, gate: &Gate) -> bool;
 
-    /// Tells its observers.
+    /// Emits an event to the module's observers.
     fn emit(&self, kind: EventKind<'_>);
 
-    /// Hands back leases and probes and leaves the membership, waiting for the store no longer than its budget.
-    fn leave(&self) -> Leaving<'_> {
+    /// Returns leases and probe permits to the fleet and ends its membership. Waits for the store no longer than the
+    /// store's budget.
+    fn leave(&self) -> LeaveFuture<'_> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Who decides at the moment, in a word (`shared`, `partial`, `degraded`); none if nothing is shared.
+    /// Returns where the module decides at the moment: `shared`, `partial` or `degraded`; none if it shares no state.
     fn store_mode(&self) -> Option<&'static str> {
         None
     }
 
-    /// Which fleet shares its state; none if nobody does.
+    /// Returns the environment whose replicas share the module's state; none if it shares no state.
     fn environment(&self) -> Option<&str> {
         None
     }
 }
 
-/// An engine over a store of its own shares nothing that a runtime could hand back.
+/// An engine over a store of its own shares no state, so it has nothing to return to a fleet.
 impl<S: Store> Module for Engine<S> {
     fn attach(&self, gate: &Gate) -> bool {
         Self::attach(self, gate)

@@ -1,62 +1,75 @@
-//! Where a service runs, and what its steps may therefore do.
+//! Where a service is deployed, and which steps are allowed there.
 //!
-//! Some start-up work is safe in one process and a stampede in twenty. Whether a step is such work cannot be seen from
-//! outside, so its author says so, and the profile holds the steps to it: a mistake at assembly, not at three in the
-//! morning.
+//! Some startup work is safe in one process and harmful in twenty. The author of a step declares what it does
+//! ([`Step::mutates_shared_state`], [`Step::long_running`]), and the profile rejects what does not fit when the runtime
+//! is built.
 
 use phalanx_core::policy::validate::Mistake;
 
 use crate::step::Step;
 
-/// What a store calls a fleet that nobody named.
-const UNNAMED: &str = "default";
+/// The environment name that a store uses when none is configured.
+const DEFAULT_ENVIRONMENT: &str = "default";
 
-/// Where a service runs.
+/// Where a service is deployed.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx_lifecycle::{DeploymentProfile, Runtime, Step};
+///
+/// let create_indexes = || Step::new("create-indexes").mutates_shared_state();
+/// assert!(Runtime::builder().step(create_indexes()).build().is_ok());
+///
+/// let fleet = Runtime::builder().profile(DeploymentProfile::Fleet).step(create_indexes());
+/// let error = fleet.build().unwrap_err();
+/// assert_eq!(error.mistakes[0].path, "steps.create-indexes"); // every replica would run it
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeploymentProfile {
-    /// One process: steps may do what they like.
+    /// One process. Every step is allowed.
     #[default]
     SingleProcess,
-    /// Replicas beside each other: a step that changes what others see has to be a singleton under a lock that the fleet
-    /// shares, and whatever is shared has to say which environment it belongs to.
+    /// Several replicas. A step that changes shared state must be a [`singleton`](crate::singleton()) under a lock that
+    /// the fleet shares, and every shared store must name its environment.
     Fleet,
-    /// Frozen between calls and thawed at will: nothing may go on in the background, and there is no time to drain.
+    /// A function that is frozen between calls. Background work is not allowed, and there is no drain timeout.
     Serverless,
 }
 
 impl DeploymentProfile {
-    /// Everything about the steps that does not fit, each with its path.
-    pub(crate) fn mistakes<'a>(self, steps: impl Iterator<Item = &'a Step>) -> Vec<Mistake> {
-        steps.filter_map(|step| Some(Mistake::new(path(step), self.objection(step)?))).collect()
+    /// Returns one validation error, with its path, for each step that the profile does not allow.
+    pub(crate) fn validate_steps<'a>(self, steps: impl Iterator<Item = &'a Step>) -> Vec<Mistake> {
+        steps.filter_map(|step| Some(Mistake::new(path(step), self.step_error(step)?))).collect()
     }
 
-    fn objection(self, step: &Step) -> Option<&'static str> {
+    fn step_error(self, step: &Step) -> Option<&'static str> {
         match self {
             Self::SingleProcess => None,
-            Self::Fleet => match &step.guard {
+            Self::Fleet => match &step.singleton {
                 None if step.mutates_shared_state => {
-                    Some("it changes what other replicas see: make it a singleton, or run it when deploying")
+                    Some("it changes state that other replicas use: make it a singleton, or run it once per deployment")
                 }
                 None => None,
-                Some(guard) => match guard.environment.as_deref() {
-                    None => Some("its lock is this process' own and keeps no other replica out"),
-                    Some(UNNAMED) => Some(NAMELESS),
+                Some(scope) => match scope.environment.as_deref() {
+                    None => Some("its lock is local to this process and does not exclude other replicas"),
+                    Some(DEFAULT_ENVIRONMENT) => Some(ENVIRONMENT_NOT_NAMED),
                     Some(_) => None,
                 },
             },
             Self::Serverless => {
-                step.long_running.then_some("it goes on in the background, where a frozen process does nothing")
+                step.long_running.then_some("it runs in the background, where a frozen process makes no progress")
             }
         }
     }
 
-    /// What is wrong with a module that shares its state with this environment.
-    pub(crate) fn objection_to(self, environment: Option<&str>) -> Option<&'static str> {
-        (self == Self::Fleet && environment == Some(UNNAMED)).then_some(NAMELESS)
+    /// Returns why a module that shares its state with this environment is not allowed.
+    pub(crate) fn module_error(self, environment: Option<&str>) -> Option<&'static str> {
+        (self == Self::Fleet && environment == Some(DEFAULT_ENVIRONMENT)).then_some(ENVIRONMENT_NOT_NAMED)
     }
 }
 
-const NAMELESS: &str = "name the environment: two fleets on one Redis must not take each other for one";
+const ENVIRONMENT_NOT_NAMED: &str = "name the environment, so that two fleets on one Redis do not share state";
 
 fn path(step: &Step) -> String {
     format!("steps.{}", step.name.escape_debug())

@@ -1,23 +1,24 @@
-//! What an orchestrator asks: whether to send calls here.
+//! Readiness: whether an orchestrator should send requests to this replica.
 //!
-//! A shared store that is away makes a replica no less ready: it decides alone. That is told as a detail.
+//! A replica that cannot reach the shared store stays ready and makes degraded decisions. The answer reports the mode of
+//! the store as a detail.
 
 use std::fmt::Write;
 
-/// Whether to send calls here.
+/// Whether to send requests to this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Yes.
+    /// Every step has started.
     Ready,
-    /// No more: it is going.
+    /// The replica is shutting down.
     Draining,
-    /// Not yet, or no longer.
+    /// The replica has not started, or has stopped.
     Unavailable,
 }
 
 impl Status {
-    /// The word in the answer.
-    pub const fn name(self) -> &'static str {
+    /// Returns the name used in the JSON answer.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
             Self::Draining => "draining",
@@ -25,8 +26,8 @@ impl Status {
         }
     }
 
-    /// The HTTP status of the answer.
-    pub const fn http(self) -> u16 {
+    /// Returns the HTTP status: 200 for ready, 503 otherwise.
+    pub const fn http_status(self) -> u16 {
         match self {
             Self::Ready => 200,
             Self::Draining | Self::Unavailable => 503,
@@ -34,25 +35,37 @@ impl Status {
     }
 }
 
-/// The answer.
+/// The answer to a readiness check, from [`Runtime::readiness`](crate::Runtime::readiness).
+///
+/// # Examples
+///
+/// ```
+/// use phalanx_lifecycle::{Readiness, Runtime, Status};
+///
+/// let runtime = Runtime::builder().build().unwrap();
+/// let before_start = runtime.readiness();
+/// assert_eq!((before_start.status, before_start.status.http_status()), (Status::Unavailable, 503));
+///
+/// let degraded = Readiness { status: Status::Ready, stores: vec!["shared", "degraded"], in_flight: 3 };
+/// assert_eq!(degraded.to_json(), r#"{"status":"ready","in_flight":3,"store":"degraded"}"#);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// Whether to send calls here.
+    /// Whether to send requests to this replica.
     pub status: Status,
-    /// Who decides, for each module that shares its state: `shared`, `partial`, `degraded`.
+    /// The store mode of each module that shares its state: `shared`, `partial` or `degraded`.
     pub stores: Vec<&'static str>,
     /// Calls in flight.
     pub in_flight: u64,
 }
 
 impl Readiness {
-    /// As JSON.
+    /// Returns the answer as JSON. `store` is the worst mode of all modules.
     pub fn to_json(&self) -> String {
-        let mut json = format!(r#"{{"status":"{}","in_flight":{}"#, self.status.name(), self.in_flight);
-        // The worst of all, which is what somebody who looks wants to know.
+        let mut json = format!(r#"{{"status":"{}","in_flight":{}"#, self.status.as_str(), self.in_flight);
         let worst = ["degraded", "partial", "shared"].into_iter().find(|mode| self.stores.contains(mode));
         if let Some(store) = worst {
-            let _ = write!(json, r#","store":"{store}""#); // to a string: cannot fail
+            let _ = write!(json, r#","store":"{store}""#); // writing to a string cannot fail
         }
         json.push('}');
         json
@@ -64,10 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_reads_as_json_and_names_the_worst_store() {
+    fn json_names_the_status_and_the_worst_store_mode() {
         let ready = Readiness { status: Status::Ready, stores: vec![], in_flight: 3 };
         assert_eq!(ready.to_json(), r#"{"status":"ready","in_flight":3}"#);
-        let alone = Readiness { status: Status::Draining, stores: vec!["shared", "degraded"], in_flight: 0 };
-        assert_eq!(alone.to_json(), r#"{"status":"draining","in_flight":0,"store":"degraded"}"#);
+        let degraded = Readiness { status: Status::Draining, stores: vec!["shared", "degraded"], in_flight: 0 };
+        assert_eq!(degraded.to_json(), r#"{"status":"draining","in_flight":0,"store":"degraded"}"#);
     }
 }

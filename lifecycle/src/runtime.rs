@@ -1,6 +1,6 @@
-//! The runtime of a replica: starts its steps, says whether it is ready, drains its calls, stops its steps.
+//! The runtime of a replica: starts its steps, reports readiness, drains its calls and stops its steps.
 
-mod assembly;
+mod builder;
 mod report;
 
 use std::fmt;
@@ -15,31 +15,49 @@ use phalanx_core::event::{EventKind, Observers};
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep};
 
-pub use self::assembly::RuntimeBuilder;
+pub use self::builder::RuntimeBuilder;
 pub use self::report::{Shutdown, StartError};
 use crate::module::Module;
-use crate::plan::{Plan, StepFailure};
 use crate::readiness::{Readiness, Status};
 use crate::step::StepContext;
+use crate::waves::{StepFailure, Waves};
 
-/// The runtime. Cheap to clone; clones are the same runtime.
+/// The runtime of a replica. Cheap to clone; clones share the same state.
+///
+/// # Examples
+///
+/// ```
+/// use std::convert::Infallible;
+/// use phalanx_lifecycle::{Runtime, Step};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let connect = Step::new("connect").on_start(async || Ok::<_, Infallible>(()));
+/// let runtime = Runtime::builder().step(connect).build()?;
+///
+/// runtime.start().await?;
+/// assert!(runtime.is_ready());
+///
+/// let shutdown = runtime.shutdown().await; // a service calls `run_until_signal` instead of both
+/// assert!(shutdown.is_clean() && !runtime.is_ready());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
-pub struct Runtime(Arc<Shared>);
+pub struct Runtime(Arc<RuntimeInner>);
 
-struct Shared {
-    plan: Plan,
+struct RuntimeInner {
+    waves: Waves,
     gate: Gate,
     modules: Vec<Box<dyn Module>>,
     observers: Observers,
     drain_timeout: Duration,
-    notice: Duration,
+    pre_drain_delay: Duration,
     phase: watch::Sender<Phase>,
-    /// Somebody wants it to stop.
-    asked: Notify,
-    ended: OnceCell<Shutdown>,
+    shutdown_requested: Notify,
+    shutdown: OnceCell<Shutdown>,
 }
 
-/// Where a runtime is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Starting,
@@ -49,22 +67,22 @@ enum Phase {
 }
 
 impl Runtime {
-    /// A runtime being put together.
+    /// Returns a builder with the default settings.
     pub fn builder() -> RuntimeBuilder {
         RuntimeBuilder::default()
     }
 
-    /// Whether calls should be sent here: every step has started, and nobody has asked it to stop.
-    pub fn ready(&self) -> bool {
+    /// Whether every step has started and no shutdown has begun.
+    pub fn is_ready(&self) -> bool {
         self.phase() == Phase::Ready
     }
 
-    /// Whether it is on its way out, and not yet gone.
-    pub fn draining(&self) -> bool {
+    /// Whether a shutdown has begun and not yet ended.
+    pub fn is_draining(&self) -> bool {
         self.phase() == Phase::Draining
     }
 
-    /// What an orchestrator asks, with details.
+    /// Returns the answer to a readiness check, with details.
     pub fn readiness(&self) -> Readiness {
         let status = match self.phase() {
             Phase::Ready => Status::Ready,
@@ -75,40 +93,43 @@ impl Runtime {
         Readiness { status, stores, in_flight: self.0.gate.in_flight() }
     }
 
-    /// The gate that all calls come in by. Requests and jobs that are no guarded calls can come in by it too, with
-    /// [`Gate::run`].
+    /// Returns the gate that all guarded calls pass. Pass other requests and jobs through [`Gate::run`], so that a drain
+    /// waits for them too.
     pub fn gate(&self) -> &Gate {
         &self.0.gate
     }
 
-    /// Starts the steps, wave after wave. If one fails, those that had started are stopped again.
+    /// Starts the steps, wave after wave. If a step fails, the steps that had started are stopped again.
     ///
     /// # Errors
-    /// The steps that failed, and those that failed to stop.
+    /// Returns the steps that failed to start, and those that then failed to stop.
     pub async fn start(&self) -> Result<(), StartError> {
-        let scene = self.scene();
-        if let Err(failures) = self.0.plan.start(&scene).await {
-            return Err(StartError { failures: self.told(failures), rollback: self.roll_back().await });
+        if let Err(failures) = self.0.waves.start(&self.step_context()).await {
+            self.emit_failures(&failures);
+            return Err(StartError { failures, rollback: self.roll_back().await });
         }
         self.0.phase.send_if_modified(|phase| std::mem::replace(phase, (*phase).max(Phase::Ready)) < Phase::Ready);
         Ok(())
     }
 
-    /// Drains and stops: readiness says so, new calls are rejected, calls in flight get `drain_timeout`, what is left is
-    /// cancelled, the fleet is left, and the steps are stopped in reverse. Doing it again waits for the same end.
+    /// Drains and stops: readiness becomes `draining`, new calls are rejected, calls in flight have `drain_timeout` to
+    /// end, remaining calls are cancelled, the modules leave the fleet, and the steps are stopped in reverse order.
+    ///
+    /// Further calls wait for the same shutdown and return the same result.
     pub async fn shutdown(&self) -> Shutdown {
-        self.0.ended.get_or_init(|| self.end()).await.clone()
+        self.0.shutdown.get_or_init(|| self.drain_and_stop()).await.clone()
     }
 
-    /// Lets [`Runtime::run_until_signal`] go on as if a signal had come.
+    /// Requests a shutdown, as if a signal had arrived, from a runtime in [`Runtime::run_until_signal`] or
+    /// [`Runtime::run_until`].
     pub fn request_shutdown(&self) {
-        self.0.asked.notify_one();
+        self.0.shutdown_requested.notify_one();
     }
 
-    /// Starts, waits for the first word, and shuts down. The second word ends it at once, wherever it is.
+    /// Starts, waits for `first` to complete, and shuts down. If `second` completes during the shutdown, returns at once.
     ///
     /// # Errors
-    /// As [`Runtime::start`].
+    /// See [`Runtime::start`].
     pub async fn run_until(
         &self,
         first: impl Future<Output = ()>,
@@ -117,32 +138,32 @@ impl Runtime {
         let mut first = pin!(first);
         tokio::select! {
             started = self.start() => started?,
-            () = &mut first => return Ok(self.or_at_once(second).await),
+            () = &mut first => return Ok(self.shutdown_or_force(second).await),
         }
         tokio::select! {
             () = first => {}
-            () = self.0.asked.notified() => {}
+            () = self.0.shutdown_requested.notified() => {}
         }
-        Ok(self.or_at_once(second).await)
+        Ok(self.shutdown_or_force(second).await)
     }
 
-    async fn or_at_once(&self, second: impl Future<Output = ()>) -> Shutdown {
+    async fn shutdown_or_force(&self, force: impl Future<Output = ()>) -> Shutdown {
         let start = Instant::now();
         tokio::select! {
-            ended = self.shutdown() => ended,
-            () = second => {
+            shutdown = self.shutdown() => shutdown,
+            () = force => {
                 self.0.phase.send_replace(Phase::Stopped);
                 Shutdown { forced: true, elapsed: start.elapsed(), ..Shutdown::default() }
             }
         }
     }
 
-    async fn end(&self) -> Shutdown {
+    async fn drain_and_stop(&self) -> Shutdown {
         let start = Instant::now();
         self.0.phase.send_replace(Phase::Draining);
-        if !self.0.notice.is_zero() {
-            // Balancers hear of it late; until then calls are welcome.
-            sleep(self.0.notice).await;
+        if !self.0.pre_drain_delay.is_zero() {
+            // A load balancer sees the readiness change late; until then its requests are served.
+            sleep(self.0.pre_drain_delay).await;
         }
         self.0.gate.begin();
         self.emit(EventKind::Draining { in_flight: self.0.gate.in_flight() });
@@ -152,10 +173,11 @@ impl Runtime {
         Shutdown { drained, failures, forced: false, elapsed: start.elapsed() }
     }
 
-    /// Hands back what is the fleet's, and stops what has started.
+    /// Leaves the fleet and stops the started steps.
     async fn leave_and_stop(&self) -> Vec<StepFailure> {
         join_all(self.0.modules.iter().map(|module| module.leave())).await;
-        let failures = self.told(self.0.plan.stop(&self.scene()).await);
+        let failures = self.0.waves.stop(&self.step_context()).await;
+        self.emit_failures(&failures);
         self.0.phase.send_replace(Phase::Stopped);
         failures
     }
@@ -165,29 +187,27 @@ impl Runtime {
         self.leave_and_stop().await
     }
 
-    /// Tells of every failure.
-    fn told(&self, failures: Vec<StepFailure>) -> Vec<StepFailure> {
-        for StepFailure { step, trouble } in &failures {
-            self.emit(EventKind::StepFailed { step, reason: &trouble.to_string() });
+    fn emit_failures(&self, failures: &[StepFailure]) {
+        for StepFailure { step, kind } in failures {
+            self.emit(EventKind::StepFailed { step, reason: &kind.to_string() });
         }
-        failures
     }
 
-    /// Tells those who observe the runtime, and those who observe its modules.
+    /// Emits an event to the observers of the runtime and of its modules.
     pub(crate) fn emit(&self, kind: EventKind<'_>) {
         self.0.observers.emit_all(kind);
         self.0.modules.iter().for_each(|module| module.emit(kind));
     }
 
-    fn scene(&self) -> StepContext {
-        StepContext { runtime: self.clone(), proof: None }
+    fn step_context(&self) -> StepContext {
+        StepContext { runtime: self.clone(), lock: None }
     }
 
     fn phase(&self) -> Phase {
         *self.0.phase.borrow()
     }
 
-    /// Returns when it has stopped.
+    /// Waits until the runtime has stopped.
     pub async fn stopped(&self) {
         let _ = self.0.phase.subscribe().wait_for(|phase| *phase == Phase::Stopped).await;
     }

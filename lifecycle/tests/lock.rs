@@ -1,6 +1,6 @@
-//! A lock of the fleet in one process, on virtual time: who holds it, who waits, and when it is lost.
+//! Distributed locks in one process, on virtual time: holding, waiting, losing, releasing.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 mod support;
 
@@ -17,33 +17,33 @@ use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Locks that can be cut off from their holders.
+/// A lock store that can become unreachable.
 #[derive(Clone, Default)]
-struct Remote {
+struct RemoteLocks {
     locks: MemoryLocks,
-    away: Arc<AtomicBool>,
+    unreachable: Arc<AtomicBool>,
 }
 
-impl Remote {
-    fn reached(&self) -> Result<&MemoryLocks, Unavailable> {
-        match self.away.load(Ordering::Relaxed) {
+impl RemoteLocks {
+    fn reach(&self) -> Result<&MemoryLocks, Unavailable> {
+        match self.unreachable.load(Ordering::Relaxed) {
             false => Ok(&self.locks),
             true => Err(Unavailable { reason: "connection".to_owned() }),
         }
     }
 }
 
-impl LockStore for Remote {
+impl LockStore for RemoteLocks {
     async fn acquire(&self, name: &str, owner: &str, ttl: Duration) -> Result<Acquired, Unavailable> {
-        self.reached()?.acquire(name, owner, ttl).await
+        self.reach()?.acquire(name, owner, ttl).await
     }
 
     async fn renew(&self, name: &str, owner: &str, fence: u64, ttl: Duration) -> Result<bool, Unavailable> {
-        self.reached()?.renew(name, owner, fence, ttl).await
+        self.reach()?.renew(name, owner, fence, ttl).await
     }
 
     async fn release(&self, name: &str, owner: &str, fence: u64) -> Result<bool, Unavailable> {
-        self.reached()?.release(name, owner, fence).await
+        self.reach()?.release(name, owner, fence).await
     }
 
     async fn complete(
@@ -54,11 +54,11 @@ impl LockStore for Remote {
         v: &str,
         keep: Duration,
     ) -> Result<bool, Unavailable> {
-        self.reached()?.complete(name, owner, fence, v, keep).await
+        self.reach()?.complete(name, owner, fence, v, keep).await
     }
 
     async fn completed(&self, name: &str, version: &str) -> Result<Option<u64>, Unavailable> {
-        self.reached()?.completed(name, version).await
+        self.reach()?.completed(name, version).await
     }
 
     fn watch(&self, _: &str) -> Watch {
@@ -73,107 +73,107 @@ fn lock<S: LockStore>(store: &S) -> DistributedLock<S> {
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_renewed_as_long_as_it_is_held() {
     let store = MemoryLocks::default();
-    let held = lock(&store).try_acquire().await.unwrap();
+    let guard = lock(&store).try_acquire().await.unwrap();
     sleep(10 * TTL).await;
-    assert_eq!(held.check(), Ok(held.fence()));
-    assert_eq!(lock(&store).try_acquire().await.unwrap_err(), LockError::Taken { fence: held.fence() });
-    assert_eq!(held.release().await, Ok(true));
+    assert_eq!(guard.check(), Ok(guard.fence()));
+    assert_eq!(lock(&store).try_acquire().await.unwrap_err(), LockError::Taken { fence: guard.fence() });
+    assert_eq!(guard.release().await, Ok(true));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_is_told_of_a_release_at_once_and_has_a_higher_fence() {
+async fn a_waiter_is_notified_of_a_release_at_once_and_gets_a_higher_fence() {
     let store = MemoryLocks::default();
-    let held = lock(&store).try_acquire().await.unwrap();
-    let fence = held.fence();
+    let guard = lock(&store).try_acquire().await.unwrap();
+    let fence = guard.fence();
     let waiting = tokio::spawn({
         let lock = DistributedLock::new(store, LockSpec::named("l").poll(3_600 * SECOND));
         async move { lock.acquire(60 * SECOND).await.unwrap() }
     });
     sleep(SECOND).await;
     let released = Instant::now();
-    held.release().await.unwrap();
+    guard.release().await.unwrap();
     assert!(waiting.await.unwrap().fence() > fence);
-    assert_eq!(released.elapsed(), Duration::ZERO, "no poll had to find it");
+    assert_eq!(released.elapsed(), Duration::ZERO, "notified, not polled");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_told_nothing_finds_the_lock_free_by_looking() {
-    let store = Remote::default();
-    let held = lock(&store).try_acquire().await.unwrap();
+async fn a_waiter_without_notifications_finds_the_lock_free_by_polling() {
+    let store = RemoteLocks::default();
+    let guard = lock(&store).try_acquire().await.unwrap();
     let waiting = tokio::spawn({
         let lock = lock(&store);
         async move { lock.acquire(60 * SECOND).await.unwrap() }
     });
     sleep(SECOND / 2).await;
     let released = Instant::now();
-    held.release().await.unwrap();
+    guard.release().await.unwrap();
     drop(waiting.await.unwrap());
     assert!(released.elapsed() <= SECOND, "{:?}", released.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_gives_up_in_time_and_says_why() {
-    let store = Remote::default();
-    let held = lock(&store).try_acquire().await.unwrap();
+async fn a_waiter_gives_up_after_its_wait_and_returns_the_reason() {
+    let store = RemoteLocks::default();
+    let guard = lock(&store).try_acquire().await.unwrap();
     let start = Instant::now();
     let taken = lock(&store).acquire(5 * SECOND).await.unwrap_err();
-    assert_eq!((taken, start.elapsed()), (LockError::Taken { fence: held.fence() }, 5 * SECOND));
-    store.away.store(true, Ordering::Relaxed);
+    assert_eq!((taken, start.elapsed()), (LockError::Taken { fence: guard.fence() }, 5 * SECOND));
+    store.unreachable.store(true, Ordering::Relaxed);
     let unavailable = lock(&store).acquire(5 * SECOND).await.unwrap_err();
     assert_eq!(unavailable.to_string(), "the lock store is unavailable (connection)");
     assert_eq!(start.elapsed(), 10 * SECOND);
 }
 
-/// FAULTS I-14.
+/// Guarantee I-14 (docs/guarantees.md).
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_reaches_nobody_knows_by_its_own_clock_that_the_lock_is_lost() {
-    let store = Remote::default();
-    let held = lock(&store).try_acquire().await.unwrap();
+async fn a_holder_that_cannot_reach_the_store_detects_the_loss_by_its_own_clock() {
+    let store = RemoteLocks::default();
+    let guard = lock(&store).try_acquire().await.unwrap();
     let start = Instant::now();
-    store.away.store(true, Ordering::Relaxed);
-    let lost = held.lost().await;
-    assert_eq!(lost.fence, held.fence());
-    assert_eq!(start.elapsed(), TTL - TTL / 10, "before the store gives it to somebody else");
-    store.away.store(false, Ordering::Relaxed);
+    store.unreachable.store(true, Ordering::Relaxed);
+    let lost = guard.lost().await;
+    assert_eq!(lost.fence, guard.fence());
+    assert_eq!(start.elapsed(), TTL - TTL / 10, "before the store frees it");
+    store.unreachable.store(false, Ordering::Relaxed);
     sleep(TTL).await;
-    assert_eq!(held.check(), Err(lost), "once lost, always lost");
+    assert_eq!(guard.check(), Err(lost), "a lost lock stays lost");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_outage_costs_nobody_a_lock() {
-    let store = Remote::default();
-    let held = lock(&store).try_acquire().await.unwrap();
+async fn a_short_outage_does_not_lose_the_lock() {
+    let store = RemoteLocks::default();
+    let guard = lock(&store).try_acquire().await.unwrap();
     sleep(TTL / 3 - MS).await;
-    store.away.store(true, Ordering::Relaxed);
+    store.unreachable.store(true, Ordering::Relaxed);
     sleep(TTL / 2).await;
-    store.away.store(false, Ordering::Relaxed);
+    store.unreachable.store(false, Ordering::Relaxed);
     sleep(10 * TTL).await;
-    assert!(!held.is_lost());
+    assert!(!guard.is_lost());
 }
 
-/// FAULTS D7, G6 and G10: what a stopped process, or a runtime that stands still, looks like to its holder.
+/// A paused process, a blocked runtime and a suspended machine all look like this to the holder: its clock jumps.
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_was_stopped_knows_before_its_next_write() {
+async fn a_holder_that_was_paused_detects_the_loss_before_its_next_write() {
     let (store, clock) = (MemoryLocks::new(Clock::manual()), Clock::manual());
-    let held = DistributedLock::new(store, LockSpec::named("l")).clock(clock.clone()).try_acquire().await.unwrap();
+    let guard = DistributedLock::new(store, LockSpec::named("l")).clock(clock.clone()).try_acquire().await.unwrap();
     clock.advance(TTL - TTL / 10 - MS);
-    assert_eq!(held.check(), Ok(held.fence()));
+    assert_eq!(guard.check(), Ok(guard.fence()));
     clock.advance(MS);
-    assert!(held.check().is_err(), "nobody had to run for that");
+    assert!(guard.check().is_err(), "no background task had to run");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_hears_from_the_store_that_its_lock_is_lost_there() {
+async fn a_holder_detects_from_a_rejected_renewal_that_its_lock_is_lost() {
     let server = Clock::manual();
-    let held = lock(&MemoryLocks::new(server.clone())).try_acquire().await.unwrap();
+    let guard = lock(&MemoryLocks::new(server.clone())).try_acquire().await.unwrap();
     let start = Instant::now();
-    server.advance(2 * TTL); // a clock that leapt
-    held.lost().await;
-    assert_eq!(start.elapsed(), TTL / 3, "with the next renewal");
+    server.advance(2 * TTL); // the clock of the server jumps
+    guard.lost().await;
+    assert_eq!(start.elapsed(), TTL / 3, "at the next renewal");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_dropped_is_given_back_behind_ones_back() {
+async fn a_dropped_guard_releases_its_lock_in_the_background() {
     let store = MemoryLocks::default();
     drop(lock(&store).try_acquire().await.unwrap());
     sleep(MS).await;

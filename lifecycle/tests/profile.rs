@@ -1,6 +1,6 @@
-//! What a profile makes of steps and modules, at assembly.
+//! Which steps and modules each deployment profile rejects when the runtime is built.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 mod support;
 
@@ -14,29 +14,29 @@ use phalanx_lifecycle::{DeploymentProfile, Module, Runtime, RuntimeBuilder, Sing
 use phalanx_store_memory::MemoryLocks;
 use support::SECOND;
 
-/// Locks that a fleet of this name shares. Nothing is asked of them at assembly.
+/// Locks shared by the replicas of this environment. Building a runtime sends them no request.
 #[derive(Clone)]
-struct Shared(&'static str);
+struct SharedLocks(&'static str);
 
-impl LockStore for Shared {
+impl LockStore for SharedLocks {
     async fn acquire(&self, _: &str, _: &str, _: Duration) -> Result<Acquired, Unavailable> {
-        Err(nobody())
+        Err(unreachable())
     }
 
     async fn renew(&self, _: &str, _: &str, _: u64, _: Duration) -> Result<bool, Unavailable> {
-        Err(nobody())
+        Err(unreachable())
     }
 
     async fn release(&self, _: &str, _: &str, _: u64) -> Result<bool, Unavailable> {
-        Err(nobody())
+        Err(unreachable())
     }
 
     async fn complete(&self, _: &str, _: &str, _: u64, _: &str, _: Duration) -> Result<bool, Unavailable> {
-        Err(nobody())
+        Err(unreachable())
     }
 
     async fn completed(&self, _: &str, _: &str) -> Result<Option<u64>, Unavailable> {
-        Err(nobody())
+        Err(unreachable())
     }
 
     fn watch(&self, _: &str) -> Watch {
@@ -48,14 +48,14 @@ impl LockStore for Shared {
     }
 }
 
-fn nobody() -> Unavailable {
-    Unavailable { reason: "nobody is asked".to_owned() }
+fn unreachable() -> Unavailable {
+    Unavailable { reason: "not requested by these tests".to_owned() }
 }
 
-/// A module of a fleet of this name.
-struct OfFleet(&'static str);
+/// A module that shares its state with this environment.
+struct SharedModule(&'static str);
 
-impl Module for OfFleet {
+impl Module for SharedModule {
     fn attach(&self, _: &Gate) -> bool {
         true
     }
@@ -83,39 +83,39 @@ fn steps(profile: DeploymentProfile) -> RuntimeBuilder {
     Runtime::builder()
         .profile(profile)
         .wave([mutating("indexes"), Step::new("pool"), mutating("queues")])
-        .step(singleton(mutating("seed"), Shared("prod"), spec.clone()))
-        .step(singleton(mutating("alone"), MemoryLocks::default(), spec.clone()))
-        .step(singleton(mutating("nameless"), Shared("default"), spec))
+        .step(singleton(mutating("seed"), SharedLocks("prod"), spec.clone()))
+        .step(singleton(mutating("local"), MemoryLocks::default(), spec.clone()))
+        .step(singleton(mutating("unnamed"), SharedLocks("default"), spec))
 }
 
 #[test]
-fn in_a_fleet_every_step_that_changes_shared_state_unguarded_is_named() {
+fn in_a_fleet_every_unguarded_step_that_changes_shared_state_is_rejected() {
     assert_eq!(paths(steps(DeploymentProfile::SingleProcess)), Vec::<String>::new());
-    let expected = ["steps.indexes", "steps.queues", "steps.alone", "steps.nameless"];
+    let expected = ["steps.indexes", "steps.queues", "steps.local", "steps.unnamed"];
     assert_eq!(paths(steps(DeploymentProfile::Fleet)), expected);
     let error = steps(DeploymentProfile::Fleet).build().unwrap_err();
-    assert!(error.to_string().contains("steps.indexes: it changes what other replicas see: make it a singleton"));
+    assert!(error.to_string().contains("steps.indexes: it changes state that other replicas use: make it a singleton"));
 }
 
-/// FAULTS G9.
+/// Two fleets that share one Redis by accident would share limits and breakers.
 #[test]
-fn in_a_fleet_whatever_is_shared_says_which_environment_it_belongs_to() {
-    let module = |name| Runtime::builder().profile(DeploymentProfile::Fleet).module(OfFleet(name));
-    assert_eq!(paths(module("prod").module(OfFleet("default"))), ["modules[1]"]);
+fn in_a_fleet_every_shared_store_must_name_its_environment() {
+    let module = |name| Runtime::builder().profile(DeploymentProfile::Fleet).module(SharedModule(name));
+    assert_eq!(paths(module("prod").module(SharedModule("default"))), ["modules[1]"]);
     assert_eq!(paths(module("prod")), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_serverless_function_has_no_background_and_no_time_to_drain() {
+async fn a_serverless_function_has_no_background_steps_and_no_drain_timeout() {
     let idle = || std::future::ready(io::Result::Ok(()));
     let serverless = || Runtime::builder().profile(DeploymentProfile::Serverless);
-    let wrong = serverless()
+    let invalid = serverless()
         .step(Step::background("server", move |_, _| idle()))
         .ticker(Ticker::every("relay", SECOND, idle))
         .step(Step::new("consumer").long_running())
         .step(mutating("indexes"))
         .drain_timeout(SECOND);
-    assert_eq!(paths(wrong), ["steps.server", "steps.relay", "steps.consumer", "drain_timeout"]);
+    assert_eq!(paths(invalid), ["steps.server", "steps.relay", "steps.consumer", "drain_timeout"]);
 
     let runtime = serverless().build().unwrap();
     runtime.start().await.unwrap();
@@ -127,10 +127,10 @@ async fn a_serverless_function_has_no_background_and_no_time_to_drain() {
 }
 
 #[test]
-fn nonsense_is_found_with_its_path() {
-    let wrong = Runtime::builder()
+fn invalid_settings_are_reported_with_their_paths() {
+    let invalid = Runtime::builder()
         .wave([Step::new("pool"), Step::new("pool")])
         .step_timeout(Duration::ZERO)
         .drain_timeout(Duration::MAX);
-    assert_eq!(paths(wrong), ["steps.pool", "drain_timeout", "step_timeout"]);
+    assert_eq!(paths(invalid), ["steps.pool", "drain_timeout", "step_timeout"]);
 }

@@ -1,6 +1,6 @@
-//! Loops that replicas do not run in step, on virtual time.
+//! Tickers on virtual time: jitter, backoff after a failure, and the drain.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed test panics, also in helpers
 
 mod support;
 
@@ -15,7 +15,7 @@ use phalanx_lifecycle::{Runtime, Ticker};
 use support::{MS, SECOND};
 use tokio::time::{Instant, sleep, timeout};
 
-/// When a replica with this seed ticks, in the given time.
+/// Returns when a replica with this seed ticks, within the given time.
 async fn ticks(seed: u64, time: Duration) -> Vec<Duration> {
     let start = Instant::now();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -30,20 +30,20 @@ async fn ticks(seed: u64, time: Duration) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_interval_is_the_one_asked_for_give_or_take_a_fifth() {
+async fn every_interval_is_within_a_fifth_of_the_configured_one() {
     let ticks = ticks(7, 1_000 * SECOND).await;
     let intervals: Vec<_> = ticks.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // Timers go by whole milliseconds, and round up.
+    // Timers round up to whole milliseconds.
     assert!(intervals.iter().all(|interval| (800 * MS..=1_201 * MS).contains(interval)));
     let mean = (ticks[ticks.len() - 1] - ticks[0]).as_secs_f64() / intervals.len() as f64;
     assert!((mean - 1.0).abs() < 0.02, "{mean}");
     assert!(intervals.iter().max().unwrap().saturating_sub(*intervals.iter().min().unwrap()) > 300 * MS);
 }
 
-/// Fifty replicas start in the same moment. In step, all of them would tick within every tenth of a second that any of
-/// them does; by chance, it is five.
+/// Fifty replicas start at the same moment. In lockstep, all fifty would tick within the same tenth of a second; spread
+/// evenly, five would.
 #[tokio::test(start_paused = true)]
-async fn replicas_that_start_together_do_not_tick_together_at_first_or_later() {
+async fn replicas_that_start_together_tick_apart_from_the_first_interval_on() {
     const REPLICAS: u64 = 50;
     let mut all = Vec::new();
     let replicas: Vec<_> = (0..REPLICAS).map(|seed| tokio::spawn(ticks(seed, 120 * SECOND))).collect();
@@ -61,7 +61,7 @@ async fn replicas_that_start_together_do_not_tick_together_at_first_or_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_that_fails_or_panics_is_tried_again_after_a_back_off() {
+async fn a_tick_that_fails_or_panics_is_retried_after_a_backoff() {
     let count = Arc::new(AtomicU32::new(0));
     let times = Arc::new(Mutex::new(Vec::new()));
     let (ticked, noted) = (count.clone(), times.clone());
@@ -71,7 +71,7 @@ async fn a_tick_that_fails_or_panics_is_tried_again_after_a_back_off() {
         async move {
             match number {
                 0 => Err(io::Error::other("no such queue")),
-                1 => std::panic::resume_unwind(Box::new("one that does not print")),
+                1 => std::panic::resume_unwind(Box::new("skips the panic hook")),
                 _ => Ok(()),
             }
         }
@@ -85,7 +85,7 @@ async fn a_tick_that_fails_or_panics_is_tried_again_after_a_back_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_waits_for_the_tick_under_way_and_lets_no_other_begin() {
+async fn a_drain_waits_for_the_running_tick_and_lets_no_other_begin() {
     let (begun, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (beginning, ending) = (begun.clone(), done.clone());
     let tick = move || {

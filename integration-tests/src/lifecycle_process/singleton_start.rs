@@ -10,7 +10,7 @@ use super::{Fleet, ProcessEvent, module, report};
 
 pub(super) async fn start(fleet: &Fleet, time: Duration, ttl: Duration, wait: Duration) {
     let module = module(fleet);
-    let step = Step::new("indexes").mutates_shared_state().start_in(move |context| async move {
+    let step = Step::new("indexes").mutates_shared_state().on_start_with(move |context| async move {
         let fence = context.fence().map_err(io::Error::other)?;
         report(ProcessEvent::StepStarted(fence.expect("a singleton step has a fence")));
         sleep(time).await;

@@ -1,18 +1,18 @@
-//! How a start failed and how an end went.
+//! The results of a failed start and of a shutdown.
 
 use std::fmt;
 use std::time::Duration;
 
 use phalanx_core::drain::Drained;
 
-use crate::plan::StepFailure;
+use crate::waves::StepFailure;
 
-/// A start that failed. Whatever had started has been stopped again.
+/// A start that failed. The steps that had started have been stopped again.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StartError {
-    /// The steps that failed: more than one if several of a wave did.
+    /// The steps that failed; more than one if several steps of a wave failed.
     pub failures: Vec<StepFailure>,
-    /// Those that had started and did not stop as they should.
+    /// The started steps that then failed to stop.
     pub rollback: Vec<StepFailure>,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for StartError {
     }
 }
 
-/// As it is displayed: this is what a `main` that returns it prints.
+/// Same as `Display`, because a `main` that returns this error prints its `Debug` form.
 impl fmt::Debug for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -33,21 +33,21 @@ impl fmt::Debug for StartError {
 
 impl std::error::Error for StartError {}
 
-/// How an end went.
+/// The result of a shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shutdown {
-    /// What became of the calls in flight.
+    /// The result of the drain.
     pub drained: Drained,
     /// The steps that failed to stop, or were abandoned.
     pub failures: Vec<StepFailure>,
-    /// A second signal ended it before its time.
+    /// Whether a second signal ended the shutdown early.
     pub forced: bool,
-    /// How long it took, from the first word to the last step.
+    /// The time from the first signal until the last step had stopped.
     pub elapsed: Duration,
 }
 
 impl Shutdown {
-    /// Whether nothing was lost: no call cancelled, every step stopped.
+    /// Whether no call was cancelled, every step stopped, and no second signal arrived.
     pub fn is_clean(&self) -> bool {
         !self.forced && self.drained.leftovers == 0 && self.failures.is_empty()
     }

@@ -1,6 +1,6 @@
-//! What the tests share: steps that write down what happens to them.
+//! Shared by the tests: steps that record when they start and stop.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it; tests may unwrap
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -12,36 +12,36 @@ use tokio::time::sleep;
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// What happened, in order.
+/// Records what happened, in order.
 #[derive(Clone, Default)]
-pub struct Diary(Arc<Mutex<Vec<String>>>);
+pub struct Log(Arc<Mutex<Vec<String>>>);
 
-impl Diary {
+impl Log {
     pub fn write(&self, line: impl Into<String>) {
         self.0.lock().unwrap().push(line.into());
     }
 
-    /// Everything since the last look.
-    pub fn read(&self) -> Vec<String> {
+    /// Returns and removes all lines.
+    pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    /// A step that takes so long to start, and a millisecond to stop.
-    pub fn step(&self, name: &'static str, time: Duration) -> Step {
+    /// A step that takes `start_time` to start and one millisecond to stop.
+    pub fn step(&self, name: &'static str, start_time: Duration) -> Step {
         let (starting, stopping) = (self.clone(), self.clone());
         Step::new(name)
             .on_start(move || {
-                let diary = starting.clone();
-                diary.write(format!("+{name}"));
+                let log = starting.clone();
+                log.write(format!("+{name}"));
                 async move {
-                    sleep(time).await;
-                    diary.write(format!("{name} up"));
+                    sleep(start_time).await;
+                    log.write(format!("{name} up"));
                     io::Result::Ok(())
                 }
             })
             .on_stop(move || {
-                let diary = stopping.clone();
-                diary.write(format!("-{name}"));
+                let log = stopping.clone();
+                log.write(format!("-{name}"));
                 async {
                     sleep(MS).await;
                     io::Result::Ok(())

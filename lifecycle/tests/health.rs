@@ -1,16 +1,16 @@
-//! The listener for workers, over a real socket.
+//! Readiness and liveness for workers without an HTTP server, over a real socket.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 use std::future::pending;
 use std::net::SocketAddr;
 
-use phalanx_lifecycle::{Runtime, probes};
+use phalanx_lifecycle::{Runtime, health};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The status line and the body.
-async fn ask(address: SocketAddr, request: &[u8]) -> (String, String) {
+/// Returns the status line and the body.
+async fn send(address: SocketAddr, request: &[u8]) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request).await.unwrap();
     let mut text = String::new();
@@ -20,15 +20,15 @@ async fn ask(address: SocketAddr, request: &[u8]) -> (String, String) {
 }
 
 async fn get(address: SocketAddr, path: &str) -> (String, String) {
-    ask(address, format!("GET {path} HTTP/1.1\r\nhost: worker\r\n\r\n").as_bytes()).await
+    send(address, format!("GET {path} HTTP/1.1\r\nhost: worker\r\n\r\n").as_bytes()).await
 }
 
 #[tokio::test]
-async fn a_worker_is_unavailable_then_ready_then_draining_and_alive_all_the_while() {
+async fn a_worker_is_unavailable_then_ready_then_draining_and_live_throughout() {
     let runtime = Runtime::builder().build().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let serving = tokio::spawn(probes::serve(runtime.clone(), listener));
+    let serving = tokio::spawn(health::serve(runtime.clone(), listener));
     let unavailable =
         ("HTTP/1.1 503 Service Unavailable".to_owned(), r#"{"status":"unavailable","in_flight":0}"#.to_owned());
     assert_eq!(get(address, "/readyz").await, unavailable);
@@ -46,7 +46,7 @@ async fn a_worker_is_unavailable_then_ready_then_draining_and_alive_all_the_whil
         let runtime = runtime.clone();
         async move { runtime.shutdown().await }
     });
-    while !runtime.draining() {
+    while !runtime.is_draining() {
         tokio::task::yield_now().await;
     }
     let (status, body) = get(address, "/readyz").await;
@@ -56,15 +56,15 @@ async fn a_worker_is_unavailable_then_ready_then_draining_and_alive_all_the_whil
     work.abort();
     assert!(shutdown.await.unwrap().is_clean());
     serving.await.unwrap();
-    assert!(TcpStream::connect(address).await.is_err(), "and then it is gone");
+    assert!(TcpStream::connect(address).await.is_err(), "the listener is closed after the shutdown");
 }
 
 #[tokio::test]
-async fn whatever_else_is_asked_is_answered_shortly() {
+async fn other_requests_are_answered_with_404_or_405() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(probes::serve(Runtime::builder().build().unwrap(), listener));
+    tokio::spawn(health::serve(Runtime::builder().build().unwrap(), listener));
     assert_eq!(get(address, "/").await.0, "HTTP/1.1 404 Not Found");
-    assert_eq!(ask(address, b"POST /readyz HTTP/1.1\r\n\r\n").await.0, "HTTP/1.1 405 Method Not Allowed");
-    assert_eq!(ask(address, &[0; 1_024]).await.0, "HTTP/1.1 405 Method Not Allowed");
+    assert_eq!(send(address, b"POST /readyz HTTP/1.1\r\n\r\n").await.0, "HTTP/1.1 405 Method Not Allowed");
+    assert_eq!(send(address, &[0; 1_024]).await.0, "HTTP/1.1 405 Method Not Allowed");
 }
