@@ -129,7 +129,7 @@ async fn a_guard_below_order_100_runs_outside_the_deadline_as_it_is_described() 
         (150, ["deadline", "guard"], vec![]),
     ] {
         let story = Arc::new(Mutex::new(Vec::new()));
-        let module = module(Policy::named("p").deadline(SECOND).guard(Witness(order, "guard", story.clone())));
+        let module = module(Policy::named("p").deadline(SECOND).guard(RecordingGuard(order, "guard", story.clone())));
         let pipeline = module.pipeline("p", ()).unwrap();
         let stages: Vec<_> = pipeline.describe().stages.iter().map(|stage| stage.name().to_owned()).collect();
         assert_eq!(stages, described, "guard at {order}");

@@ -11,7 +11,6 @@
 //! ```
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use phalanx::{Error, Policy, RateLimitSpec, ResilienceModule};
 use phalanx_tower::ResilienceLayer;
