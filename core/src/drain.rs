@@ -214,7 +214,7 @@ impl Gate {
         cancelled
     }
 
-    /// Ends a call's stay in the gate.
+    /// Counts a call out, and releases its waker slot.
     #[inline]
     pub(crate) fn leave(&self, ticket: &mut GateTicket) {
         let stripe = self.stripe(ticket);

@@ -122,3 +122,38 @@ async fn levers_of_a_policy_set_are_pulled_and_released_below_those_pulled_by_co
     assert!(module.levers().is_empty());
     assert_eq!(module.run("p", (), || upstream.call()).await, Ok(1));
 }
+
+/// The transaction below `retune`, `apply` and `pull`.
+#[tokio::test]
+async fn several_changes_of_one_transaction_are_made_together_or_not_at_all() {
+    use phalanx::internal::core::engine::{Engine, EngineSpec};
+    use phalanx::internal::core::event::Observer;
+    use phalanx::store::MemoryStore;
+
+    let log = Log::default();
+    let mut spec = EngineSpec { policies: vec![limited(10)], ..EngineSpec::default() };
+    spec.observers.0.push(std::sync::Arc::new(log.clone()) as std::sync::Arc<dyn Observer>);
+    let engine = Engine::new(MemoryStore::default(), spec).unwrap();
+    let p = engine.pipeline("p", ()).unwrap();
+
+    let failed = engine.change(|txn| {
+        txn.retune(limited(3))?;
+        txn.add(Policy::named("q"))?;
+        assert!(txn.present().policies.iter().any(|policy| policy.name == "q"), "it sees its own changes");
+        txn.pull("p", LeverSpec::default().max_concurrency(0))
+    });
+    assert_eq!(failed.unwrap_err().mistakes[0].path, "levers.p.max_concurrency");
+    assert_eq!((engine.policies().len(), p.describe().version, engine.levers().len()), (3, 1, 0));
+    assert_eq!(p.available_permits().await, Some(10));
+    assert!(log.lines().is_empty());
+
+    let made = engine.change(|txn| {
+        txn.retune(limited(3))?;
+        txn.add(Policy::named("q"))?;
+        txn.pull("p", LeverSpec::force_open())?;
+        Ok(7)
+    });
+    assert_eq!(made.unwrap(), 7);
+    assert_eq!((engine.policies().len(), p.describe().version, engine.levers().len()), (4, 2, 1));
+    assert_eq!((log.count("Retuned"), log.count("Lever")), (1, 1));
+}
