@@ -14,6 +14,8 @@ use crate::kind::{Kind, Kinds};
 ///
 /// # Examples
 /// ```
+/// use std::cell::Cell;
+///
 /// use phalanx::{Backoff, Policy, ResilienceModule, RetrySpec};
 /// # use std::time::Duration;
 ///
@@ -21,14 +23,13 @@ use crate::kind::{Kind, Kinds};
 /// # async fn main() -> Result<(), phalanx::ConfigError> {
 /// let retry = RetrySpec::attempts(3).backoff(Backoff::constant(Duration::from_millis(10)));
 /// let module = ResilienceModule::in_memory().policy(Policy::named("vendor").retry(retry)).build()?;
-/// let mut attempts = 0;
-/// let third_time = || {
-///     attempts += 1;
-///     let answer = if attempts == 3 { Ok("done") } else { Err(std::io::Error::other("down")) };
-///     async { answer }
+/// let attempts = Cell::new(0);
+/// let third_time = || async {
+///     attempts.set(attempts.get() + 1);
+///     if attempts.get() == 3 { Ok("done") } else { Err(std::io::Error::other("down")) }
 /// };
 /// assert_eq!(module.run("vendor", (), third_time).await.unwrap(), "done");
-/// assert_eq!(attempts, 3);
+/// assert_eq!(attempts.get(), 3);
 /// # Ok(())
 /// # }
 /// ```

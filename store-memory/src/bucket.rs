@@ -327,6 +327,18 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_is_pinned_until_it_is_full_again() {
+        let clock = Clock::manual();
+        let cell = BucketCell::new(clock.clone(), &RateLimitSpec::per_second(2));
+        assert_eq!(cell.retention(), Retention::Disposable);
+        cell.acquire(clock.now(), AcquireRequest { cost: 1, max_wait: Duration::ZERO });
+        clock.advance(Duration::from_micros(499_999));
+        assert_eq!(cell.retention(), Retention::Pinned);
+        clock.advance(Duration::from_micros(1));
+        assert_eq!(cell.retention(), Retention::Disposable);
+    }
+
+    #[test]
     fn threads_take_exactly_the_available_permits_while_the_rate_changes() {
         let clock = Clock::manual();
         let spec = RateLimitSpec::per_second(1_000).burst(50_000);

@@ -43,15 +43,15 @@ pub const DEFAULT_CAPACITY: usize = 10_000;
 /// ```
 /// use std::time::Duration;
 ///
-/// use phalanx::policy::RateLimitSpec;
-/// use phalanx::store::{AcquireRequest, MemoryStore, RateLimitStore, StateKey, Store};
-/// use phalanx::Clock;
+/// use phalanx::store::{AcquireRequest, MemoryStore, RateLimitStore, StateKey, Store, Take};
+/// use phalanx::{Clock, RateLimitSpec};
 ///
 /// let store = MemoryStore::new(Clock::manual());
 /// let bucket = store.bucket(&StateKey::new("vendor", "eu"), &RateLimitSpec::per_second(1));
 /// let request = AcquireRequest { cost: 1, max_wait: Duration::ZERO };
-/// let remaining = |grant: phalanx::store::Grant| grant.left.permits();
-/// assert_eq!(store.acquire_now(&bucket, store.clock().now(), request).map(remaining), Some(0));
+/// let take = || store.acquire_now(&bucket, store.clock().now(), request).map(|grant| grant.take);
+/// assert_eq!(take(), Some(Take::Granted { wait: Duration::ZERO }));
+/// assert!(matches!(take(), Some(Take::Rejected { .. })), "one permit a second");
 /// ```
 #[derive(Clone, Debug)]
 pub struct MemoryStore(Arc<Tables>);

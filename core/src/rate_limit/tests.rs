@@ -110,10 +110,10 @@ fn no_reservation_exceeds_the_largest_number_of_units() {
     let forever = Duration::MAX;
     assert!(matches!(bucket.take(at(0), rate, 1_000_000, forever), Take::Granted { .. }));
     assert!(matches!(bucket.take(at(0), rate, 1_000_000, forever), Take::Granted { .. }));
-    let owed = bucket.level(rate);
+    let level = bucket.level(rate);
     let rejected = bucket.take(at(0), rate, 1_000_000, forever);
     assert_eq!(rejected, Take::Rejected { until: at(2_000_000 * 3_600_000_000) });
-    assert_eq!(bucket.level(rate), owed);
+    assert_eq!(bucket.level(rate), level);
 }
 
 #[test]

@@ -118,12 +118,12 @@ fn a_fast_completion_that_is_not_a_success_changes_nothing() {
 #[test]
 fn it_never_falls_below_its_minimum_and_reports_no_change_there() {
     let mut rig = Rig::with(AdaptiveSpec::threshold(QUICK).min_concurrency(3), 4);
-    let mut told = 0;
+    let mut changes = 0;
     for _ in 0..100 {
-        told += u32::from(rig.end(Outcome::Success, SLOW).is_some());
+        changes += u32::from(rig.end(Outcome::Success, SLOW).is_some());
         rig.wait(SECOND);
     }
-    assert_eq!((rig.aimd.limit(), told), (3, 1));
+    assert_eq!((rig.aimd.limit(), changes), (3, 1));
 }
 
 #[test]
@@ -243,12 +243,12 @@ proptest! {
         for (millis, latency, outcome, judged) in steps {
             rig.wait(Duration::from_millis(millis));
             let before = rig.aimd.limit();
-            let told = if quantile && judged { rig.judge(latency) } else { rig.end(outcome, latency) };
+            let change = if quantile && judged { rig.judge(latency) } else { rig.end(outcome, latency) };
             let after = rig.aimd.limit();
             prop_assert!(rig.aimd.limit.is_finite());
             prop_assert!((least.clamp(1, max.max(1))..=max.max(1)).contains(&after), "{after}");
-            prop_assert_eq!(told.is_some(), after < before);
-            if let Some(lowered) = told {
+            prop_assert_eq!(change.is_some(), after < before);
+            if let Some(lowered) = change {
                 prop_assert_eq!(lowered, LimitChange { from: before, to: after });
                 prop_assert!(last.is_none_or(|at| rig.now.since(at) >= SECOND));
                 last = Some(rig.now);

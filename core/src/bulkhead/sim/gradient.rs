@@ -53,9 +53,10 @@ fn assert_at_knee(what: &str, fleet: &mut Fleet<Rig>, servers: usize) {
         Noise::Exponential => 0.85,
     };
     let (in_flight, throughput, latency) = measure(fleet, servers);
-    let told = format!("{what}, {servers} servers: {in_flight:.2} in flight, throughput {throughput:.3}, {latency:.2}");
-    assert!((1.1..2.0).contains(&in_flight), "{told}");
-    assert!(throughput >= least_throughput && latency < 2.0, "{told}");
+    let measured =
+        format!("{what}, {servers} servers: {in_flight:.2} in flight, throughput {throughput:.3}, {latency:.2}");
+    assert!((1.1..2.0).contains(&in_flight), "{measured}");
+    assert!(throughput >= least_throughput && latency < 2.0, "{measured}");
 }
 
 #[test]
