@@ -1,8 +1,7 @@
-//! Threads on one bulkhead: never too many inside, no slot lost, no wake-up lost.
+//! Several threads on one bulkhead: the limit is never exceeded, and no slot and no wake-up is lost.
 //!
-//! Tasks of four worker threads come and go as chance wills it: they give up at any moment, their tasks are aborted,
-//! the limit is moved under them, the more critical displace the less, and copies of slow attempts take slots too. What
-//! happens differs from run to run; what must hold afterwards does not.
+//! Random tasks on four worker threads: calls are dropped at any time, tasks are aborted, the limit changes, more critical
+//! calls displace others, and hedges take slots too. Schedules differ from run to run; the invariants do not.
 
 #![allow(clippy::expect_used, clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
@@ -27,7 +26,7 @@ use tokio::time::{sleep, timeout};
 
 const THREADS: usize = 4;
 
-/// Far more than any of it takes: whoever is not done by then waits for ever.
+/// Far more than any test takes: a task that has not ended by then is stuck.
 const GENEROUS: Duration = Duration::from_secs(120);
 
 fn runtime() -> Runtime {
@@ -39,7 +38,7 @@ fn below(rng: &Rng, bound: u32) -> u32 {
     (rng.unit() * f64::from(bound)) as u32
 }
 
-/// How many runs of the operation there are now, and the most there ever were.
+/// The current and the largest number of concurrent runs of the operation.
 #[derive(Default)]
 struct Inside {
     now: AtomicU32,
@@ -62,7 +61,7 @@ impl Drop for Present {
     }
 }
 
-/// Polls at most so often, then drops it.
+/// Polls a future at most `polls` times and then drops it.
 async fn at_most<T>(polls: u32, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut left) = (pin!(work), polls);
     poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -71,7 +70,7 @@ async fn at_most<T>(polls: u32, work: impl Future<Output = T>) -> Option<T> {
         Poll::Pending => {
             left -= 1;
             if left == 0 {
-                cx.waker().wake_by_ref(); // to be dropped soon, whether it was woken or not
+                cx.waker().wake_by_ref(); // to be dropped soon, even without a wake-up
             }
             Poll::Pending
         }
@@ -79,8 +78,8 @@ async fn at_most<T>(polls: u32, work: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-/// Nobody is inside, nobody waits, and whoever comes gets in at once.
-fn is_as_new(pipeline: &Pipeline, inside: &Inside) {
+/// Asserts that no call runs or waits, and that new calls get all slots at once.
+fn assert_idle(pipeline: &Pipeline, inside: &Inside) {
     let view = pipeline.bulkhead().unwrap();
     assert_eq!((view.in_use, view.waiting, inside.now.load(Ordering::SeqCst)), (0, 0, 0), "{view:?}");
     let mut calls: Vec<_> = (0..view.limit).map(|_| Box::pin(pipeline.run(hang))).collect();
@@ -90,13 +89,13 @@ fn is_as_new(pipeline: &Pipeline, inside: &Inside) {
     assert_eq!(pipeline.available_slots(), Some(view.limit));
 }
 
-/// Moves the limit up and down on a thread of its own until it is told to stop.
+/// Changes the limit on a separate thread until the returned closure is called.
 fn moving(module: &ResilienceModule, policy: impl Fn(u32) -> Policy + Send + 'static, most: u32) -> impl FnOnce() {
     let (module, stop) = (module.clone(), Arc::new(AtomicBool::new(false)));
-    let told = stop.clone();
+    let stopped = stop.clone();
     let thread = thread::spawn(move || {
         let mut retunes = 0_u32;
-        while !told.load(Ordering::Relaxed) {
+        while !stopped.load(Ordering::Relaxed) {
             module.retune(policy(1 + retunes * 2 % most)).unwrap();
             retunes += 1;
             thread::yield_now();
@@ -110,7 +109,7 @@ fn moving(module: &ResilienceModule, policy: impl Fn(u32) -> Policy + Send + 'st
     }
 }
 
-/// Awaits all of them; how many were not aborted.
+/// Awaits all tasks and returns how many were not aborted.
 fn join(runtime: &Runtime, tasks: Vec<JoinHandle<()>>) -> usize {
     runtime.block_on(async {
         let all = async {
@@ -123,12 +122,12 @@ fn join(runtime: &Runtime, tasks: Vec<JoinHandle<()>>) -> usize {
             }
             ended
         };
-        timeout(GENEROUS, all).await.expect("somebody waits for ever")
+        timeout(GENEROUS, all).await.expect("all tasks end")
     })
 }
 
 #[test]
-fn no_wake_up_is_lost_however_slots_come_and_go() {
+fn no_wake_up_is_lost_while_calls_are_dropped_and_the_limit_changes() {
     const MOST: u32 = 3;
     let (tasks, each) = (300, 200);
     let policy = |limit| Policy::named("p").bulkhead(BulkheadSpec::fixed(limit).queue(1_000));
@@ -146,8 +145,8 @@ fn no_wake_up_is_lost_however_slots_come_and_go() {
                     yield_now().await;
                     Ok::<_, Failure>(1)
                 };
-                // Every other call is dropped somewhere on its way. All others are served: there is room for all of
-                // them in the queue, and they wait for as long as it takes.
+                // Every other call is dropped at some poll. All others are served: the queue has room for all of them
+                // and has no timeout.
                 if below(&rng, 2) == 0 {
                     at_most(below(&rng, 4), pipeline.run(operation)).await;
                 }
@@ -160,10 +159,10 @@ fn no_wake_up_is_lost_however_slots_come_and_go() {
     stop();
     assert_eq!((ended as u64, served.load(Ordering::Relaxed)), (tasks, tasks * each));
     assert!(inside.most.load(Ordering::SeqCst) <= MOST);
-    is_as_new(&pipeline, &inside);
+    assert_idle(&pipeline, &inside);
 }
 
-/// Everything at once: a bulkhead of three slots that is at times one of one or of five, and a queue that sheds.
+/// A policy with all stages that use slots: a bulkhead with one to five slots and a queue that sheds.
 fn everything(limit: u32) -> Policy {
     let bulkhead = BulkheadSpec::fixed(limit).queue(12).queue_timeout(20 * MS).queue_target(5 * MS).prioritized();
     Policy::named("p")
@@ -175,8 +174,8 @@ fn everything(limit: u32) -> Policy {
         .timeout(5 * MS)
 }
 
-/// An operation that is quick, slow, hangs or fails, as chance wills it.
-async fn as_chance_wills(inside: &Arc<Inside>, chance: u32) -> Result<u32, Failure> {
+/// An operation that is fast, slow, hangs or fails at random.
+async fn random_operation(inside: &Arc<Inside>, chance: u32) -> Result<u32, Failure> {
     let _present = inside.come();
     match chance {
         0..40 => yield_now().await,
@@ -189,7 +188,7 @@ async fn as_chance_wills(inside: &Arc<Inside>, chance: u32) -> Result<u32, Failu
 }
 
 #[test]
-fn a_crowd_of_all_kinds_leaves_every_slot_behind() {
+fn random_calls_of_all_kinds_release_every_slot() {
     const MOST: u32 = 5;
     let (tasks, each) = (400, 40);
     let hedges = Arc::new(AtomicU64::new(0));
@@ -210,7 +209,7 @@ fn a_crowd_of_all_kinds_leaves_every_slot_behind() {
                 let criticality =
                     [Criticality::BestEffort, Criticality::Normal, Criticality::Critical][below(&rng, 3) as usize];
                 let (calls, inside, chance) = (pipeline.clone(), inside.clone(), rng.clone());
-                let operation = || as_chance_wills(&inside, below(&chance, 100));
+                let operation = || random_operation(&inside, below(&chance, 100));
                 begun.fetch_add(1, Ordering::Relaxed);
                 let call = calls.call().criticality(criticality).run(operation);
                 let _ = match below(&rng, 4) {
@@ -230,12 +229,12 @@ fn a_crowd_of_all_kinds_leaves_every_slot_behind() {
     stop();
     assert!(ended < all, "some were aborted");
     assert!(inside.most.load(Ordering::SeqCst) <= MOST, "{:?}", inside.most);
-    assert!(hedges.load(Ordering::Relaxed) > 0, "copies were sent");
+    assert!(hedges.load(Ordering::Relaxed) > 0, "hedges were sent");
     let ends = ledger.read().finished;
     assert_eq!(ends.len() as u64, begun.load(Ordering::Relaxed), "one end each");
     for outcome in [None, Some(Outcome::Success), Some(Outcome::Failure), Some(Outcome::Cancelled)] {
         assert!(ends.contains(&outcome), "no call ended in {outcome:?}");
     }
     let _inside = runtime.enter();
-    is_as_new(&pipeline, &inside);
+    assert_idle(&pipeline, &inside);
 }

@@ -1,7 +1,7 @@
-//! Threads on one pipeline: nothing is lost, nothing is counted twice.
+//! Several threads on one pipeline: nothing is lost or counted twice.
 //!
-//! Several threads start together and drive calls of one key by hand, on a clock that stands still or that the test
-//! moves, so that every total is known exactly beforehand.
+//! The threads start together and poll calls of one key manually, on a manual clock, so that every total is known exactly
+//! in advance.
 
 #![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
@@ -21,7 +21,7 @@ use support::*;
 const THREADS: usize = 4;
 const CALLS: u64 = 20_000;
 
-/// Of every hundred calls, so many fail.
+/// Percentage of calls that fail.
 const BAD_SHARE: u64 = 7;
 
 fn pipeline(clock: &Clock, policy: Policy, ledger: Option<Ledger>) -> Pipeline {
@@ -32,12 +32,12 @@ fn pipeline(clock: &Clock, policy: Policy, ledger: Option<Ledger>) -> Pipeline {
     module.build().unwrap().pipeline("p", ()).unwrap()
 }
 
-/// A circuit that counts and never trips.
+/// A breaker that counts and never trips.
 fn counting() -> BreakerSpec {
     BreakerSpec::failure_ratio(1.0).min_throughput(1_000_000_000).window(100 * SECOND)
 }
 
-/// Runs `work` on all threads at once; what each made of it.
+/// Runs `work` on all threads at once and returns their results.
 fn together<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let start = Barrier::new(THREADS);
     let run = |thread| {
@@ -51,7 +51,7 @@ fn together<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// Makes calls; how many were admitted and how many were rejected for this reason. Any other end is a mistake.
+/// Makes calls and returns how many were admitted and how many were rejected with `reason`. Any other result panics.
 fn make(pipeline: &Pipeline, calls: u64, reason: RejectionCode) -> (u64, u64) {
     let mut ends = (0, 0);
     for _ in 0..calls {
@@ -66,13 +66,13 @@ fn sum(ends: Vec<(u64, u64)>) -> (u64, u64) {
     ends.into_iter().fold((0, 0), |sum, end| (sum.0 + end.0, sum.1 + end.1))
 }
 
-/// Fails the calls whose number says so.
+/// Fails [`BAD_SHARE`] of every hundred numbers.
 async fn bad_at_times(number: u64) -> Result<u32, Failure> {
     if number % 100 < BAD_SHARE { Err(BROKEN) } else { Ok(1) }
 }
 
 #[test]
-fn while_the_clock_stands_exactly_the_burst_is_admitted() {
+fn while_the_clock_stands_still_exactly_the_burst_is_admitted() {
     let (clock, burst, total) = (Clock::manual(), 7_777, THREADS as u64 * CALLS);
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(100).burst(burst)).breaker(counting());
     let shared = pipeline(&clock, policy, None);
@@ -83,11 +83,11 @@ fn while_the_clock_stands_exactly_the_burst_is_admitted() {
 
     clock.advance(3 * SECOND);
     let ends = sum(together(|_| make(&shared, CALLS, RejectionCode::RateLimited)));
-    assert_eq!(ends, (300, total - 300), "three seconds' permits, no more");
+    assert_eq!(ends, (300, total - 300), "exactly the permits of three seconds");
 }
 
 #[test]
-fn while_the_clock_moves_burst_plus_rate_times_time_is_admitted() {
+fn while_the_clock_moves_at_most_burst_plus_rate_times_time_is_admitted() {
     let (clock, burst) = (Clock::manual(), 100);
     let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(1_000).burst(burst));
     let shared = pipeline(&clock, policy, None);
@@ -101,7 +101,7 @@ fn while_the_clock_moves_burst_plus_rate_times_time_is_admitted() {
         }
         ends
     }));
-    // Not exactly: what comes while the bucket is full is lost.
+    // An upper bound only: refills of a full bucket are lost.
     let time = CALLS / 100;
     assert!(ends.0 <= burst + time, "{ends:?}");
     assert_eq!(ends.0 + ends.1, THREADS as u64 * CALLS);
@@ -111,7 +111,7 @@ fn while_the_clock_moves_burst_plus_rate_times_time_is_admitted() {
 }
 
 #[test]
-fn permits_of_calls_that_were_dropped_are_there_for_others() {
+fn permits_of_calls_rejected_by_the_circuit_are_refunded() {
     let (clock, burst) = (Clock::manual(), 64);
     let limit = RateLimitSpec::per_second(1).burst(burst);
     let breaker = BreakerSpec::consecutive_failures(1);
@@ -119,13 +119,13 @@ fn permits_of_calls_that_were_dropped_are_there_for_others() {
     trip(&store, &breaker);
     let policy = Policy::named("p").rate_limit(limit).breaker(breaker);
     let shared = ResilienceModule::in_store(store).policy(policy).build().unwrap().pipeline("p", ()).unwrap();
-    // Four calls at a time never find 64 permits gone: every rejection by the circuit gave its permit back.
+    // Four concurrent calls never use up 64 permits: every rejection by the circuit refunded its permit.
     assert_eq!(sum(together(|_| make(&shared, CALLS, RejectionCode::CircuitOpen))), (0, THREADS as u64 * CALLS));
     assert_eq!(at_once(shared.available_permits()), Some(burst));
 }
 
 #[test]
-fn a_circuit_counts_every_call_of_every_thread() {
+fn a_breaker_counts_every_call_of_every_thread() {
     let (clock, ledger) = (Clock::manual(), Ledger::default());
     let shared = pipeline(&clock, Policy::named("p").breaker(counting()), Some(ledger.clone()));
     let failures =
@@ -134,13 +134,13 @@ fn a_circuit_counts_every_call_of_every_thread() {
     assert_eq!(failures, total * BAD_SHARE / 100);
     let view = at_once(shared.circuit()).unwrap();
     assert_eq!((view.calls, view.failures, view.probes), (total, failures, 0));
-    let told = ledger.read().finished;
-    let heard = |outcome| told.iter().filter(|told| **told == Some(outcome)).count() as u64;
-    assert_eq!((heard(Outcome::Success), heard(Outcome::Failure)), (total - failures, failures));
+    let outcomes = ledger.read().finished;
+    let observed = |outcome| outcomes.iter().filter(|emitted| **emitted == Some(outcome)).count() as u64;
+    assert_eq!((observed(Outcome::Success), observed(Outcome::Failure)), (total - failures, failures));
 }
 
 #[test]
-fn a_circuit_counts_every_call_while_slices_change_and_others_look() {
+fn a_breaker_counts_every_call_while_slices_rotate_and_it_is_inspected() {
     let clock = Clock::manual();
     let shared = pipeline(&clock, Policy::named("p").breaker(counting()), None);
     together(|thread| {
@@ -189,7 +189,7 @@ fn calls_that_end_on_another_thread_than_they_began_are_counted_once() {
 }
 
 #[test]
-fn exactly_the_allowed_number_of_trial_calls_passes_at_a_time() {
+fn exactly_the_allowed_number_of_probes_is_admitted_at_a_time() {
     let breaker = BreakerSpec::consecutive_failures(1).break_for(SECOND).probes(3, 1_000_000).probe_lease(HOUR);
     let (clock, inside) = (Clock::manual(), AtomicU64::new(0));
     let store = MemoryStore::seeded(clock.clone(), 16, Rng::seeded(7));
@@ -200,7 +200,7 @@ fn exactly_the_allowed_number_of_trial_calls_passes_at_a_time() {
     for _ in 0..50 {
         let all_asked = Barrier::new(THREADS);
         let ends = together(|_| {
-            // Every thread keeps two calls under way until all have asked.
+            // Every thread keeps two calls in flight until all have asked.
             let mut calls = [(); 2].map(|()| Box::pin(shared.run(hang)));
             let under_way = calls.iter_mut().map(|call| u64::from(poll_once(call.as_mut()).is_pending())).sum::<u64>();
             inside.fetch_add(under_way, Ordering::Relaxed);
@@ -216,7 +216,7 @@ fn exactly_the_allowed_number_of_trial_calls_passes_at_a_time() {
 }
 
 #[test]
-fn a_circuit_that_many_threads_see_fail_opens_once() {
+fn a_breaker_that_fails_on_many_threads_opens_once() {
     for _ in 0..50 {
         let (clock, ledger) = (Clock::manual(), Ledger::default());
         let opened = Arc::new(AtomicU64::new(0));
@@ -233,7 +233,7 @@ fn a_circuit_that_many_threads_see_fail_opens_once() {
         });
         let reached: usize = reached.into_iter().sum();
         assert_eq!(opened.load(Ordering::Relaxed), 1);
-        assert!((10..10 + THREADS).contains(&reached), "{reached}: ten, and who was on the way already");
+        assert!((10..10 + THREADS).contains(&reached), "{reached}: ten, and those already in flight");
         let rejected = ledger.read().finished.iter().filter(|outcome| outcome.is_none()).count();
         assert_eq!(reached + rejected, THREADS * 100);
     }

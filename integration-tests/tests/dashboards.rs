@@ -1,4 +1,5 @@
-//! What an operator is given holds together: every metric, label and value that the dashboard and the alerts ask for is
+//! The dashboard, the alerts and the runbook are consistent: every metric, label and value that they query is exported,
+//! every alert has a section in the runbook, and the compose file serves what Prometheus scrapes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed expectation panics, in helpers too
 

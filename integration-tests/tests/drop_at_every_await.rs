@@ -1,13 +1,13 @@
 //! The future of a call can be dropped at any await.
 //!
-//! Every combination of stages and every kind of operation is polled k times and then dropped, for every k until the
-//! call ends by itself, under a clock that the test moves between polls. Whatever the moment, afterwards
+//! Every combination of stages and every kind of operation is polled k times and then dropped, for every k until the call
+//! ends, on a clock that the test moves between polls. Afterwards, in every case,
 //!
-//! * a call that never started has its permits back, and one that started paid exactly once;
-//! * no probe holds a place in the circuit, and the next one gets it;
-//! * every guard that let the call pass was told its end exactly once, the innermost first;
-//! * the gate it came in by, if there is one, counts it no more;
-//! * observers were told of exactly one end, and circuit and guards of the same one.
+//! * a call whose operation never started has its permits refunded, and one that started paid exactly once;
+//! * no probe holds a slot of the breaker, and the next probe gets it;
+//! * every guard that admitted the call settled it exactly once, the innermost first;
+//! * the gate, if there is one, no longer counts the call;
+//! * exactly one end was emitted, and breaker and guards received the same outcome.
 
 #![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
@@ -28,15 +28,15 @@ use support::stages::*;
 use support::*;
 use tokio::time::{Instant, advance};
 
-/// A call that does not end by itself is dropped after this many polls at the latest.
+/// A call that has not ended is dropped after this many polls.
 const MOST_POLLS: usize = 40;
 
-/// After the drop, long enough that a permit that was lost shows in the whole permits of [`Limit::Waits`].
+/// Time after the drop, long enough for a leaked permit to show in the whole permits of [`Limit::Waits`].
 const AFTERWARDS: Duration = Duration::from_millis(40);
 
 type Answer = Result<u32, Error<Failure>>;
 
-/// What is run, and when it is dropped.
+/// What is run and when it is dropped.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     limit: Limit,
@@ -51,7 +51,7 @@ struct Case {
     pace: Duration,
     /// Whether it moves once more before the drop.
     late: bool,
-    /// Chance is another in every case.
+    /// Different in every case.
     seed: u64,
 }
 
@@ -61,7 +61,7 @@ impl Case {
         policy.rate_limit = self.limit.spec();
         policy.breaker = self.circuit.spec();
         if self.circuit == Circuit::Throttle {
-            // From the first call on, every request without an accept is felt by the next.
+            // Every request without an accept affects the next one, from the first call on.
             policy = policy.throttle(ThrottleSpec::default().k(1.0).min_throughput(1).window(HOUR));
         }
         if self.retry {
@@ -74,7 +74,7 @@ impl Case {
             policy = policy.deadline(DeadlineSpec::total(18 * MS).failure_floor(10 * MS));
         }
         if self.guards != GuardPlan::None {
-            policy = PLACES.into_iter().fold(policy, |policy, place| policy.guard(ledger.guard(place)));
+            policy = GUARD_ORDERS.into_iter().fold(policy, |policy, order| policy.guard(ledger.guard(order)));
         }
         if let GuardPlan::RejectingFrom(attempt) = self.guards {
             policy = policy.guard(RejectingFrom(attempt));
@@ -82,7 +82,7 @@ impl Case {
         policy
     }
 
-    /// Polls as often as the case says, moving the clock in between; then the call is dropped.
+    /// Polls the call `polls` times, moving the clock in between, and then drops it.
     async fn drive<T>(self, call: impl Future<Output = T>) -> Option<T> {
         let mut call = Box::pin(call);
         for poll in 0..self.polls {
@@ -99,7 +99,7 @@ impl Case {
         None
     }
 
-    /// Runs and checks the case; whether the call ended by itself, and how.
+    /// Runs and checks the case. Returns whether the call ended before the drop, and its outcome.
     async fn check(self) -> (bool, Option<Outcome>) {
         let store = MemoryStore::seeded(Clock::tokio(), 16, Rng::seeded(7));
         if let (Circuit::ProbeOfCalls | Circuit::ProbeOfAttempts | Circuit::Open, Some(spec)) =
@@ -120,29 +120,29 @@ impl Case {
         let module = module.policy(self.policy(&ledger)).build().unwrap();
         let gate = Gate::default();
         if self.seed.is_multiple_of(2) {
-            module.attach(&gate); // a call behaves no otherwise for it
+            module.attach(&gate); // must not change the behaviour of a call
         }
         let pipeline = module.pipeline("p", ()).unwrap();
 
         let answer = self.drive(pipeline.run(|| attempts.run(self.work))).await;
-        assert_eq!(gate.in_flight(), 0, "nobody is inside any more");
+        assert_eq!(gate.in_flight(), 0, "no call is in flight");
 
-        let told = ledger.read();
+        let entries = ledger.read();
         assert_eq!(
-            told.finished.len(),
+            entries.finished.len(),
             usize::from(self.polls > 0),
-            "one end, and only of a call that began: {told:?}"
+            "one end, only if the call was polled: {entries:?}"
         );
-        let outcome = told.finished.first().copied().flatten();
+        let outcome = entries.finished.first().copied().flatten();
         self.check_outcome(answer.as_ref(), outcome, &attempts);
-        assert!(told.held.is_empty() && told.disorder.is_empty(), "guards: {told:?}");
-        for (order, settled) in &told.settled {
+        assert!(entries.held.is_empty() && entries.disorder.is_empty(), "guards: {entries:?}");
+        for (order, settled) in &entries.settled {
             assert!(
                 *order >= Stage::Retry.order() || Some(*settled) == outcome.or(Some(Outcome::Cancelled)),
-                "{told:?}"
+                "{entries:?}"
             );
         }
-        let counted = self.counted(&told, &attempts);
+        let counted = self.counted(&entries, &attempts);
         self.check_circuit(&pipeline, &counted).await;
 
         advance(AFTERWARDS).await;
@@ -152,12 +152,12 @@ impl Case {
         (answer.is_some(), outcome)
     }
 
-    /// What observers heard is what happened.
+    /// Checks the emitted outcome against the result.
     fn check_outcome(self, answer: Option<&Answer>, outcome: Option<Outcome>, attempts: &Attempts) {
         let begun = attempts.begun.get() > 0;
         match answer {
             None if self.polls == 0 => assert!(outcome.is_none() && !begun),
-            // Somebody else enforced the deadline: that may be a failure.
+            // The deadline had passed before the drop, which may count as a failure.
             None if self.deadline && begun && outcome == Some(Outcome::Failure) => assert!(self.late),
             None => assert_eq!(outcome, Some(Outcome::Cancelled)),
             Some(Ok(_)) => assert_eq!(outcome, Some(Outcome::Success)),
@@ -173,16 +173,16 @@ impl Case {
         }
     }
 
-    /// The outcomes that a circuit counts: those of calls, or those of attempts.
-    fn counted(self, told: &Entries, attempts: &Attempts) -> Vec<Outcome> {
-        let end = told.finished.iter().flatten().copied();
+    /// Returns the outcomes that the breaker counts: those of calls, or those of attempts.
+    fn counted(self, entries: &Entries, attempts: &Attempts) -> Vec<Outcome> {
+        let end = entries.finished.iter().flatten().copied();
         let end = end.filter(|outcome| matches!(outcome, Outcome::Success | Outcome::Failure));
         if !matches!(self.circuit, Circuit::Attempts | Circuit::ProbeOfAttempts) {
             return end.collect();
         }
-        let (good, bad) = (attempts.good.get(), attempts.bad.get() + told.timeouts);
+        let (good, bad) = (attempts.good.get(), attempts.bad.get() + entries.timeouts);
         let cut_off = attempts.begun.get() - good - bad;
-        assert!(cut_off <= 1, "only the last attempt can be without an end of its own");
+        assert!(cut_off <= 1, "only the last attempt can lack an end of its own");
         let own = [vec![Outcome::Success; good], vec![Outcome::Failure; bad]].concat();
         own.into_iter().chain(end.take(cut_off)).collect()
     }
@@ -190,13 +190,13 @@ impl Case {
     async fn check_circuit(self, pipeline: &Pipeline, counted: &[Outcome]) {
         let Some(view) = pipeline.circuit().await else { return };
         let failures = counted.iter().filter(|outcome| **outcome == Outcome::Failure).count() as u64;
-        assert_eq!(view.probes, 0, "a probe still holds its place");
+        assert_eq!(view.probes, 0, "a probe still holds its slot");
         match self.circuit {
             Circuit::Calls | Circuit::Attempts => {
                 assert_eq!((view.phase, view.calls, view.failures), (Phase::Closed, counted.len() as u64, failures));
             }
             Circuit::Open => assert_eq!((view.phase, counted.len()), (Phase::Open, 0)),
-            // The break is over, and nobody has asked yet.
+            // The break is over, and no call has asked yet.
             _ if view.break_left == Some(Duration::ZERO) => assert_eq!(self.phase_after(counted), Phase::HalfOpen),
             _ => assert_eq!(view.phase, self.phase_after(counted)),
         }
@@ -212,10 +212,10 @@ impl Case {
         }
     }
 
-    /// The next call finds everything it needs.
+    /// Checks that the next call is not affected by a leak.
     async fn check_next(self, pipeline: &Pipeline, ledger: &Ledger, counted: &[Outcome]) {
         if self.circuit == Circuit::Throttle && counted == [Outcome::Failure] {
-            return; // it is a matter of chance
+            return; // the throttle rejects at random
         }
         let answer = pipeline.run(ok).await;
         let rejection = answer.as_ref().err().and_then(Error::rejection).map(Rejection::code);
@@ -229,13 +229,13 @@ impl Case {
         if let (None, Some(view)) = (rejection, pipeline.circuit().await) {
             assert_eq!(view.phase, Phase::Closed);
         }
-        let told = ledger.read();
-        assert!(told.held.is_empty() && told.disorder.is_empty(), "guards: {told:?}");
-        assert_eq!(told.finished.len(), usize::from(self.polls > 0) + 1);
+        let entries = ledger.read();
+        assert!(entries.held.is_empty() && entries.disorder.is_empty(), "guards: {entries:?}");
+        assert_eq!(entries.finished.len(), usize::from(self.polls > 0) + 1);
     }
 }
 
-/// Names the case when it fails.
+/// Prints the case when it fails.
 struct Named(Case);
 
 impl Drop for Named {
@@ -246,7 +246,7 @@ impl Drop for Named {
     }
 }
 
-/// Every combination with this circuit. The outcomes that occurred.
+/// Checks every combination with this breaker. Returns the outcomes that occurred.
 async fn check_all(circuit: Circuit) -> HashSet<Option<Outcome>> {
     let (mut seen, mut seed) = (HashSet::new(), 0);
     let flags = |bits: usize| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0, bits & 8 > 0);
@@ -294,50 +294,50 @@ const ALL_OUTCOMES: [Option<Outcome>; 5] =
     [None, Some(Outcome::Success), Some(Outcome::Failure), Some(Outcome::Neutral), Some(Outcome::Cancelled)];
 
 #[tokio::test(start_paused = true)]
-async fn without_a_circuit_everything_is_back() {
+async fn without_a_breaker_nothing_is_leaked() {
     assert_eq!(check_all(Circuit::None).await, HashSet::from(ALL_OUTCOMES));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circuit_that_counts_calls_counts_each_once() {
+async fn a_breaker_that_counts_calls_counts_each_once() {
     assert_eq!(check_all(Circuit::Calls).await, HashSet::from(ALL_OUTCOMES));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_circuit_that_counts_attempts_counts_each_once() {
+async fn a_breaker_that_counts_attempts_counts_each_once() {
     assert_eq!(check_all(Circuit::Attempts).await, HashSet::from(ALL_OUTCOMES));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_call_gives_its_place_back() {
+async fn a_dropped_probe_call_frees_its_slot() {
     assert_eq!(check_all(Circuit::ProbeOfCalls).await, HashSet::from(ALL_OUTCOMES));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_attempt_gives_its_place_back() {
+async fn a_dropped_probe_attempt_frees_its_slot() {
     let seen = check_all(Circuit::ProbeOfAttempts).await;
     assert!(seen.contains(&Some(Outcome::Failure)) && seen.contains(&Some(Outcome::Cancelled)), "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_an_open_circuit_rejects_gives_everything_back() {
+async fn a_call_rejected_by_an_open_circuit_leaks_nothing() {
     let outcomes = HashSet::from([None, Some(Outcome::Cancelled)]);
-    assert_eq!(check_all(Circuit::Open).await, outcomes, "cancelled while it waited for its permit");
+    assert_eq!(check_all(Circuit::Open).await, outcomes, "cancelled while waiting for its permit");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttle_forgets_a_call_that_was_dropped() {
+async fn a_throttle_does_not_count_a_dropped_call() {
     assert_eq!(check_all(Circuit::Throttle).await, HashSet::from(ALL_OUTCOMES));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_dropped_in_its_fallback_had_its_end_already() {
+async fn a_call_dropped_in_its_fallback_has_already_ended() {
     for polls in 0..4 {
         let ledger = Ledger::default();
         let policy = Policy::named("p")
             .rate_limit(RateLimitSpec::new(1, HOUR).burst(5))
             .breaker(BreakerSpec::consecutive_failures(9))
-            .guard(ledger.guard(PLACES[0]));
+            .guard(ledger.guard(GUARD_ORDERS[0]));
         let module = ResilienceModule::in_memory().observer(ledger.clone()).policy(policy).build().unwrap();
         let pipeline = module.pipeline("p", ()).unwrap();
         let slow = |_: &Error<Failure>| async {
@@ -351,9 +351,9 @@ async fn a_call_dropped_in_its_fallback_had_its_end_already() {
         }
         drop(call);
         let outcome = [Outcome::Cancelled, Outcome::Failure][usize::from(polls >= 3)];
-        let told = ledger.read();
-        assert_eq!(told.finished, vec![Some(outcome); usize::from(polls > 0)]);
-        assert!(told.held.is_empty());
+        let entries = ledger.read();
+        assert_eq!(entries.finished, vec![Some(outcome); usize::from(polls > 0)]);
+        assert!(entries.held.is_empty());
         assert_eq!(pipeline.circuit().await.unwrap().calls, u64::from(polls >= 3));
         assert_eq!(pipeline.available_permits().await, Some(5 - u64::from(polls > 0)));
     }

@@ -1,14 +1,12 @@
-//! The future of a call can be dropped at any await: in the queue of a bulkhead, and while copies of it race.
+//! The future of a call can be dropped at any await: in the queue of a bulkhead, and while hedges run.
 //!
-//! The rest of what `drop_everywhere` promises. Every way to a slot and every end of a race is polled k times and then
-//! dropped, for every k until the call ends by itself, under a clock that the test moves between polls. Whatever the
-//! moment, afterwards
+//! Continues `drop_at_every_await`. Every way to get a slot and every result of a hedged attempt is polled k times and then
+//! dropped, for every k until the call ends, on a clock that the test moves between polls. Afterwards, in every case,
 //!
-//! * every slot is free and nobody waits: neither the call nor a copy of it has one, also not one that was handed to it
-//!   and of which it never heard;
-//! * no run of the operation is left, neither the attempt's nor a copy's;
-//! * no probe holds a place in the circuit, and each run that ended was counted once;
-//! * guards and observers were told exactly one end, and permits were paid once.
+//! * every slot is free and the queue is empty, including a slot assigned to the call that it never polled for;
+//! * no run of the operation is left, neither the attempt nor a hedge;
+//! * no probe holds a slot of the breaker, and each ended run was counted once;
+//! * guards and observers received exactly one end, and permits were paid once.
 
 #![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
@@ -31,16 +29,16 @@ use support::stages::*;
 use support::*;
 use tokio::time::advance;
 
-/// Every call here ends by itself before this many polls.
+/// Every call ends within this many polls.
 const MOST_POLLS: usize = 60;
 
 type Holder = Pin<Box<dyn Future<Output = Result<u32, Error<Failure>>>>>;
 
-/// What is run, and when it is dropped.
+/// What is run and when it is dropped.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    hull: Hull,
-    race: Race,
+    slot_case: SlotCase,
+    hedge_case: HedgeCase,
     circuit: Circuit,
     retry: bool,
     timeout: bool,
@@ -51,14 +49,14 @@ struct Case {
     late: bool,
 }
 
-/// How it went: ended by itself, why it was rejected, and the copies' part in it.
+/// Whether the call ended before the drop, its rejection code, the number of hedges, and whether a hedge won.
 type Seen = (bool, Option<RejectionCode>, u32, bool);
 
 impl Case {
     fn policy(self, ledger: &Ledger) -> Policy {
         let mut policy = Policy::named("p").rate_limit(Limit::Plain.spec().unwrap()).idempotent();
-        (policy.bulkhead, policy.breaker) = (self.hull.spec(), self.circuit.spec());
-        if self.race != Race::NoHedge {
+        (policy.bulkhead, policy.breaker) = (self.slot_case.spec(), self.circuit.spec());
+        if self.hedge_case != HedgeCase::NoHedge {
             policy = policy.hedge(HedgeSpec::after(DELAY).budget(BudgetSpec::ratio(1.0).min_per_second(100)));
         }
         if self.retry {
@@ -81,13 +79,13 @@ impl Case {
         }
         let (ledger, ends, runs) = (Ledger::default(), Ends::default(), Runs::default());
         let mut before = Policy::named("p");
-        before.bulkhead = self.hull.spec();
+        before.bulkhead = self.slot_case.spec();
         let module = ResilienceModule::in_store(store).seed(7).observer(ledger.clone()).observer(ends.clone());
         let module = module.policy(before).build().unwrap();
-        // Whoever is inside came before the stages that would get in their way.
+        // The slot holders are admitted before the other stages are added.
         let pipeline = module.pipeline("p", ()).unwrap();
         let inside: RefCell<Vec<Holder>> = RefCell::default();
-        for _ in 0..self.hull.holders() {
+        for _ in 0..self.slot_case.holders() {
             let pipeline = pipeline.clone();
             let mut holder: Holder = Box::pin(async move { pipeline.run(hang).await });
             assert!(poll_once(holder.as_mut()).is_pending());
@@ -96,8 +94,8 @@ impl Case {
         module.retune(self.policy(&ledger)).unwrap();
         let pipeline = module.pipeline("p", ()).unwrap();
 
-        let mut call = Box::pin(pipeline.run(|| runs.run(self.race)));
-        let mut intruder: Option<Holder> = None;
+        let mut call = Box::pin(pipeline.run(|| runs.run(self.hedge_case)));
+        let mut critical_call: Option<Holder> = None;
         let mut answer = None;
         for poll in 0..self.polls {
             if poll > 0 {
@@ -107,14 +105,14 @@ impl Case {
                 answer = Some(ready);
                 break;
             }
-            // From here to the next poll, or to the drop, it has its slot and does not know.
-            if self.hull == Hull::Served && poll == 1 {
+            // From here to the next poll or the drop, the call has a slot that it has not polled for.
+            if self.slot_case == SlotCase::Served && poll == 1 {
                 inside.take();
             }
-            if self.hull == Hull::Displaced && poll == 0 {
+            if self.slot_case == SlotCase::Displaced && poll == 0 {
                 let pipeline = pipeline.clone();
                 let critical = async move { pipeline.call().criticality(Criticality::Critical).run(hang).await };
-                let critical: &mut Holder = intruder.insert(Box::pin(critical));
+                let critical: &mut Holder = critical_call.insert(Box::pin(critical));
                 assert!(poll_once(critical.as_mut()).is_pending());
             }
         }
@@ -123,16 +121,17 @@ impl Case {
         }
         drop(call);
 
-        self.check_slots(&pipeline, inside.borrow().len(), intruder.is_some());
-        let came = intruder.take().is_some();
+        self.check_slots(&pipeline, inside.borrow().len(), critical_call.is_some());
+        let came = critical_call.take().is_some();
         inside.take();
         self.check_slots(&pipeline, 0, false);
 
         assert_eq!(runs.begun.get(), runs.good.get() + runs.bad.get() + runs.dropped.get(), "a run is left");
-        let (attempts, copies) = (1 + usize::from(self.retry), 1 + usize::from(self.race != Race::NoHedge));
-        assert!(runs.begun.get() <= attempts * copies);
-        let told = ledger.read();
-        assert!(told.held.is_empty() && told.disorder.is_empty(), "guards: {told:?}");
+        let (attempts, runs_per_attempt) =
+            (1 + usize::from(self.retry), 1 + usize::from(self.hedge_case != HedgeCase::NoHedge));
+        assert!(runs.begun.get() <= attempts * runs_per_attempt);
+        let entries = ledger.read();
+        assert!(entries.held.is_empty() && entries.disorder.is_empty(), "guards: {entries:?}");
         let ends = ends.read();
         assert_eq!(ends.len(), usize::from(self.polls > 0) + usize::from(came), "{ends:?}");
         let end = ends.first().filter(|_| self.polls > 0).copied();
@@ -142,7 +141,7 @@ impl Case {
         }
         let outcome = end.and_then(|(outcome, _)| outcome);
         self.check_outcome(answer.as_ref(), outcome, runs.begun.get() > 0);
-        self.check_circuit(&pipeline, outcome, &runs, told.timeouts).await;
+        self.check_circuit(&pipeline, outcome, &runs, entries.timeouts).await;
         let paid = u64::from(runs.begun.get() > 0);
         assert_eq!(pipeline.available_permits().await, Some(5 - paid));
         self.check_next(&pipeline).await;
@@ -154,7 +153,7 @@ impl Case {
 
     fn check_slots(self, pipeline: &Pipeline, inside: usize, waits: bool) {
         let slots = pipeline.bulkhead().map(|view| (view.limit, view.in_use, view.waiting));
-        assert_eq!(slots, self.hull.spec().map(|_| (SLOTS, inside as u32, u32::from(waits))));
+        assert_eq!(slots, self.slot_case.spec().map(|_| (SLOTS, inside as u32, u32::from(waits))));
     }
 
     fn check_outcome(self, answer: Option<&Result<u32, Error<Failure>>>, outcome: Option<Outcome>, begun: bool) {
@@ -173,7 +172,7 @@ impl Case {
 
     async fn check_circuit(self, pipeline: &Pipeline, outcome: Option<Outcome>, runs: &Runs, timeouts: usize) {
         let Some(view) = pipeline.circuit().await else { return };
-        assert_eq!(view.probes, 0, "a probe still holds its place");
+        assert_eq!(view.probes, 0, "a probe still holds its slot");
         let failed = outcome == Some(Outcome::Failure);
         let counted = (view.calls - view.failures, view.failures);
         match self.circuit {
@@ -182,7 +181,7 @@ impl Case {
             }
             Circuit::Attempts => {
                 let (good, bad) = (runs.good.get() as u64, (runs.bad.get() + timeouts) as u64);
-                // The caller's time ran out: that may be the attempt's failure, if it was still running itself.
+                // The deadline passed, which may be a failure of the attempt if it was still running.
                 let cut_off = failed && runs.dropped.get() > timeouts;
                 assert!(counted == (good, bad) || cut_off && counted == (good, bad + 1), "{counted:?} {good} {bad}");
             }
@@ -190,7 +189,7 @@ impl Case {
         }
     }
 
-    /// The next call finds everything it needs, at once.
+    /// Checks that the next call is admitted at the first poll.
     async fn check_next(self, pipeline: &Pipeline) {
         if pipeline.circuit().await.is_some_and(|view| view.phase == Phase::Open) {
             advance(SECOND).await;
@@ -202,7 +201,7 @@ impl Case {
     }
 }
 
-/// Names the case when it fails.
+/// Prints the case when it fails.
 struct Named(Case);
 
 impl Drop for Named {
@@ -213,18 +212,18 @@ impl Drop for Named {
     }
 }
 
-/// Every combination with this circuit.
+/// Checks every combination with this breaker.
 async fn check_all(circuit: Circuit) {
     let mut seen = HashSet::new();
     let flags = |bits: usize| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0, bits & 8 > 0);
-    for hull in Hull::ALL {
-        for race in Race::ALL {
+    for slot_case in SlotCase::ALL {
+        for hedge_case in HedgeCase::ALL {
             for (retry, timeout, deadline, late) in (0..16).map(flags) {
                 for pace in [2 * MS, 7 * MS] {
-                    let endless = race == Race::BothHang && !timeout && !deadline;
+                    let endless = hedge_case == HedgeCase::BothHang && !timeout && !deadline;
                     let mut ended = false;
                     for polls in 0..=if endless { 10 } else { MOST_POLLS } {
-                        let case = Case { hull, race, circuit, retry, timeout, deadline, polls, pace, late };
+                        let case = Case { slot_case, hedge_case, circuit, retry, timeout, deadline, polls, pace, late };
                         let named = Named(case);
                         let (by_itself, code, hedges, won) = case.check().await;
                         drop(named);
@@ -234,46 +233,46 @@ async fn check_all(circuit: Circuit) {
                             break;
                         }
                     }
-                    assert!(ended || endless, "{hull:?} {race:?} {retry} {timeout} {deadline} never ends");
+                    assert!(ended || endless, "{slot_case:?} {hedge_case:?} {retry} {timeout} {deadline} never ends");
                 }
             }
         }
     }
-    let tried_out = circuit.is_probed(); // with one call at a time, so without copies
+    let probing = circuit.is_probed(); // one call at a time, so without hedges
     for end in [
         (None, false, false),
         (Some(RejectionCode::BulkheadQueueShed), false, false),
         (Some(RejectionCode::BulkheadQueueTimeout), false, false),
         (Some(RejectionCode::DeadlineExceeded), false, false),
-        (Some(RejectionCode::AttemptTimeout), !tried_out, false),
-        (None, !tried_out, false),
-        (None, !tried_out, !tried_out),
+        (Some(RejectionCode::AttemptTimeout), !probing, false),
+        (None, !probing, false),
+        (None, !probing, !probing),
     ] {
         assert!(seen.contains(&end), "{end:?} did not occur: {seen:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_circuit_every_slot_is_back() {
+async fn without_a_breaker_every_slot_is_released() {
     check_all(Circuit::None).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_circuit_that_counts_calls_every_slot_is_back() {
+async fn with_a_breaker_that_counts_calls_every_slot_is_released() {
     check_all(Circuit::Calls).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_circuit_that_counts_attempts_every_slot_and_ticket_is_back() {
+async fn with_a_breaker_that_counts_attempts_every_slot_and_ticket_is_released() {
     check_all(Circuit::Attempts).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_trial_call_every_slot_and_the_trials_place_are_back() {
+async fn with_a_probe_call_every_slot_and_the_probe_slot_are_released() {
     check_all(Circuit::ProbeOfCalls).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_trial_attempt_every_slot_and_the_trials_place_are_back() {
+async fn with_a_probe_attempt_every_slot_and_the_probe_slot_are_released() {
     check_all(Circuit::ProbeOfAttempts).await;
 }

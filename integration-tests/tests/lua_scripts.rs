@@ -1,7 +1,7 @@
-//! The shipped Lua scripts, run in this process on a moved clock, against the bare machines of core.
+//! The shipped Lua scripts, run in this process on a manual clock, compared with the state machines of core.
 //!
-//! Random operations and random walks of the clock (forward, a little back, far back, leaps) must give equal answers to
-//! the microsecond; any bytes under a key must heal; what is rejected or only read must write nothing.
+//! Random operations and random clock steps (forward, slightly back, far back, leaps) must give equal replies, to the
+//! microsecond; corrupt keys must be repaired; rejections and reads must write nothing.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed expectation panics, in helpers too
 

@@ -1,8 +1,8 @@
-//! A call allocates nothing: not when it is admitted, not when it has to wait, not when it is rejected.
+//! A call does not allocate, whether it is admitted, waits or is rejected.
 //!
-//! Counted by an allocator that counts, on the thread that makes the calls, after a warm-up that pays for what is paid
-//! once (thread-locals, a thread's first timers, the runtime's own lists). A call that is ready at once is polled by
-//! hand; one that has to wait runs on a runtime whose clock stands and leaps to the next timer.
+//! Measured by a counting allocator on the calling thread, after a warm-up for one-time allocations (thread-locals, the
+//! first timers of a thread, the runtime's own lists). A call that is ready at once is polled manually; one that waits runs
+//! on a runtime with a paused clock.
 
 #![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
@@ -31,12 +31,12 @@ use phalanx_store_memory::MemoryStore;
 use support::*;
 use tokio::runtime::{Builder, Runtime};
 
-/// Calls that are measured together: one allocation in a hundred calls is one too many.
+/// Calls measured together: even one allocation in a hundred calls fails a test.
 const CALLS: usize = 100;
 
 const PLENTY: RateLimitSpec = RateLimitSpec::per_second(1_000_000);
 
-/// Tokio's own clock, standing still, so that a back-off costs the test no time.
+/// A runtime with a paused clock, so that backoffs take no real time.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
 }
@@ -45,7 +45,7 @@ fn breaker() -> BreakerSpec {
     BreakerSpec::failure_ratio(0.5).min_throughput(1_000_000).window(10 * SECOND)
 }
 
-/// The stack of the bar, but for what runs at a time: rate limit, breaker, retry, timeout.
+/// Rate limit, breaker, retry and timeout.
 fn stack() -> Policy {
     Policy::named("p")
         .rate_limit(PLENTY)
@@ -54,12 +54,12 @@ fn stack() -> Policy {
         .timeout(SECOND)
 }
 
-/// The five stages of the bar.
+/// The same with a bulkhead: five stages.
 fn stack5(bulkhead: BulkheadSpec) -> Policy {
     stack().bulkhead(bulkhead)
 }
 
-/// The six stages of the bar: a copy is sent after half the timeout.
+/// The same with a hedge: six stages.
 fn stack6(hedge: HedgeSpec) -> Policy {
     stack5(BulkheadSpec::fixed(8)).hedge(hedge.budget(BudgetSpec::ratio(1.0).min_per_second(100))).idempotent()
 }
@@ -72,21 +72,21 @@ fn pipeline(policy: Policy) -> Pipeline {
     module(policy).pipeline("p", ()).unwrap()
 }
 
-/// A pipeline on a clock that stands still. A digest makes room for latencies of a size when it sees the first of them:
-/// on a real clock that could be any call.
+/// A pipeline on a clock that stands still. A digest allocates when it receives the first latency of a new magnitude; on a
+/// real clock that could be any call.
 fn steady(policy: Policy) -> Pipeline {
     let module = ResilienceModule::in_memory().seed(7).clock(Clock::manual()).policy(policy).build().unwrap();
     module.pipeline("p", ()).unwrap()
 }
 
-/// Allocations of a hundred rounds, after a hundred unmeasured ones.
+/// Returns the allocations of a hundred rounds, after a hundred unmeasured ones.
 fn allocations(mut round: impl FnMut()) -> u64 {
     let mut rounds = || (0..CALLS).for_each(|_| round());
     rounds();
     measure(rounds).count_total
 }
 
-/// Allocations of a hundred awaited calls.
+/// Returns the allocations of a hundred awaited calls, after a hundred unmeasured ones.
 fn allocations_of<T>(runtime: &Runtime, mut call: impl AsyncFnMut() -> T) -> u64 {
     let mut rounds = || {
         runtime.block_on(async {
@@ -114,7 +114,7 @@ async fn pending_once(answer: Result<u32, Failure>) -> Result<u32, Failure> {
 }
 
 #[test]
-fn a_call_that_comes_in_by_a_gate_allocates_nothing_waiting_or_not() {
+fn a_call_through_a_gate_allocates_nothing_ready_or_pending() {
     let runtime = runtime();
     let module = module(stack());
     assert!(module.attach(&Gate::default()));
@@ -162,7 +162,7 @@ fn an_admitted_call_that_is_pending_once_allocates_nothing() {
     let call = async || assert_eq!(kept.run(|| pending_once(Ok(1))).await, Ok(1));
     assert_eq!(allocations_of(&runtime, call), 0);
 
-    // The same by hand: neither the timer that is set nor the one that is dropped allocates.
+    // The same with manual polling: neither setting nor dropping a timer allocates.
     let _inside = runtime.enter();
     let by_hand = || {
         let mut call = pin!(kept.run(|| pending_once(Ok(1))));
@@ -187,7 +187,7 @@ fn a_call_with_a_deadline_allocates_nothing() {
 }
 
 #[test]
-fn a_call_with_terms_of_its_own_allocates_nothing() {
+fn a_call_with_options_of_its_own_allocates_nothing() {
     let (runtime, kept) = (runtime(), pipeline(stack()));
     let recorded = async || {
         let call = kept.call().cost(2).classify(|result: &Result<u32, Failure>| match result {
@@ -201,7 +201,7 @@ fn a_call_with_terms_of_its_own_allocates_nothing() {
 }
 
 #[test]
-fn a_call_that_is_tried_again_allocates_nothing() {
+fn a_retried_call_allocates_nothing() {
     let (runtime, kept) = (runtime(), pipeline(stack()));
     for answer in [Err(BROKEN), Err(Failure(Kind::Domain))] {
         let call = async || assert!(kept.run(|| pending_once(answer)).await.is_err());
@@ -218,7 +218,7 @@ fn a_call_that_waits_for_its_permit_allocates_nothing() {
     let kept = runtime.block_on(async { pipeline(stack().rate_limit(limit)) });
     let start = runtime.block_on(async { tokio::time::Instant::now() });
     assert_eq!(allocations_of(&runtime, async || assert_eq!(kept.run(ok).await, Ok(1))), 0);
-    assert!(runtime.block_on(async { start.elapsed() }) >= 199 * MS, "they did wait");
+    assert!(runtime.block_on(async { start.elapsed() }) >= 199 * MS, "the calls waited");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn an_adaptive_throttle_and_a_watched_quantile_allocate_nothing() {
 }
 
 #[test]
-fn a_latency_is_added_and_a_quantile_told_without_allocating() {
+fn recording_a_latency_and_reading_a_quantile_allocate_nothing() {
     let clock = Clock::manual();
     let store = MemoryStore::new(clock.clone());
     let digest = store.digest(&StateKey::new("p", ()), 10 * SECOND);

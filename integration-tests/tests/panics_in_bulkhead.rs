@@ -1,7 +1,7 @@
-//! Code of others that panics while slots are taken: in a race, with a copy beside it, with callers in the queue.
+//! User code that panics while slots are taken: in a hedged attempt, and with callers in the queue.
 //!
-//! Whoever panics and whenever, the slots of the call and of its copies go to whoever waits, the circuit's tickets are
-//! back, observers hear of one end, and the next call works.
+//! Whichever panics and whenever, the slots of the call and of its hedges go to the waiting call, the breaker's tickets are
+//! released, one end is emitted, and the next call works.
 
 #![allow(clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
@@ -24,14 +24,14 @@ use tokio::time::sleep;
 
 type Answer = Result<u32, Error<Failure>>;
 
-const PLACES_AROUND: [u16; 5] = [150, 250, 350, 450, 550];
+const GUARD_ORDERS_AROUND_BULKHEAD: [u16; 5] = [150, 250, 350, 450, 550];
 
-/// Somebody who comes when all slots are taken.
+/// A call that arrives while all slots are taken.
 #[derive(Default)]
 struct Waiter<'a>(RefCell<Option<Pin<Box<dyn Future<Output = Answer> + 'a>>>>);
 
 impl<'a> Waiter<'a> {
-    fn comes(&self, pipeline: &'a Pipeline) {
+    fn arrive(&self, pipeline: &'a Pipeline) {
         let limit = pipeline.bulkhead().unwrap().limit;
         let mut call: Pin<Box<dyn Future<Output = Answer>>> = Box::pin(pipeline.run(ok));
         assert!(poll_once(call.as_mut()).is_pending());
@@ -39,8 +39,8 @@ impl<'a> Waiter<'a> {
         *self.0.borrow_mut() = Some(call);
     }
 
-    /// He came, and has his slot by now.
-    fn must_be_served(self) {
+    /// Asserts that it arrived and has a slot now.
+    fn assert_served(self) {
         assert_eq!(poll_once(self.0.take().unwrap().as_mut()), Poll::Ready(Ok(1)));
     }
 }
@@ -50,7 +50,7 @@ fn slots(pipeline: &Pipeline) -> (u32, u32, u32) {
     (view.limit, view.in_use, view.waiting)
 }
 
-/// Two slots, one for the attempt and one for its copy, and a circuit that counts.
+/// Two slots, one for the attempt and one for its hedge, and a breaker that counts.
 fn hedged(ledger: &Ledger, count_attempts: bool) -> ModuleBuilder {
     let mut breaker = BreakerSpec::failure_ratio(1.0).min_throughput(1_000).window(HOUR);
     if count_attempts {
@@ -63,85 +63,86 @@ fn hedged(ledger: &Ledger, count_attempts: bool) -> ModuleBuilder {
         .hedge(HedgeSpec::after(4 * MS).budget(BudgetSpec::ratio(1.0)))
         .idempotent()
         .timeout(SECOND);
-    let policy = PLACES_AROUND.into_iter().fold(policy, |policy, place| policy.guard(ledger.guard(place)));
+    let policy =
+        GUARD_ORDERS_AROUND_BULKHEAD.into_iter().fold(policy, |policy, order| policy.guard(ledger.guard(order)));
     ResilienceModule::in_memory().observer(ledger.clone()).policy(policy)
 }
 
-/// What panics.
+/// Where the panic happens.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum At {
-    CopyIsMade,
-    CopysFirstPoll,
-    CopysLaterPoll,
-    /// While the copy runs.
-    AttemptsLaterPoll,
-    /// After the attempt itself failed.
-    LastCopysLaterPoll,
-    ClassOfAttempt,
-    ClassOfCopy,
-    LosingAttemptIsDropped,
-    LosingCopyIsDropped,
+enum PanicAt {
+    HedgeCreated,
+    HedgeFirstPoll,
+    HedgeLaterPoll,
+    /// While the hedge runs.
+    AttemptLaterPoll,
+    /// After the attempt has failed.
+    LastHedgeLaterPoll,
+    ClassifyAttempt,
+    ClassifyHedge,
+    DropLosingAttempt,
+    DropLosingHedge,
 }
 
-impl At {
+impl PanicAt {
     const ALL: [Self; 9] = [
-        Self::CopyIsMade,
-        Self::CopysFirstPoll,
-        Self::CopysLaterPoll,
-        Self::AttemptsLaterPoll,
-        Self::LastCopysLaterPoll,
-        Self::ClassOfAttempt,
-        Self::ClassOfCopy,
-        Self::LosingAttemptIsDropped,
-        Self::LosingCopyIsDropped,
+        Self::HedgeCreated,
+        Self::HedgeFirstPoll,
+        Self::HedgeLaterPoll,
+        Self::AttemptLaterPoll,
+        Self::LastHedgeLaterPoll,
+        Self::ClassifyAttempt,
+        Self::ClassifyHedge,
+        Self::DropLosingAttempt,
+        Self::DropLosingHedge,
     ];
 
-    /// Whether it says something about the dependency: what the operation does, not what is made of its answer.
+    /// Returns whether the panic counts as a failure of the dependency: one of the operation does, others do not.
     fn is_failure(self) -> bool {
-        let others = [Self::ClassOfAttempt, Self::ClassOfCopy, Self::LosingAttemptIsDropped, Self::LosingCopyIsDropped];
+        let others = [Self::ClassifyAttempt, Self::ClassifyHedge, Self::DropLosingAttempt, Self::DropLosingHedge];
         !others.contains(&self)
     }
 }
 
-/// Panics when it is dropped, unless another panic goes on.
-struct Sore;
+/// Panics when dropped, unless already panicking.
+struct PanicOnDrop;
 
-impl Drop for Sore {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            boom()
+            panic_quietly()
         }
     }
 }
 
-/// The operation's n-th run, from 0: the attempt and its copy. Somebody comes just before the panic.
-async fn play(at: At, run: u32, comes: impl Fn()) -> Result<u32, Failure> {
+/// The operation: run 0 is the attempt, run 1 its hedge. A waiter arrives just before the panic.
+async fn run_operation(at: PanicAt, run: u32, arrive: impl Fn()) -> Result<u32, Failure> {
     match (at, run) {
-        (At::CopysFirstPoll, 1) => {
-            comes();
-            boom()
+        (PanicAt::HedgeFirstPoll, 1) => {
+            arrive();
+            panic_quietly()
         }
-        (At::CopysLaterPoll, 1) | (At::AttemptsLaterPoll, 0) | (At::LastCopysLaterPoll, 1) => {
+        (PanicAt::HedgeLaterPoll, 1) | (PanicAt::AttemptLaterPoll, 0) | (PanicAt::LastHedgeLaterPoll, 1) => {
             sleep(10 * MS).await;
-            comes();
-            boom()
+            arrive();
+            panic_quietly()
         }
-        (At::LastCopysLaterPoll, 0) => {
+        (PanicAt::LastHedgeLaterPoll, 0) => {
             sleep(6 * MS).await;
             Err(BROKEN)
         }
-        (At::ClassOfAttempt, 0) | (At::ClassOfCopy, 1) => {
+        (PanicAt::ClassifyAttempt, 0) | (PanicAt::ClassifyHedge, 1) => {
             sleep(10 * MS).await;
-            comes();
+            arrive();
             Err(BROKEN)
         }
-        (At::LosingAttemptIsDropped, 0) | (At::LosingCopyIsDropped, 1) => {
-            let _sore = Sore;
+        (PanicAt::DropLosingAttempt, 0) | (PanicAt::DropLosingHedge, 1) => {
+            let _panics = PanicOnDrop;
             hang().await
         }
-        (At::LosingAttemptIsDropped, 1) | (At::LosingCopyIsDropped, 0) => {
+        (PanicAt::DropLosingAttempt, 1) | (PanicAt::DropLosingHedge, 0) => {
             sleep(10 * MS).await;
-            comes();
+            arrive();
             Ok(1)
         }
         _ => hang().await,
@@ -149,21 +150,21 @@ async fn play(at: At, run: u32, comes: impl Fn()) -> Result<u32, Failure> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_panics_in_a_race_leaves_every_slot_to_the_next() {
-    for (at, count_attempts) in At::ALL.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+async fn any_panic_in_a_hedged_attempt_releases_every_slot_to_the_waiter() {
+    for (at, count_attempts) in PanicAt::ALL.into_iter().flat_map(|at| [(at, false), (at, true)]) {
         let ledger = Ledger::default();
         let pipeline = hedged(&ledger, count_attempts).build().unwrap().pipeline("p", ()).unwrap();
         let (begun, waiter) = (Cell::new(0), Waiter::default());
         let operation = || {
             let run = begun.replace(begun.get() + 1);
-            if (at, run) == (At::CopyIsMade, 1) {
-                waiter.comes(&pipeline);
-                boom()
+            if (at, run) == (PanicAt::HedgeCreated, 1) {
+                waiter.arrive(&pipeline);
+                panic_quietly()
             }
-            play(at, run, || waiter.comes(&pipeline))
+            run_operation(at, run, || waiter.arrive(&pipeline))
         };
         let classifier = |result: &Result<u32, Failure>| match result {
-            Err(_) if matches!(at, At::ClassOfAttempt | At::ClassOfCopy) => boom(),
+            Err(_) if matches!(at, PanicAt::ClassifyAttempt | PanicAt::ClassifyHedge) => panic_quietly(),
             Err(error) => error.classify(),
             Ok(_) => Class::SUCCESS,
         };
@@ -171,7 +172,7 @@ async fn whatever_panics_in_a_race_leaves_every_slot_to_the_next() {
         assert_eq!(begun.get(), 2, "{at:?}");
         let outcome = if at.is_failure() { Outcome::Failure } else { Outcome::Cancelled };
         assert_eq!(ledger.read().finished, [Some(outcome)], "{at:?}");
-        waiter.must_be_served();
+        waiter.assert_served();
         assert_eq!(slots(&pipeline), (2, 0, 0), "{at:?}");
         assert!(ledger.read().held.is_empty(), "{at:?}");
         let view = pipeline.circuit().await.unwrap();
@@ -181,16 +182,16 @@ async fn whatever_panics_in_a_race_leaves_every_slot_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_panics_when_told_of_a_copy_stops_no_copy() {
-    let (ledger, told) = (Ledger::default(), Arc::new(AtomicU32::new(0)));
-    let count = told.clone();
-    let fragile = move |event: &Event<'_>| {
+async fn an_observer_that_panics_on_a_hedge_event_does_not_stop_the_hedge() {
+    let (ledger, calls) = (Ledger::default(), Arc::new(AtomicU32::new(0)));
+    let count = calls.clone();
+    let panicking = move |event: &Event<'_>| {
         if matches!(event.kind, EventKind::Hedge { .. }) {
             count.fetch_add(1, Ordering::Relaxed);
-            boom()
+            panic_quietly()
         }
     };
-    let module = hedged(&ledger, true).observer(fragile).build().unwrap();
+    let module = hedged(&ledger, true).observer(panicking).build().unwrap();
     let pipeline = module.pipeline("p", ()).unwrap();
     for _ in 0..5 {
         let begun = Cell::new(0);
@@ -201,51 +202,55 @@ async fn an_observer_that_panics_when_told_of_a_copy_stops_no_copy() {
         assert_eq!(caught(pipeline.run(operation)).await, Ok(Ok(2)));
         assert_eq!(slots(&pipeline), (2, 0, 0));
     }
-    assert_eq!(told.load(Ordering::Relaxed), 3, "after which it is told nothing more");
+    assert_eq!(calls.load(Ordering::Relaxed), 3, "then the observer is disabled");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_panics_around_a_slot_leaves_it_to_the_next() {
-    for (place, when) in PLACES_AROUND.into_iter().flat_map(|place| [(place, When::Admit), (place, When::Settle)]) {
-        let policy = Policy::named("p").bulkhead(BulkheadSpec::fixed(1).queue(1)).guard(Fragile::at(place, when));
+async fn a_guard_that_panics_around_a_slot_releases_it_to_the_waiter() {
+    for (order, when) in
+        GUARD_ORDERS_AROUND_BULKHEAD.into_iter().flat_map(|order| [(order, When::Admit), (order, When::Settle)])
+    {
+        let policy =
+            Policy::named("p").bulkhead(BulkheadSpec::fixed(1).queue(1)).guard(PanickingGuard::at(order, when));
         let pipeline = ResilienceModule::in_memory().policy(policy).build().unwrap().pipeline("p", ()).unwrap();
         let waiter = Waiter::default();
         let operation = || {
-            waiter.comes(&pipeline);
+            waiter.arrive(&pipeline);
             ok()
         };
-        assert_eq!(caught(pipeline.run(operation)).await, Err("boom"), "{place} {when:?}");
+        assert_eq!(caught(pipeline.run(operation)).await, Err("boom"), "{order} {when:?}");
         if when == When::Settle {
-            waiter.must_be_served();
+            waiter.assert_served();
         }
-        assert_eq!(slots(&pipeline), (1, 0, 0), "{place} {when:?}");
-        assert_eq!(at_once(pipeline.run(ok)), Ok(1), "{place} {when:?}");
+        assert_eq!(slots(&pipeline), (1, 0, 0), "{order} {when:?}");
+        assert_eq!(at_once(pipeline.run(ok)), Ok(1), "{order} {when:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_panics_when_asked_by_a_waiter_that_was_served_leaves_the_slot_to_the_next() {
-    for place in [350, 450, 550] {
-        // Armed by whoever comes second.
+async fn a_guard_that_panics_on_admit_of_a_served_waiter_releases_the_slot_to_the_next() {
+    for order in [350, 450, 550] {
+        // Panics on the second call.
         let asked = Arc::new(AtomicU32::new(0));
-        let policy = Policy::named("p").bulkhead(BulkheadSpec::fixed(1).queue(2)).guard(Second(place, asked.clone()));
+        let policy =
+            Policy::named("p").bulkhead(BulkheadSpec::fixed(1).queue(2)).guard(PanicOnSecond(order, asked.clone()));
         let pipeline = ResilienceModule::in_memory().policy(policy).build().unwrap().pipeline("p", ()).unwrap();
         let mut calls = [(); 3].map(|()| Box::pin(pipeline.run(hang)));
         calls.iter_mut().for_each(|call| assert!(poll_once(call.as_mut()).is_pending()));
         let [first, second, mut third] = calls;
         drop(first);
-        assert_eq!(caught(second).await, Err("boom"), "{place}");
+        assert_eq!(caught(second).await, Err("boom"), "{order}");
         assert!(poll_once(third.as_mut()).is_pending());
-        assert_eq!((slots(&pipeline), asked.load(Ordering::Relaxed)), ((1, 1, 0), 3), "{place}");
+        assert_eq!((slots(&pipeline), asked.load(Ordering::Relaxed)), ((1, 1, 0), 3), "{order}");
         drop(third);
-        assert_eq!(slots(&pipeline), (1, 0, 0), "{place}");
+        assert_eq!(slots(&pipeline), (1, 0, 0), "{order}");
     }
 }
 
-/// Panics when it is asked for the second time.
-struct Second(u16, Arc<AtomicU32>);
+/// A guard that panics on its second `admit`.
+struct PanicOnSecond(u16, Arc<AtomicU32>);
 
-impl Guard for Second {
+impl Guard for PanicOnSecond {
     fn name(&self) -> &str {
         "second"
     }
@@ -255,6 +260,6 @@ impl Guard for Second {
     }
 
     fn admit(&self, _: &CallInfo<'_>) -> Result<(), Rejection> {
-        if self.1.fetch_add(1, Ordering::Relaxed) == 1 { boom() } else { Ok(()) }
+        if self.1.fetch_add(1, Ordering::Relaxed) == 1 { panic_quietly() } else { Ok(()) }
     }
 }

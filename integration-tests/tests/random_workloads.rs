@@ -1,14 +1,14 @@
-//! Histories of whole calls as chance wills them, against a policy with everything that waits, races and repeats.
+//! Random workloads of whole calls, against a policy with a bulkhead queue, a breaker, retries and hedges.
 //!
-//! Callers come at any time with any patience and any criticality, go away at any time, and find operations that take
-//! any time and end in any way, while the policy is changed under them. Whatever happens,
+//! Callers arrive at random times with random deadlines and criticalities, may be dropped at any time, and run operations
+//! of random durations and results, while the policy changes. The invariants of `docs/guarantees.md` must hold:
 //!
-//! * every slot comes back, and never more run than there are slots (I-10);
-//! * nobody waits in vain: who is served is in time, who is displaced gives way to somebody more critical, and the queue
-//!   is never longer than it may be (I-11);
-//! * every call has exactly one end, and the circuit counts each once (I-18);
-//! * deadlines are kept within 5 ms, and nothing starts after them (I-22);
-//! * attempts and copies are no more than the policy allows, all together and per call (I-23).
+//! * every slot is released, and concurrent runs never exceed the slots (I-10);
+//! * queued calls are served within their queue timeout, a displaced call gives way to a more critical one, and the queue
+//!   never exceeds its length (I-11);
+//! * every call ends exactly once, and the breaker counts each once (I-18);
+//! * deadlines are kept within 5 ms, and no run starts after its deadline (I-22);
+//! * attempts and hedges stay within the limits of the policy, in total and per call (I-23).
 
 #![allow(clippy::expect_used, clippy::unwrap_used)] // a failed expectation panics, in helpers too
 
@@ -28,9 +28,9 @@ use support::bulkhead_and_hedge::Ended;
 use support::*;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-const QUANTUM: Duration = Duration::from_millis(5);
+const DEADLINE_TOLERANCE: Duration = Duration::from_millis(5);
 
-/// What is configured. Times are in milliseconds.
+/// The configuration of a policy. Times are in milliseconds.
 #[derive(Clone, Debug)]
 struct Setup {
     slots: u32,
@@ -40,9 +40,9 @@ struct Setup {
     target: Option<u64>,
     lifo: bool,
     prioritized: bool,
-    /// Its delay and how many may run at a time.
+    /// Its delay, and the maximum number of concurrent attempts.
     hedge: (u64, u32),
-    /// Copies per call, and always allowed a second.
+    /// Hedges per call, and hedges always allowed per second.
     budget: (f64, u32),
     attempts: u32,
     timeout: Option<u64>,
@@ -53,18 +53,18 @@ struct Setup {
 enum Circuit {
     CountsCalls,
     CountsAttempts,
-    /// And is half-open soon after.
+    /// Trips easily and becomes half-open soon after.
     Trips,
 }
 
 #[derive(Clone, Debug)]
 struct Caller {
-    comes: u64,
+    arrives_at: u64,
     criticality: Criticality,
-    patience: Option<u64>,
-    /// Goes away after so long.
-    goes: Option<u64>,
-    /// How long each run takes and how it ends; from the start again when there are more.
+    deadline: Option<u64>,
+    /// Dropped after this time.
+    drop_after: Option<u64>,
+    /// Duration and result of each run; repeated if there are more runs.
     runs: Vec<(u64, End)>,
 }
 
@@ -77,15 +77,15 @@ enum End {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Change {
+enum PolicyChange {
     Slots(u32),
     NoBulkhead,
     NoHedge,
 }
 
 impl Setup {
-    fn policy(&self, change: Option<Change>) -> Policy {
-        let slots = if let Some(Change::Slots(slots)) = change { slots } else { self.slots };
+    fn policy(&self, change: Option<PolicyChange>) -> Policy {
+        let slots = if let Some(PolicyChange::Slots(slots)) = change { slots } else { self.slots };
         let mut bulkhead = BulkheadSpec::fixed(slots).queue(self.queue);
         if self.queue > 0 {
             bulkhead.queue_timeout = self.queue_timeout.map(Duration::from_millis);
@@ -108,9 +108,9 @@ impl Setup {
             .idempotent();
         policy.timeout = self.timeout.map(Duration::from_millis);
         match change {
-            Some(Change::NoBulkhead) => policy.bulkhead = None,
-            Some(Change::NoHedge) => policy.hedge = None,
-            Some(Change::Slots(_)) | None => {}
+            Some(PolicyChange::NoBulkhead) => policy.bulkhead = None,
+            Some(PolicyChange::NoHedge) => policy.hedge = None,
+            Some(PolicyChange::Slots(_)) | None => {}
         }
         policy
     }
@@ -134,23 +134,22 @@ fn callers() -> impl Strategy<Value = Vec<Caller>> {
     let takes = prop_oneof![1 => Just(0), 3 => 1..10_u64, 3 => 10..120_u64];
     let criticality = prop_oneof![Just(BestEffort), Just(Degraded), Just(Normal), Just(Critical)];
     let caller = (0..500_u64, criticality, option::of(0..150_u64), option::of(0..100_u64), vec((takes, end), 1..5));
-    let caller = caller.prop_map(|(comes, criticality, patience, goes, runs)| Caller {
-        comes,
+    let caller = caller.prop_map(|(arrives_at, criticality, deadline, drop_after, runs)| Caller {
+        arrives_at,
         criticality,
-        patience,
-        goes,
+        deadline,
+        drop_after,
         runs,
     });
     vec(caller, 1..50)
 }
 
-fn changes() -> impl Strategy<Value = Vec<(u64, Change)>> {
-    let change =
-        prop_oneof![4 => (1..6_u32).prop_map(Change::Slots), 1 => Just(Change::NoBulkhead), 1 => Just(Change::NoHedge)];
+fn changes() -> impl Strategy<Value = Vec<(u64, PolicyChange)>> {
+    let change = prop_oneof![4 => (1..6_u32).prop_map(PolicyChange::Slots), 1 => Just(PolicyChange::NoBulkhead), 1 => Just(PolicyChange::NoHedge)];
     vec((0..500_u64, change), 0..6)
 }
 
-/// The operation's own account of all runs.
+/// The operation's own count of all runs.
 #[derive(Default)]
 struct Account {
     begun: AtomicU32,
@@ -177,21 +176,21 @@ impl Account {
     }
 }
 
-/// What a caller saw.
+/// The results of one caller.
 #[derive(Clone, Debug)]
-struct Visit {
+struct CallerRun {
     caller: Caller,
     came: Instant,
     left: Instant,
     /// When each run of the operation began.
     runs: Vec<Instant>,
-    /// None if he went away.
+    /// None if the caller was dropped.
     rejection: Option<Option<RejectionCode>>,
 }
 
 impl Caller {
-    async fn visit(self, pipeline: Pipeline, account: Arc<Account>) -> Visit {
-        sleep(Duration::from_millis(self.comes)).await;
+    async fn caller_run(self, pipeline: Pipeline, account: Arc<Account>) -> CallerRun {
+        sleep(Duration::from_millis(self.arrives_at)).await;
         let (came, runs) = (Instant::now(), Mutex::new(Vec::new()));
         let operation = || {
             let mut runs = runs.lock().unwrap();
@@ -212,46 +211,46 @@ impl Caller {
             }
         };
         let mut call = pipeline.call().criticality(self.criticality);
-        if let Some(patience) = self.patience {
-            call = call.within(Duration::from_millis(patience));
+        if let Some(deadline) = self.deadline {
+            call = call.within(Duration::from_millis(deadline));
         }
-        let stays = self.goes.map_or(HOUR, Duration::from_millis);
+        let stays = self.drop_after.map_or(HOUR, Duration::from_millis);
         let answer = timeout(stays, call.run(operation)).await;
         let rejection = answer.ok().map(|answer| answer.err().and_then(|error| error.rejection().map(Rejection::code)));
         let runs = runs.into_inner().unwrap();
-        Visit { caller: self, came, left: Instant::now(), runs, rejection }
+        CallerRun { caller: self, came, left: Instant::now(), runs, rejection }
     }
 }
 
-/// What observers heard: the ends of calls, and how many copies were sent.
+/// Observed events: the ends of calls and the number of hedges.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<(Vec<Ended>, u32)>>);
+struct EventCounts(Arc<Mutex<(Vec<Ended>, u32)>>);
 
-impl Observer for Heard {
+impl Observer for EventCounts {
     fn on_event(&self, event: &Event<'_>) {
-        let mut heard = self.0.lock().unwrap();
+        let mut observed = self.0.lock().unwrap();
         match event.kind {
-            EventKind::Finished { outcome, decision, .. } => heard.0.push((outcome, *decision)),
-            EventKind::Hedge { .. } => heard.1 += 1,
+            EventKind::Finished { outcome, decision, .. } => observed.0.push((outcome, *decision)),
+            EventKind::Hedge { .. } => observed.1 += 1,
             _ => {}
         }
     }
 }
 
-/// Plays a history and checks it.
-async fn play(setup: Setup, callers: Vec<Caller>, mut changes: Vec<(u64, Change)>) {
-    let (start, heard, account) = (Instant::now(), Heard::default(), Arc::new(Account::default()));
-    let module = ResilienceModule::in_memory().seed(7).observer(heard.clone()).policy(setup.policy(None));
+/// Runs a workload and checks it.
+async fn run_workload(setup: Setup, callers: Vec<Caller>, mut changes: Vec<(u64, PolicyChange)>) {
+    let (start, observed, account) = (Instant::now(), EventCounts::default(), Arc::new(Account::default()));
+    let module = ResilienceModule::in_memory().seed(7).observer(observed.clone()).policy(setup.policy(None));
     let module = module.build().unwrap();
     let pipeline = module.pipeline("p", ()).unwrap();
 
-    let spawn = |caller: Caller| tokio::spawn(caller.visit(pipeline.clone(), account.clone()));
-    let visits: Vec<_> = callers.into_iter().map(spawn).collect();
+    let spawn = |caller: Caller| tokio::spawn(caller.caller_run(pipeline.clone(), account.clone()));
+    let caller_runs: Vec<_> = callers.into_iter().map(spawn).collect();
     changes.sort_by_key(|(at, _)| *at);
     let (unlimited, most) = changes.iter().fold((false, setup.slots), |(unlimited, most), (_, change)| match change {
-        Change::Slots(slots) => (unlimited, most.max(*slots)),
-        Change::NoBulkhead => (true, most),
-        Change::NoHedge => (unlimited, most),
+        PolicyChange::Slots(slots) => (unlimited, most.max(*slots)),
+        PolicyChange::NoBulkhead => (true, most),
+        PolicyChange::NoHedge => (unlimited, most),
     });
     let (changing, policies) = (module.clone(), setup.clone());
     let changed = tokio::spawn(async move {
@@ -270,67 +269,67 @@ async fn play(setup: Setup, callers: Vec<Caller>, mut changes: Vec<(u64, Change)
         }
     });
     let mut ended = Vec::new();
-    for visit in visits {
-        ended.push(timeout(60 * SECOND, visit).await.expect("waits for ever").unwrap());
+    for caller_run in caller_runs {
+        ended.push(timeout(60 * SECOND, caller_run).await.expect("the caller ends").unwrap());
     }
     changed.await.unwrap();
-    assert!(!watch.is_finished(), "too many waited");
+    assert!(!watch.is_finished(), "the queue or the slots were exceeded");
     watch.abort();
 
     module.retune(setup.policy(None)).unwrap();
     let view = pipeline.bulkhead().unwrap();
     assert_eq!((view.limit, view.in_use, view.waiting), (setup.slots, 0, 0));
     let load = |count: &AtomicU32| count.load(Ordering::Relaxed);
-    assert_eq!((load(&account.begun), load(&account.inside)), (load(&account.over), 0), "runs are left");
+    assert_eq!((load(&account.begun), load(&account.inside)), (load(&account.over), 0), "all runs have ended");
     assert!(unlimited || load(&account.most_inside) <= most, "{} inside", load(&account.most_inside));
-    for visit in &ended {
-        visit.check(&setup, &ended);
+    for caller_run in &ended {
+        caller_run.check(&setup, &ended);
     }
-    let (ends, hedges) = heard.0.lock().unwrap().clone();
+    let (ends, hedges) = observed.0.lock().unwrap().clone();
     check_ends(&setup, &ends, hedges, &ended);
     check_circuit(&setup, &pipeline, &ends).await;
 }
 
-impl Visit {
+impl CallerRun {
     fn check(&self, setup: &Setup, all: &[Self]) {
         let millis = Duration::from_millis;
-        if let Some(patience) = self.caller.patience {
-            assert!(self.left <= self.came + millis(patience) + QUANTUM, "late: {self:?}");
-            assert!(self.runs.iter().all(|run| *run < self.came + millis(patience.max(1))), "began late: {self:?}");
+        if let Some(deadline) = self.caller.deadline {
+            assert!(self.left <= self.came + millis(deadline) + DEADLINE_TOLERANCE, "late: {self:?}");
+            assert!(self.runs.iter().all(|run| *run < self.came + millis(deadline.max(1))), "began late: {self:?}");
         }
         let attempts = setup.attempts * setup.hedge.1;
         assert!(self.runs.len() <= attempts as usize, "{self:?}");
         if let (Some(timeout), Some(first), 1..) = (setup.queue_timeout, self.runs.first(), setup.queue) {
-            assert!(*first <= self.came + millis(timeout) + MS, "served although its time was over: {self:?}");
+            assert!(*first <= self.came + millis(timeout) + MS, "served after its queue timeout: {self:?}");
         }
-        // Without a target only the more critical push anybody out of the queue, and they do so when they come.
+        // Without a target only a more critical call displaces a queued one, and it does so when it arrives.
         if self.rejection == Some(Some(RejectionCode::BulkheadQueueShed)) && setup.target.is_none() {
             let pushes = |other: &Self| other.came == self.left && other.caller.criticality > self.caller.criticality;
-            assert!(setup.prioritized && all.iter().any(pushes), "pushed out by nobody: {self:?}");
+            assert!(setup.prioritized && all.iter().any(pushes), "displaced without a more critical call: {self:?}");
         }
     }
 }
 
-fn check_ends(setup: &Setup, ends: &[Ended], hedges: u32, visits: &[Visit]) {
-    assert_eq!(ends.len(), visits.len(), "one end each");
-    let runs: usize = visits.iter().map(|visit| visit.runs.len()).sum();
-    let (mut attempts, mut copies, mut begun) = (0, 0, 0);
+fn check_ends(setup: &Setup, ends: &[Ended], hedges: u32, caller_runs: &[CallerRun]) {
+    assert_eq!(ends.len(), caller_runs.len(), "one end each");
+    let runs: usize = caller_runs.iter().map(|caller_run| caller_run.runs.len()).sum();
+    let (mut attempts, mut recorded, mut begun) = (0, 0, 0);
     for (_, record) in ends {
         assert!(record.attempts <= setup.attempts, "{record:?}");
         assert!(record.hedges <= record.attempts * (setup.hedge.1 - 1), "{record:?}");
         assert!(record.hedge_won <= (record.hedges > 0), "{record:?}");
-        (attempts, copies, begun) =
-            (attempts + record.attempts, copies + record.hedges, begun + u32::from(record.attempts > 0));
+        (attempts, recorded, begun) =
+            (attempts + record.attempts, recorded + record.hedges, begun + u32::from(record.attempts > 0));
     }
-    assert_eq!(((attempts + copies) as usize, copies), (runs, hedges), "every run is on record");
-    // All of it lies within one window of the budget.
+    assert_eq!(((attempts + recorded) as usize, recorded), (runs, hedges), "every run is recorded");
+    // The whole workload lies within one window of the budget.
     let budget = setup.budget.0 * f64::from(begun) + 10.0 * f64::from(setup.budget.1);
-    assert!(f64::from(copies) <= budget, "{copies} copies of {begun} calls");
+    assert!(f64::from(recorded) <= budget, "{recorded} hedges of {begun} calls");
 }
 
 async fn check_circuit(setup: &Setup, pipeline: &Pipeline, ends: &[Ended]) {
     let view = pipeline.circuit().await.unwrap();
-    assert_eq!(view.probes, 0, "a probe still holds its place");
+    assert_eq!(view.probes, 0, "a probe still holds its slot");
     if setup.circuit == Circuit::CountsCalls {
         let count = |outcome| ends.iter().filter(|(end, _)| *end == Some(outcome)).count() as u64;
         let (good, bad) = (count(Outcome::Success), count(Outcome::Failure));
@@ -346,8 +345,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn nothing_is_lost_and_nothing_exceeds_its_bounds(setup in setups(), callers in callers(), changes in changes()) {
+    fn no_slot_is_leaked_and_no_limit_is_exceeded(setup in setups(), callers in callers(), changes in changes()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(play(setup, callers, changes));
+        runtime.block_on(run_workload(setup, callers, changes));
     }
 }

@@ -1,4 +1,4 @@
-//! docker-compose.yml and what it mounts: files that are there, targets that somebody serves.
+//! docker-compose.yml: mounted files exist, and scrape targets are served.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Where each service is told to serve its metrics: `name:port`.
+/// Returns the metrics addresses configured in the services, as `name:port`.
 fn served() -> BTreeSet<String> {
     let address = |service: &Value| {
         let words: Vec<_> = service["command"].as_str()?.split_whitespace().map(str::to_owned).collect();
@@ -37,14 +37,14 @@ fn prometheus_scrapes_exactly_what_serves_metrics() {
 }
 
 #[test]
-fn what_is_mounted_is_there_and_where_it_is_looked_for() {
+fn mounted_files_exist_and_are_mounted_where_they_are_used() {
     let mut mounted = BTreeMap::new();
     for (name, service) in services() {
         for volume in texts(&service["volumes"]) {
             let [from, to, mode] = volume.split(':').collect::<Vec<_>>()[..] else { panic!("{name} mounts {volume}") };
             assert_eq!(mode, "ro", "{name} may write to {from}");
             let from = from.strip_prefix("./").unwrap_or_else(|| panic!("{name} mounts {from}")).to_owned();
-            assert!(files::path(&from).exists(), "{name} mounts {from}, which is not there");
+            assert!(files::path(&from).exists(), "{name} mounts {from}, which does not exist");
             mounted.insert(to.to_owned(), from);
         }
     }
@@ -72,7 +72,7 @@ fn grafana_finds_prometheus() {
 }
 
 #[test]
-fn only_what_observes_waits_for_the_profile_and_nothing_is_open_to_the_world() {
+fn only_observability_services_need_the_profile_and_ports_are_on_loopback() {
     for (name, service) in services() {
         let observes = ["shop", "prometheus", "grafana"].contains(&name.as_str());
         assert_eq!(texts(&service["profiles"]), if observes { vec!["observe"] } else { vec![] }, "{name}");
@@ -80,13 +80,13 @@ fn only_what_observes_waits_for_the_profile_and_nothing_is_open_to_the_world() {
             assert!(ports.starts_with("127.0.0.1:"), "{name}: {ports}");
         }
         for other in texts(&service["depends_on"]) {
-            assert!(services().contains_key(&other), "{name} waits for {other}");
+            assert!(services().contains_key(&other), "{name} depends on {other}, which does not exist");
         }
     }
 }
 
 #[test]
-fn the_image_has_what_the_services_run() {
+fn the_image_contains_what_the_services_run() {
     let dockerfile = files::text("Dockerfile");
     for part in ["--features prometheus", "--example fleet", "--example observe", "ENTRYPOINT [\"fleet\"]"] {
         assert!(dockerfile.contains(part), "no {part:?} in the Dockerfile");

@@ -1,4 +1,4 @@
-//! The dashboard: what it asks for, and whether Grafana can show it.
+//! The dashboard: its queries, and whether Grafana can render it.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_else(|| panic!("no {name} in {value}"))
 }
 
-/// Every selector of panels, variables and annotations, with where it stands.
+/// Returns every selector of panels, variables and annotations with its location.
 pub(crate) fn queries() -> Vec<(String, Selector)> {
     let board = board();
     let mut found = Vec::new();
@@ -55,7 +55,7 @@ pub(crate) fn queries() -> Vec<(String, Selector)> {
 }
 
 #[test]
-fn panels_have_ids_of_their_own_and_do_not_overlap() {
+fn panels_have_unique_ids_and_do_not_overlap() {
     let board = board();
     let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
     for panel in panels(&board) {
@@ -71,23 +71,23 @@ fn panels_have_ids_of_their_own_and_do_not_overlap() {
 }
 
 #[test]
-fn every_panel_says_what_to_look_for_in_which_unit_and_has_queries_of_its_own_source() {
+fn every_panel_has_a_description_a_unit_and_queries_of_the_chosen_source() {
     let board = board();
     for panel in panels(&board).filter(|panel| text(panel, "type") != "row") {
         let title = text(panel, "title");
-        assert!(text(panel, "description").len() > 40, "{title}: nobody says what to look for");
+        assert!(text(panel, "description").len() > 40, "{title}: no description");
         assert!(!text(&panel["fieldConfig"]["defaults"], "unit").is_empty(), "{title}: no unit");
         let names: BTreeSet<_> = targets(panel).map(|target| text(target, "refId")).collect();
-        assert_eq!(names.len(), targets(panel).count(), "{title}: two queries of one name");
+        assert_eq!(names.len(), targets(panel).count(), "{title}: two queries with the same name");
         assert!(!names.is_empty(), "{title}: no query");
         for source in targets(panel).map(|target| &target["datasource"]).chain([&panel["datasource"]]) {
-            assert_eq!(text(source, "uid"), "${datasource}", "{title}: not the source that was chosen");
+            assert_eq!(text(source, "uid"), "${datasource}", "{title}: not the chosen source");
         }
     }
 }
 
 #[test]
-fn variables_that_are_used_are_there() {
+fn used_variables_are_defined() {
     let board = board();
     let variables = list(&board, "/templating/list");
     let names: BTreeSet<_> = variables.iter().map(|variable| text(variable, "name")).collect();

@@ -1,4 +1,4 @@
-//! The examples as they run: what they export is what the dashboard and the alerts ask for.
+//! Runs the examples and compares their exported metrics with the queries of the dashboard and the alerts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,27 +14,28 @@ use crate::metrics_page::MetricsPage;
 use crate::promql::Selector;
 use crate::{alerts, dashboard, files};
 
-/// Starting it may mean building it first.
-const BUILDING: Duration = Duration::from_secs(900);
-/// Many times the length of the story, from the first line on: the other example may be built meanwhile.
+/// The first line may take this long, because the example may have to be built first.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(900);
+/// Many times the length of the example's scenario, because the other example may be building at the same time.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
-const LOOKS: Duration = Duration::from_millis(100);
+const SCRAPE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// An example of this workspace. All features and all packages, so that what `make test` has built is not built again;
-/// `env` becomes Cargo and Cargo the example, so that what is killed is the example itself.
+/// Starts an example of this workspace, with all features, so that the build of `make test` is reused. `env` execs Cargo
+/// and Cargo execs the example, so that killing the process kills the example itself.
 fn example(name: &str, arguments: &[&str]) -> ChildProcess {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    // What Cargo tells this test about its package would make Cargo build what asks for it anew.
-    let told = std::env::vars().map(|(name, _)| name);
-    let told = told.filter(|name| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start)));
-    let mut all: Vec<String> = told.map(|name| format!("--unset={name}")).collect();
+    // Variables that Cargo sets for this test would make Cargo rebuild crates that read them.
+    let inherited = std::env::vars().map(|(name, _)| name);
+    let inherited =
+        inherited.filter(|name| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start)));
+    let mut all: Vec<String> = inherited.map(|name| format!("--unset={name}")).collect();
     all.extend([cargo, "run".to_owned(), format!("--manifest-path={}", files::path("Cargo.toml").display())]);
     all.extend(["--quiet", "--locked", "--all-features", "--example", name, "--"].map(str::to_owned));
     all.extend(arguments.iter().map(|&argument| argument.to_owned()));
     ChildProcess::start("env", &all.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What `GET /metrics` answers.
+/// Returns the response of `GET /metrics`.
 async fn scrape(address: &str) -> std::io::Result<String> {
     let mut connection = TcpStream::connect(address).await?;
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -52,14 +53,14 @@ fn all_queries() -> Vec<(String, Selector)> {
     [dashboard::queries(), alerts::queries()].concat()
 }
 
-fn lacks(page: &MetricsPage, queries: &[(String, Selector)]) -> BTreeSet<String> {
-    let lacks = |(place, selector): &(String, Selector)| {
-        page.lacks(selector).into_iter().map(move |what| format!("{place}: {what}")).collect::<Vec<_>>()
+fn missing(page: &MetricsPage, queries: &[(String, Selector)]) -> BTreeSet<String> {
+    let missing = |(place, selector): &(String, Selector)| {
+        page.missing(selector).into_iter().map(move |what| format!("{place}: {what}")).collect::<Vec<_>>()
     };
-    queries.iter().flat_map(lacks).collect()
+    queries.iter().flat_map(missing).collect()
 }
 
-/// A file of levers, gone with the test.
+/// A file of levers, removed on drop.
 struct Levers(PathBuf);
 
 impl Levers {
@@ -69,7 +70,7 @@ impl Levers {
         levers
     }
 
-    /// Beside it and then in its place, as it should be done.
+    /// Replaces the file atomically.
     fn write(&self, text: &str) {
         let beside = self.0.with_extension("new");
         std::fs::write(&beside, text).unwrap();
@@ -83,7 +84,7 @@ impl Drop for Levers {
     }
 }
 
-/// The story once or more often, a Redis that hangs for a while, a file that is changed well and badly.
+/// Runs the scenario one or more times, with a Redis that hangs for a while and valid and invalid changes of the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_query_of_the_dashboard_and_the_alerts_matches_an_exported_series() {
     let (redis, levers, queries) = (RedisProcess::start().await, Levers::new(), all_queries());
@@ -91,51 +92,51 @@ async fn every_query_of_the_dashboard_and_the_alerts_matches_an_exported_series(
     let config = levers.0.to_str().unwrap();
     let shop =
         example("observe", &["--listen", "127.0.0.1:0", "--phase", "1", "--redis", &redis.url(), "--config", config]);
-    let first = shop.recv_line(BUILDING).await.expect("a first line");
+    let first = shop.recv_line(BUILD_TIMEOUT).await.expect("a first line");
     let address = first.strip_prefix("metrics: http://").and_then(|rest| rest.strip_suffix("/metrics"));
     let address = address.unwrap_or_else(|| panic!("{first:?}"));
 
     let (mut page, began, mut round) = (MetricsPage::default(), Instant::now(), 0_u32);
-    while !lacks(&page, &queries).is_empty() {
-        let lacks = lacks(&page, &queries);
-        assert!(began.elapsed() < WAIT_TIMEOUT, "after {WAIT_TIMEOUT:?} still:\n{lacks:#?}");
+    while !missing(&page, &queries).is_empty() {
+        let missing = missing(&page, &queries);
+        assert!(began.elapsed() < WAIT_TIMEOUT, "after {WAIT_TIMEOUT:?} still:\n{missing:#?}");
         page.add(&scrape(address).await.unwrap()).unwrap();
-        // Once in each second or two, so that it does not matter which of them is slow today.
+        // Repeated every two seconds, so that it does not matter which of them is slow.
         match round % 20 {
             5 => levers.write(&format!("[levers.reviews]\nretries = {}\n", round % 40 == 5)),
             10 => levers.write("[levers.reviews]\nretires = true\n"),
             12 => redis.stop(),
             18 => redis.resume(),
-            _ => sleep(LOOKS).await,
+            _ => sleep(SCRAPE_INTERVAL).await,
         }
         round += 1;
     }
 
-    // And the other way round: nothing is exported that nobody can see.
+    // The other direction: every exported metric is on a panel.
     let asked: BTreeSet<_> = dashboard::queries().into_iter().map(|(_, selector)| family(&selector.metric)).collect();
     let exported = page.metrics().map(family).filter(|name| name.starts_with("phalanx_"));
     let unseen: BTreeSet<_> = exported.filter(|name| !asked.contains(name)).collect();
-    assert!(unseen.is_empty(), "exported, and on no panel: {unseen:?}");
+    assert!(unseen.is_empty(), "exported but on no panel: {unseen:?}");
 }
 
-/// The name without what a histogram adds to it.
+/// Returns the name without the suffix of a histogram.
 fn family(metric: &str) -> String {
     let parts = ["_bucket", "_sum", "_count"].iter().find_map(|part| metric.strip_suffix(part));
     parts.unwrap_or(metric).to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_of_the_fleet_example_serves_its_metrics_where_it_is_told_to() {
+async fn a_replica_of_the_fleet_example_serves_metrics_at_the_configured_address() {
     let (redis, port) = (RedisProcess::start().await, Port::reserve());
     let address = format!("127.0.0.1:{}", port.number());
     let redis = redis.url();
     let replica = example("fleet", &["replica", "--redis", &redis, "--replicas", "1", "--metrics", &address]);
-    replica.recv_line(BUILDING).await.expect("a first line");
+    replica.recv_line(BUILD_TIMEOUT).await.expect("a first line");
     let (mut page, began) = (MetricsPage::default(), Instant::now());
     while ["phalanx_executions_total", "phalanx_replicas"].iter().any(|name| page.metrics().all(|it| it != *name)) {
         assert!(began.elapsed() < WAIT_TIMEOUT, "{:?}", page.metrics().collect::<Vec<_>>());
         page.add(&scrape(&address).await.unwrap()).unwrap();
-        sleep(LOOKS).await;
+        sleep(SCRAPE_INTERVAL).await;
     }
     assert_eq!(page.values("phalanx_executions_total", "phalanx_policy"), BTreeSet::from(["payments"]));
 }

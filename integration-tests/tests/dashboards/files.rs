@@ -1,8 +1,8 @@
-//! Files of this repository, by their path in it.
+//! Files of this repository, by relative path.
 
 use std::path::{Path, PathBuf};
 
-/// Where the repository begins.
+/// Returns the root of the repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }

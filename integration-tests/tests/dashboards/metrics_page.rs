@@ -1,13 +1,13 @@
-//! A page of metrics as Prometheus reads it, and whether what a query asks for is on it.
+//! A metrics page in the Prometheus text format, and whether it has the series of a query.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::promql::{Matcher, Selector};
 
-/// What Prometheus adds to everything it scrapes.
-const OF_THE_SCRAPE: [&str; 2] = ["job", "instance"];
-/// What Prometheus makes itself.
-const OF_PROMETHEUS: [&str; 2] = ["up", "ALERTS"];
+/// Labels that Prometheus adds to everything it scrapes.
+const SCRAPE_LABELS: [&str; 2] = ["job", "instance"];
+/// Metrics that Prometheus creates itself.
+const PROMETHEUS_METRICS: [&str; 2] = ["up", "ALERTS"];
 
 type Labels = BTreeMap<String, String>;
 
@@ -16,7 +16,7 @@ type Labels = BTreeMap<String, String>;
 pub(crate) struct MetricsPage(BTreeMap<String, BTreeSet<Labels>>);
 
 impl MetricsPage {
-    /// Adds what stands on a page: gauges of what is over are gone from the next one.
+    /// Adds the series of a page. Several pages are merged, because a gauge may be missing from a later one.
     pub(crate) fn add(&mut self, text: &str) -> Result<(), String> {
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let (name, labels) = series(line).ok_or_else(|| format!("no series: {line}"))?;
@@ -25,35 +25,35 @@ impl MetricsPage {
         Ok(())
     }
 
-    /// The names of all metrics.
+    /// Returns the names of all metrics.
     pub(crate) fn metrics(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// The values of a label of a metric.
+    /// Returns the values of a label of a metric.
     pub(crate) fn values(&self, metric: &str, label: &str) -> BTreeSet<&str> {
         let all = self.0.get(metric).into_iter().flatten();
         all.filter_map(|labels| labels.get(label)).map(String::as_str).collect()
     }
 
-    /// What of a query is not on the page.
-    pub(crate) fn lacks(&self, selector: &Selector) -> Vec<String> {
+    /// Returns what a selector uses that is not on the page.
+    pub(crate) fn missing(&self, selector: &Selector) -> Vec<String> {
         let Selector { metric, matchers, labels, .. } = selector;
-        if OF_PROMETHEUS.contains(&metric.as_str()) {
+        if PROMETHEUS_METRICS.contains(&metric.as_str()) {
             return Vec::new();
         }
         let Some(series) = self.0.get(metric) else { return vec![format!("no series {metric}")] };
-        let ours = |label: &&String| !OF_THE_SCRAPE.contains(&label.as_str());
-        let mut lacks = Vec::new();
+        let ours = |label: &&String| !SCRAPE_LABELS.contains(&label.as_str());
+        let mut missing = Vec::new();
         for label in labels.iter().chain(matchers.iter().map(|matcher| &matcher.label)).filter(ours) {
             if !series.iter().any(|labels| labels.contains_key(label)) {
-                lacks.push(format!("{metric} has no label {label}"));
+                missing.push(format!("{metric} has no label {label}"));
             }
         }
         for matcher in matchers.iter().filter(|matcher| ours(&&matcher.label)) {
             for value in matcher.values() {
                 if !self.values(metric, &matcher.label).contains(value) {
-                    lacks.push(format!("{metric} has no {}=\"{value}\"", matcher.label));
+                    missing.push(format!("{metric} has no {}=\"{value}\"", matcher.label));
                 }
             }
         }
@@ -61,23 +61,23 @@ impl MetricsPage {
             let exact = matchers.iter().filter(|matcher| matcher.sign == "=" && ours(&&matcher.label));
             exact.into_iter().all(|matcher| labels.get(&matcher.label) == Some(&matcher.value))
         };
-        if lacks.is_empty() && !series.iter().any(exact) {
-            lacks.push(format!("no series {metric} has all of {matchers:?}"));
+        if missing.is_empty() && !series.iter().any(exact) {
+            missing.push(format!("no series {metric} has all of {matchers:?}"));
         }
-        lacks
+        missing
     }
 }
 
 impl Matcher {
-    /// The values it names, each of which must be one. A misspelt name in `!~` would match everything and be seen by
-    /// nobody. What Grafana fills in is no value.
+    /// Returns the values it names, each of which must exist: a misspelt value in `!~` would match everything unnoticed.
+    /// Grafana variables are skipped.
     fn values(&self) -> impl Iterator<Item = &str> {
         let named = !self.value.contains('$');
         self.value.split(if self.sign.ends_with('~') { '|' } else { '\n' }).filter(move |_| named)
     }
 }
 
-/// `name{label="value",…} 1.5` as name and labels.
+/// Parses `name{label="value",…} 1.5` into name and labels.
 fn series(line: &str) -> Option<(String, Labels)> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);
@@ -97,7 +97,7 @@ fn series(line: &str) -> Option<(String, Labels)> {
     (is_number && !name.is_empty()).then(|| (name.to_owned(), labels))
 }
 
-/// A value up to its closing quote, unescaped, and what comes after.
+/// Returns a value up to its closing quote, unescaped, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut escaped) = (String::new(), false);
     for (at, letter) in text.char_indices() {
@@ -130,14 +130,14 @@ plain 0
 took_bucket{le="+Inf"} +Inf
 "#;
 
-    fn lacks(expression: &str) -> Vec<String> {
+    fn missing(expression: &str) -> Vec<String> {
         let mut page = MetricsPage::default();
         page.add(TEXT).unwrap();
-        selectors(expression).unwrap().iter().flat_map(|selector| page.lacks(selector)).collect()
+        selectors(expression).unwrap().iter().flat_map(|selector| page.missing(selector)).collect()
     }
 
     #[test]
-    fn what_is_on_the_page_is_found() {
+    fn series_on_the_page_are_found() {
         let mut page = MetricsPage::default();
         page.add(TEXT).unwrap();
         assert_eq!(page.values("calls_total", "policy"), BTreeSet::from(["a, \"b\"\\", "c"]));
@@ -148,23 +148,23 @@ took_bucket{le="+Inf"} +Inf
             "histogram_quantile(0.5, sum by (le) (took_bucket))",
             "up == 0",
         ] {
-            assert_eq!(lacks(fine), [""; 0], "{fine}");
+            assert_eq!(missing(fine), [""; 0], "{fine}");
         }
     }
 
     #[test]
-    fn a_wrong_metric_label_or_value_is_told() {
-        assert_eq!(lacks("call_total"), ["no series call_total"]);
-        assert_eq!(lacks("sum by (polcy) (calls_total)"), ["calls_total has no label polcy"]);
-        assert_eq!(lacks("sum by (le) (plain)"), ["plain has no label le"]);
-        assert_eq!(lacks(r#"calls_total{outcome="okay"}"#), [r#"calls_total has no outcome="okay""#]);
-        assert_eq!(lacks(r#"calls_total{outcome!~"ok|bat"}"#), [r#"calls_total has no outcome="bat""#]);
-        assert_eq!(lacks(r#"calls_total{outcome="ok", policy="c"}"#).len(), 1, "both there, but not together");
-        assert_eq!(lacks("plain / took_count"), ["no series took_count"]);
+    fn a_wrong_metric_label_or_value_is_reported() {
+        assert_eq!(missing("call_total"), ["no series call_total"]);
+        assert_eq!(missing("sum by (polcy) (calls_total)"), ["calls_total has no label polcy"]);
+        assert_eq!(missing("sum by (le) (plain)"), ["plain has no label le"]);
+        assert_eq!(missing(r#"calls_total{outcome="okay"}"#), [r#"calls_total has no outcome="okay""#]);
+        assert_eq!(missing(r#"calls_total{outcome!~"ok|bat"}"#), [r#"calls_total has no outcome="bat""#]);
+        assert_eq!(missing(r#"calls_total{outcome="ok", policy="c"}"#).len(), 1, "both exist, but not in one series");
+        assert_eq!(missing("plain / took_count"), ["no series took_count"]);
     }
 
     #[test]
-    fn what_is_no_page_is_an_error() {
+    fn invalid_pages_are_errors() {
         for wrong in ["a{b=\"c} 1", "a{b=\"c\"}", "a b", "{} 1", "<html>"] {
             assert!(MetricsPage::default().add(wrong).is_err(), "{wrong}");
         }

@@ -1,24 +1,24 @@
-//! What a PromQL expression asks for: which series, by which labels, with which values.
+//! Extracts the selectors of a PromQL expression: series, labels and values.
 //!
-//! Not a whole parser: it knows where names of metrics, functions and labels stand, and rejects what it does not know, so
-//! that nothing is passed over in silence.
+//! Not a complete parser: it recognizes metrics, functions and labels, and rejects everything else, so that nothing is
+//! skipped silently.
 
 use std::collections::BTreeSet;
 
 use crate::tokens::{self, Token};
 
-/// Series that an expression asks for.
+/// The series that an expression selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     pub(crate) metric: String,
     pub(crate) matchers: Vec<Matcher>,
-    /// Labels that it must have because somebody further out groups or matches by them.
+    /// Labels that it must have because an outer expression groups or matches by them.
     pub(crate) labels: BTreeSet<String>,
-    /// Whether `labels` are all that is left of its labels.
+    /// Whether only `labels` are left after grouping.
     pub(crate) grouped: bool,
 }
 
-/// `label="value"` and its kin.
+/// A matcher such as `label="value"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Matcher {
     pub(crate) label: String,
@@ -49,7 +49,7 @@ const FUNCTIONS: [&str; 16] = [
 const WORDS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 const MATCHINGS: [&str; 4] = ["on", "ignoring", "group_left", "group_right"];
 
-/// Every selector of an expression.
+/// Returns every selector of an expression.
 pub(crate) fn selectors(expression: &str) -> Result<Vec<Selector>, String> {
     let mut reader = Reader { tokens: tokens::read(expression)?, at: 0 };
     let found = reader.expression()?;
@@ -59,11 +59,11 @@ pub(crate) fn selectors(expression: &str) -> Result<Vec<Selector>, String> {
     }
 }
 
-/// A query of a Grafana variable: `label_values(selector, label)`.
+/// Parses the query of a Grafana variable: `label_values(selector, label)`.
 pub(crate) fn variable(query: &str) -> Result<Selector, String> {
     let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
     let (selector, label) =
-        inner.and_then(|inner| inner.rsplit_once(',')).ok_or_else(|| format!("what is {query}?"))?;
+        inner.and_then(|inner| inner.rsplit_once(',')).ok_or_else(|| format!("not a label_values query: {query}"))?;
     let mut found = selectors(selector)?;
     match (found.pop(), found.len()) {
         (Some(mut one), 0) => {
@@ -89,17 +89,17 @@ impl Reader {
         self.tokens.get(self.at - 1).cloned()
     }
 
-    fn takes(&mut self, sign: &str) -> bool {
+    fn accept(&mut self, sign: &str) -> bool {
         let there = self.peek().is_some_and(|token| matches!(token, Token::Sign(found) if *found == sign));
         self.at += usize::from(there);
         there
     }
 
-    fn demands(&mut self, sign: &str) -> Result<(), String> {
-        if self.takes(sign) { Ok(()) } else { Err(format!("no {sign} before {:?}", self.peek())) }
+    fn expect(&mut self, sign: &str) -> Result<(), String> {
+        if self.accept(sign) { Ok(()) } else { Err(format!("no {sign} before {:?}", self.peek())) }
     }
 
-    /// Up to the comma or the parenthesis that ends it, or to the end.
+    /// Reads up to the closing comma or parenthesis, or to the end.
     fn expression(&mut self) -> Result<Vec<Selector>, String> {
         let mut found: Vec<Selector> = Vec::new();
         let mut matched = BTreeSet::new();
@@ -122,7 +122,7 @@ impl Reader {
                 Token::Sign(_) | Token::Number(_) | Token::Range(_) => self.at += 1,
             }
         }
-        // A side that matches by a label has it, or there is nothing to match.
+        // A side that matches by a label must have that label.
         found
             .iter_mut()
             .filter(|selector| !selector.grouped)
@@ -135,7 +135,7 @@ impl Reader {
 
     fn function(&mut self, name: &str) -> Result<Vec<Selector>, String> {
         if !FUNCTIONS.contains(&name) {
-            return Err(format!("{name} is no function that is known here"));
+            return Err(format!("unknown function {name}"));
         }
         self.arguments()
     }
@@ -150,10 +150,10 @@ impl Reader {
         };
         for selector in &mut found {
             match &grouping {
-                // What an inner grouping took away cannot be grouped by again.
+                // A label removed by an inner grouping cannot be grouped by again.
                 Some((_, labels)) if selector.grouped => {
                     if let Some(label) = labels.iter().find(|label| !selector.labels.contains(*label)) {
-                        return Err(format!("{label} is gone from {} already", selector.metric));
+                        return Err(format!("{label} was already removed from {}", selector.metric));
                     }
                 }
                 Some((_, labels)) => selector.labels.extend(labels.clone()),
@@ -164,7 +164,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// Whether it is `by` (and not `without`), and its labels.
+    /// Reads a grouping: whether it is `by` (and not `without`), and its labels.
     fn grouping(&mut self) -> Result<Option<(bool, Vec<String>)>, String> {
         let by = match self.peek() {
             Some(Token::Name(word)) if word == "by" => true,
@@ -180,36 +180,36 @@ impl Reader {
     }
 
     fn labels(&mut self) -> Result<Vec<String>, String> {
-        self.demands("(")?;
+        self.expect("(")?;
         let mut labels = Vec::new();
-        while !self.takes(")") {
+        while !self.accept(")") {
             match self.next() {
                 Some(Token::Name(label)) => labels.push(label),
                 other => return Err(format!("{other:?} is no label")),
             }
-            self.takes(",");
+            self.accept(",");
         }
         Ok(labels)
     }
 
-    /// What stands in parentheses, after a function or alone.
+    /// Reads the expressions in parentheses.
     fn arguments(&mut self) -> Result<Vec<Selector>, String> {
-        self.demands("(")?;
+        self.expect("(")?;
         let mut found = Vec::new();
-        while !self.takes(")") {
+        while !self.accept(")") {
             if self.peek().is_none() {
                 return Err("no closing parenthesis".to_owned());
             }
             found.extend(self.expression()?);
-            self.takes(",");
+            self.accept(",");
         }
         Ok(found)
     }
 
     fn selector(&mut self, metric: String) -> Result<Selector, String> {
         let mut matchers = Vec::new();
-        if self.takes("{") {
-            while !self.takes("}") {
+        if self.accept("{") {
+            while !self.accept("}") {
                 let matcher = match (self.next(), self.next(), self.next()) {
                     (
                         Some(Token::Name(label)),
@@ -219,7 +219,7 @@ impl Reader {
                     wrong => return Err(format!("{wrong:?} is no matcher")),
                 };
                 matchers.push(matcher);
-                self.takes(",");
+                self.accept(",");
             }
         }
         Ok(Selector { metric, matchers, ..Selector::default() })
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_understand_it_rejects() {
+    fn unknown_syntax_is_rejected() {
         for wrong in [
             "summ(a)",
             "sum by (x (a)",
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_asks_for_a_label_of_a_metric() {
+    fn a_variable_selects_a_label_of_a_metric() {
         let read = variable(r#"label_values(a{b=~"$b"}, c)"#).unwrap();
         assert_eq!((read.metric.as_str(), read.labels.first().map(String::as_str)), ("a", Some("c")));
         assert!(variable("metrics(a)").is_err());

@@ -1,17 +1,17 @@
-//! The words of a PromQL expression.
+//! The tokens of a PromQL expression.
 
-/// One word.
+/// One token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// A name: of a metric, a label, a function, a keyword. Also a variable of Grafana, `$name`.
+    /// A metric, label, function, keyword or Grafana variable (`$name`).
     Name(String),
     /// A number or a duration: `0.99`, `5m`.
     Number(String),
-    /// What stood between quotes, unescaped.
+    /// A quoted string, unescaped.
     Text(String),
-    /// What stood between brackets: `5m`, `$__rate_interval`, `1h:1m`.
+    /// A range in brackets: `5m`, `$__rate_interval`, `1h:1m`.
     Range(String),
-    /// Everything else; operators of two characters as one.
+    /// An operator or punctuation.
     Sign(&'static str),
 }
 
@@ -19,7 +19,7 @@ pub(crate) enum Token {
 const SIGNS: [&str; 20] =
     ["=~", "!~", "==", "!=", ">=", "<=", "(", ")", "{", "}", ",", "=", ">", "<", "+", "-", "*", "/", "%", "^"];
 
-/// All words, or what is not one.
+/// Splits an expression into tokens. The error describes the first invalid one.
 pub(crate) fn read(expression: &str) -> Result<Vec<Token>, String> {
     let mut rest = expression.trim_start();
     let mut tokens = Vec::new();
@@ -30,7 +30,7 @@ pub(crate) fn read(expression: &str) -> Result<Vec<Token>, String> {
                 let end = rest.find(']').ok_or_else(|| format!("no end of {rest}"))?;
                 (Token::Range(rest[1..end].trim().to_owned()), end + 1)
             }
-            '#' => return Err("comments are not for one line of JSON".to_owned()),
+            '#' => return Err("comments are not supported".to_owned()),
             first if is_name(first) && !first.is_ascii_digit() => {
                 let word = taken(rest, is_name);
                 (Token::Name(word.to_owned()), word.len())
@@ -41,7 +41,7 @@ pub(crate) fn read(expression: &str) -> Result<Vec<Token>, String> {
             }
             _ => {
                 let sign = SIGNS.iter().find(|sign| rest.starts_with(**sign));
-                let sign = sign.ok_or_else(|| format!("{first:?} means nothing"))?;
+                let sign = sign.ok_or_else(|| format!("{first:?} is not an operator"))?;
                 (Token::Sign(sign), sign.len())
             }
         };
@@ -59,7 +59,7 @@ fn taken(text: &str, is_part: impl Fn(char) -> bool) -> &str {
     &text[..text.find(|letter| !is_part(letter)).unwrap_or(text.len())]
 }
 
-/// A quoted text and how much of the expression it is.
+/// Reads a quoted string and returns its length in the expression.
 fn text(rest: &str, quote: char) -> Result<(Token, usize), String> {
     let (mut inside, mut escaped) = (String::new(), false);
     for (at, letter) in rest.char_indices().skip(1) {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expression_is_cut_into_its_words() {
+    fn an_expression_is_split_into_tokens() {
         use Token::{Name, Number, Range, Sign, Text};
         let read = read(r#"rate(a_total{b=~"x|\"y"}[5m]) >= 0.5 * $z offset 1h"#).unwrap();
         let name = |text: &str| Name(text.to_owned());
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_is_an_error() {
+    fn invalid_tokens_are_errors() {
         for wrong in ["a{b=\"c}", "a[5m", "a ; b", "a & b", "a # b"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }

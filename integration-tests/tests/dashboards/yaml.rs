@@ -1,4 +1,5 @@
-//! YAML as a tree: enough of it for our own files, anchors and merges (`<<: *name`) included. All scalars are text.
+//! Reads YAML into a JSON value: the subset used by this repository, with anchors and merges (`<<: *name`). All scalars are
+//! strings.
 
 use std::collections::HashMap;
 
@@ -7,12 +8,12 @@ use serde_json::{Map, Value};
 
 use crate::files;
 
-/// A file of this repository.
+/// Reads a file of this repository.
 pub(crate) fn file(relative: &str) -> Value {
     read(&files::text(relative)).unwrap_or_else(|error| panic!("{relative}: {error}"))
 }
 
-/// The first document of a text.
+/// Reads the first document of a text.
 pub(crate) fn read(text: &str) -> Result<Value, String> {
     let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new() };
     loop {
@@ -77,7 +78,7 @@ impl<'a> Reader<'a> {
                 (_, value) => drop(own.insert(key, value)),
             }
         }
-        merged.extend(own); // what stands here wins
+        merged.extend(own); // own keys win over merged ones
         Ok(Value::Object(merged))
     }
 }
@@ -92,6 +93,6 @@ fn merges_aliases_and_blocks_are_read() {
         "list": ["1", "two"],
     });
     assert_eq!(read.unwrap(), expected);
-    assert!(super::yaml::read("a: 1\na: 2\n").is_err(), "a key that stands there twice is a mistake");
+    assert!(super::yaml::read("a: 1\na: 2\n").is_err(), "duplicate keys are an error");
     assert!(super::yaml::read("a: [1\n").is_err());
 }

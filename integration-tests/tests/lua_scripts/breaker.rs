@@ -1,4 +1,4 @@
-//! The circuit's scripts say what the machine says.
+//! The breaker scripts reply like the state machine of core.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use crate::harness::*;
 #[derive(Clone, Debug)]
 enum Step {
     Admit(u64),
-    /// Of each run: how many epochs ago, kind, count, age.
+    /// For each run: epochs ago, kind, count, age.
     Sync(Vec<(u64, u8, u64, u64)>),
-    /// Of each end: which of the tickets that are out, kind.
+    /// For each end: which of the open tickets, kind.
     Settle(Vec<(prop::sample::Index, u8)>),
     Force(Option<Override>),
     Reset,
     Retune(usize),
     Claim(u64, usize, u64, u32, Option<Override>),
-    Luck(f64),
+    Jitter(f64),
     Clock(i64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let overridden = prop::sample::select(FORCED.to_vec());
+    let overridden = prop::sample::select(OVERRIDES.to_vec());
     let age = prop_oneof![2 => Just(0_u64), 2 => 0_u64..4_000_000, 1 => 0_u64..20_000_000];
     let successes = (Just(0_u8), 0_u64..4, age);
-    // Bad news one at a time: what a run of them does is the next test's.
+    // Failures one at a time; the next test covers runs of failures.
     let others = (1_u8..6, Just(1_u64), Just(0_u64));
     let epochs_ago = prop_oneof![9 => Just(0_u64), 1 => 1_u64..4];
     let run = (epochs_ago, prop_oneof![1 => successes, 3 => others]);
@@ -47,20 +47,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..specs().len()).prop_map(Step::Retune),
         1 => (0_u64..3, 0_usize..3, 0_u64..40_000_000, 0_u32..2_000, overridden)
             .prop_map(|(ahead, phase, left, escalation, overridden)| Step::Claim(ahead, phase, left, escalation, overridden)),
-        1 => prop::sample::select(vec![0.0, 0.123_456_789, 0.999_999]).prop_map(Step::Luck),
+        1 => prop::sample::select(vec![0.0, 0.123_456_789, 0.999_999]).prop_map(Step::Jitter),
         10 => clock_step().prop_map(Step::Clock),
     ];
     prop::collection::vec(step, 1..80)
 }
 
-/// The machine, as a store would keep it: not at all before anything happened.
+/// The machine as a store keeps it: none before the first write.
 struct Model {
     kept: Option<Breaker>,
     tickets: Vec<Ticket>,
 }
 
 impl Model {
-    /// The machine that answers, and the flags.
+    /// Returns the machine that replies, and the flags.
     fn load(&self, now: Time, circuit: &Circuit) -> (Breaker, i64) {
         let Claim { epoch, phase, left, escalation, overridden } = circuit.claim;
         match &self.kept {
@@ -80,7 +80,7 @@ fn sample(kind: u8) -> Sample {
     Sample { outcome, latency: if kind % 2 == 1 { SLOW } else { Duration::ZERO } }
 }
 
-fn tell(breaker: &mut Breaker, now: Time, circuit: &Circuit, run: (u64, u8, u64, u64)) -> Option<Transition> {
+fn apply_run(breaker: &mut Breaker, now: Time, circuit: &Circuit, run: (u64, u8, u64, u64)) -> Option<Transition> {
     let (spec, (epoch, kind, count, age)) = (&circuit.spec, run);
     match kind {
         0 => {
@@ -90,19 +90,19 @@ fn tell(breaker: &mut Breaker, now: Time, circuit: &Circuit, run: (u64, u8, u64,
             breaker.record_successes(now, spec, epoch, slice, count);
             None
         }
-        1..4 => breaker.record(now, spec, Ticket { epoch, lease: None }, sample(kind), circuit.luck),
-        4 => breaker.observe_quantile(now, spec, None, circuit.luck),
-        _ => breaker.observe_quantile(now, spec, Some(2 * SLOW), circuit.luck),
+        1..4 => breaker.record(now, spec, Ticket { epoch, lease: None }, sample(kind), circuit.jitter),
+        4 => breaker.observe_quantile(now, spec, None, circuit.jitter),
+        _ => breaker.observe_quantile(now, spec, Some(2 * SLOW), circuit.jitter),
     }
 }
 
-/// Every script follows a clock that stepped back, also one that tells the machine nothing: so does this, for a machine.
+/// Re-anchors the machine to a clock that stepped back. Every script does so, even without outcomes.
 fn anchor(breaker: &mut Breaker, now: Time, spec: &BreakerSpec) {
     let nothing = Ticket { epoch: 0, lease: None };
     assert_eq!(breaker.record(now, spec, nothing, sample(6), 0.0), None);
 }
 
-/// What is outwardly true of a machine, as the scripts put it.
+/// Returns the state of a machine in the format of the scripts.
 fn state(breaker: &Breaker, now: Time, flags: i64, transitions: &[Transition]) -> State {
     let view = breaker.clone().inspect(now);
     State {
@@ -110,7 +110,7 @@ fn state(breaker: &Breaker, now: Time, flags: i64, transitions: &[Transition]) -
         phase: phase_number(view.phase),
         epoch: view.epoch as i64,
         left: micros(view.break_left.unwrap_or_default()) as i64,
-        overridden: forced_number(view.overridden),
+        overridden: override_number(view.overridden),
         ramping: i64::from(view.ramping),
         escalation: i64::from(breaker.escalation()),
         flags,
@@ -125,8 +125,8 @@ fn admitted(admission: Admission) -> Admitted {
     }
 }
 
-/// Plays a step on both.
-fn play(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, step: &Step) -> Result<(), TestCaseError> {
+/// Applies a step to the scripts and to the model, and compares them.
+fn apply_step(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, step: &Step) -> Result<(), TestCaseError> {
     let now = now(server);
     let (mut breaker, flags) = model.load(now, circuit);
     let loaded = format!("{breaker:?}");
@@ -137,7 +137,7 @@ fn play(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, step: &Ste
     let raw_before = raw(server);
     let mut transitions = Vec::new();
     let mut keep = flags > 0;
-    let told = match step {
+    let reported = match step {
         Step::Admit(n) => {
             let mut expected = Vec::new();
             for _ in 0..*n {
@@ -145,22 +145,22 @@ fn play(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, step: &Ste
                 expected.push(admitted(admission));
                 transitions.extend(transition);
             }
-            let (told, mut answers) = circuit.admit(server, *n);
+            let (reported, mut answers) = circuit.admit(server, *n);
             if breaker.overridden() == Some(Override::MetricsOnly) {
-                // The client turns rejections into admissions, by the ticket that decides nothing.
+                // The client turns rejections into admissions, with a ticket without a lease.
                 for (answer, expected) in answers.iter_mut().zip(&expected) {
                     *answer = answer.or(*expected);
                 }
             }
             prop_assert_eq!(&answers, &expected);
             model.tickets.extend(answers.into_iter().flatten());
-            told
+            reported
         }
         Step::Sync(runs) => {
             let epoch = breaker.epoch();
             let absolute = |run: &(u64, u8, u64, u64)| (epoch.saturating_sub(run.0), run.1, run.2, run.3);
             let runs: Vec<_> = runs.iter().map(absolute).collect();
-            transitions.extend(runs.iter().filter_map(|run| tell(&mut breaker, now, circuit, *run)));
+            transitions.extend(runs.iter().filter_map(|run| apply_run(&mut breaker, now, circuit, *run)));
             circuit.sync(server, &runs)
         }
         Step::Settle(ends) => {
@@ -170,7 +170,7 @@ fn play(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, step: &Ste
                 let made_up = Ticket { epoch: breaker.epoch(), lease: Some(77) };
                 let ticket = if leased.is_empty() { made_up } else { leased[index.index(leased.len())] };
                 all.push((ticket.epoch, ticket.lease.unwrap(), *kind));
-                transitions.extend(breaker.record(now, &circuit.spec, ticket, sample(*kind), circuit.luck));
+                transitions.extend(breaker.record(now, &circuit.spec, ticket, sample(*kind), circuit.jitter));
             }
             circuit.settle(server, &all)
         }
@@ -190,38 +190,38 @@ fn play(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, step: &Ste
             circuit.claim = Claim { epoch: breaker.epoch() + ahead, phase, left, escalation: *escalation, overridden };
             return Ok(());
         }
-        Step::Luck(luck) => {
-            circuit.luck = *luck;
+        Step::Jitter(jitter) => {
+            circuit.jitter = *jitter;
             return Ok(());
         }
         Step::Clock(by) => {
-            walk(server, *by);
+            move_clock(server, *by);
             return Ok(());
         }
     };
-    prop_assert_eq!(&told, &state(&breaker, now, flags, &transitions));
+    prop_assert_eq!(&reported, &state(&breaker, now, flags, &transitions));
     keep |= format!("{breaker:?}") != loaded;
     if keep {
-        prop_assert!(raw(server).1.is_some(), "kept, with a TTL");
+        prop_assert!(raw(server).1.is_some(), "stored, with a TTL");
         let news = flags == 4 || before != (breaker.phase(), breaker.epoch(), breaker.overridden());
-        let message = published(&told, transitions.last());
+        let message = published(&reported, transitions.last());
         prop_assert_eq!(server.take_published(), Vec::from_iter(news.then_some((b"ph1:news".to_vec(), message))));
         model.kept = Some(breaker);
     } else {
-        // News that changes nothing (successes too old to count, a quantile that rose and fell) may be written all the
-        // same; who only asks writes nothing.
+        // A sync that changes nothing (successes too old to count, a quantile that rose and fell) may still write; other
+        // steps must not.
         let written = raw(server) != raw_before;
-        prop_assert!(!written || matches!(step, Step::Sync(_)), "nothing changed, nothing is written");
+        prop_assert!(!written || matches!(step, Step::Sync(_)), "an unchanged state is not written");
         if written {
             model.kept = Some(breaker);
         }
         prop_assert!(server.take_published().is_empty());
     }
-    looks(server, model, circuit, now)
+    check_inspect(server, model, circuit, now)
 }
 
-fn published(told: &State, last: Option<&Transition>) -> Vec<u8> {
-    let State { now, phase, epoch, left, overridden, ramping, escalation, .. } = told;
+fn published(reported: &State, last: Option<&Transition>) -> Vec<u8> {
+    let State { now, phase, epoch, left, overridden, ramping, escalation, .. } = reported;
     let last = last.map_or(vec![0, 0, 0, -1, 0, 0, 0], transition_numbers);
     let [from, _, _, break_for, calls, failures, slow] = last[..] else { unreachable!() };
     let text = format!(
@@ -230,28 +230,28 @@ fn published(told: &State, last: Option<&Transition>) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Takes over another spec, as a client does: by a sync that tells nothing.
+/// Changes the spec like a client does: by a sync without outcomes.
 fn retune(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, number: usize) -> Result<(), TestCaseError> {
     let now = now(server);
     let old = circuit.fingerprint;
     circuit.claim = NO_CLAIM;
     circuit.spec = specs()[number].clone();
     circuit.fingerprint = number;
-    let told = circuit.sync(server, &[]);
+    let reported = circuit.sync(server, &[]);
     if let Some(kept) = &mut model.kept {
         kept.retune(&specs()[old], &circuit.spec);
         anchor(kept, now, &circuit.spec);
-        prop_assert_eq!(told, state(kept, now, if old == number { 0 } else { 2 }, &[]));
+        prop_assert_eq!(reported, state(kept, now, if old == number { 0 } else { 2 }, &[]));
     }
     Ok(())
 }
 
-/// A look sees what the machine shows, and leaves no trace.
-fn looks(server: &LuaServer, model: &Model, circuit: &Circuit, now: Time) -> Result<(), TestCaseError> {
+/// Checks that `inspect` returns the machine's view and writes nothing.
+fn check_inspect(server: &LuaServer, model: &Model, circuit: &Circuit, now: Time) -> Result<(), TestCaseError> {
     let before = raw(server);
-    let (told, tail) = circuit.inspect(server);
+    let (reported, tail) = circuit.inspect(server);
     let (mut breaker, flags) = model.load(now, circuit);
-    prop_assert_eq!(told, state(&breaker, now, flags, &[]));
+    prop_assert_eq!(reported, state(&breaker, now, flags, &[]));
     let view = breaker.inspect(now);
     let [calls, failures, slow] = [view.calls, view.failures, view.slow].map(|count| count as i64);
     prop_assert_eq!(tail, vec![calls, failures, slow, i64::from(view.streak), i64::from(view.probes)]);
@@ -265,39 +265,39 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn a_circuit_in_lua_says_what_the_machine_says_whatever_the_clock_does(number in 0_usize..4, steps in steps()) {
+    fn a_breaker_in_lua_replies_like_the_machine_for_any_clock(number in 0_usize..4, steps in steps()) {
         let server = fresh_server();
         let mut circuit = Circuit::new(number);
         let mut model = Model { kept: None, tickets: Vec::new() };
         for step in &steps {
-            // A key that nobody wrote for long ran out; replicas that remember bring it back by their claims.
+            // A key without writes expires; replicas restore it by their claims.
             if server.get(KEY).is_none() {
                 model.kept = None;
             }
-            play(server, &mut model, &mut circuit, step)?;
+            apply_step(server, &mut model, &mut circuit, step)?;
         }
     }
 
-    /// Within a run of failures the ratios only grow: checked at its end, it trips where the calls one by one do.
+    /// Within a run of failures the ratios only grow, so checking at its end trips like checking each call.
     #[test]
-    fn a_run_of_failures_trips_if_its_calls_one_by_one_do(
+    fn a_run_of_failures_trips_like_its_single_calls(
         number in 0_usize..4, runs in prop::collection::vec((0_u8..4, 1_u64..6), 1..6),
     ) {
-        let (together, alone) = (LuaServer::new(), LuaServer::new());
+        let (as_runs, one_by_one) = (LuaServer::new(), LuaServer::new());
         let circuit = Circuit::new(number);
         for (kind, count) in runs {
-            // Slow successes push the share of failures down: only the end of such a run counts.
+            // Slow successes lower the failure ratio, so only single ones are comparable.
             let count = if kind == 1 { 1 } else { count };
-            let told = circuit.sync(&together, &[(1, kind, count, 0)]);
-            let each = (0..count).map(|_| circuit.sync(&alone, &[(1, kind, 1, 0)])).last().unwrap();
-            prop_assert_eq!((told.phase, told.epoch, told.left), (each.phase, each.epoch, each.left));
+            let reported = circuit.sync(&as_runs, &[(1, kind, count, 0)]);
+            let each = (0..count).map(|_| circuit.sync(&one_by_one, &[(1, kind, 1, 0)])).last().unwrap();
+            prop_assert_eq!((reported.phase, reported.epoch, reported.left), (each.phase, each.epoch, each.left));
         }
     }
 }
 
-/// Bad news that was told late counts in the slice it fell into, or, if that is gone, only for the streak.
+/// Failures that are sent late count in their own slice or, if that has left the window, only for the streak.
 #[test]
-fn late_failures_fall_into_their_slice_and_never_lose_the_streak() {
+fn late_failures_count_in_their_slice_and_always_for_the_streak() {
     let server = LuaServer::new();
     let mut circuit = Circuit::new(0);
     circuit.spec = BreakerSpec { min_throughput: 1_000, ..circuit.spec };

@@ -1,4 +1,4 @@
-//! A circuit behind the scripts: what is sent, and what the answers mean.
+//! A client of the breaker scripts: encodes arguments and decodes replies.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use phalanx_lua::{BREAKER_ADMIT, BREAKER_FORCE, BREAKER_INSPECT, BREAKER_RESET, 
 
 use crate::harness::*;
 
-/// Slow is from here on, by every spec of these tests.
+/// The slow-call threshold of all specs in these tests.
 pub(crate) const SLOW: Duration = Duration::from_millis(100);
 
-/// Every trip condition, several ways back, and windows of several lengths.
+/// Specs with every trip condition, several recoveries, and windows of several lengths.
 pub(crate) fn specs() -> Vec<BreakerSpec> {
     let ratio = BreakerSpec { slow_call_threshold: Some(SLOW), ..BreakerSpec::failure_ratio(0.5).min_throughput(4) };
     let jumpy = ratio.clone().break_for(3 * SECOND).escalate(1.7, 20 * SECOND).jitter(0.3);
@@ -56,7 +56,7 @@ pub(crate) const fn phase_number(phase: Phase) -> i64 {
     }
 }
 
-pub(crate) const fn forced_number(overridden: Option<Override>) -> i64 {
+pub(crate) const fn override_number(overridden: Option<Override>) -> i64 {
     match overridden {
         None => 0,
         Some(Override::Open) => 1,
@@ -66,10 +66,10 @@ pub(crate) const fn forced_number(overridden: Option<Override>) -> i64 {
     }
 }
 
-pub(crate) const FORCED: [Option<Override>; 5] =
+pub(crate) const OVERRIDES: [Option<Override>; 5] =
     [None, Some(Override::Open), Some(Override::Closed), Some(Override::Disabled), Some(Override::MetricsOnly)];
 
-/// What a replica last knew.
+/// The last state received by a replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     pub(crate) epoch: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Claim {
 pub(crate) const NO_CLAIM: Claim =
     Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, escalation: 0, overridden: None };
 
-/// The common answer.
+/// The part of the reply common to all breaker scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) now: i64,
@@ -103,31 +103,31 @@ pub(crate) fn transition_numbers(transition: &Transition) -> Vec<i64> {
     vec![from, to, transition.epoch as i64, break_for, seen.calls as i64, seen.failures as i64, seen.slow as i64]
 }
 
-/// The answer to one call of an admit.
+/// The result of one call of an admit.
 pub(crate) type Admitted = Result<Ticket, RejectionCode>;
 
-/// A circuit as one replica asks for it.
+/// A breaker as used by one replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Circuit {
     pub(crate) spec: BreakerSpec,
     pub(crate) fingerprint: usize,
     pub(crate) claim: Claim,
-    pub(crate) luck: f64,
+    pub(crate) jitter: f64,
 }
 
 impl Circuit {
     pub(crate) fn new(number: usize) -> Self {
-        Self { spec: specs()[number].clone(), fingerprint: number, claim: NO_CLAIM, luck: 0.5 }
+        Self { spec: specs()[number].clone(), fingerprint: number, claim: NO_CLAIM, jitter: 0.5 }
     }
 
     fn ask(&self, server: &LuaServer, script: &Script, more: &[Vec<u8>]) -> (State, Vec<i64>) {
         let claim = self.claim;
-        let overridden = forced_number(claim.overridden);
+        let overridden = override_number(claim.overridden);
         let claim =
             args![claim.epoch, phase_number(claim.phase), micros(claim.left), claim.escalation, overridden].join(&b' ');
         let mut args = args![spec_text(&self.spec, self.fingerprint)];
         args.push(claim);
-        args.extend(args!["ph1:news", "id7", self.luck]);
+        args.extend(args!["ph1:news", "id7", self.jitter]);
         args.extend_from_slice(more);
         let reply = run(server, script, &args).ints();
         let (head, rest) = reply.split_at(9);
@@ -146,7 +146,7 @@ impl Circuit {
         (state, tail.to_vec())
     }
 
-    /// Asks for `n` calls, and says what that means for each of them, as a client does.
+    /// Asks to admit `n` calls and returns the result of each, as a client computes it.
     pub(crate) fn admit(&self, server: &LuaServer, n: u64) -> (State, Vec<Admitted>) {
         let (state, tail) = self.ask(server, &BREAKER_ADMIT, &args![n, 42]);
         let (a, b) = (tail[1] as u64, tail[2] as u64);
@@ -166,14 +166,14 @@ impl Circuit {
         (state, answers)
     }
 
-    /// Tells runs of (epoch, kind, count, age).
+    /// Sends runs of (epoch, kind, count, age).
     pub(crate) fn sync(&self, server: &LuaServer, runs: &[(u64, u8, u64, u64)]) -> State {
         let mut args = args![runs.len()];
         args.extend(runs.iter().flat_map(|(epoch, kind, count, age)| args![epoch, kind, count, age]));
         self.ask(server, &BREAKER_SYNC, &args).0
     }
 
-    /// Tells ends of (epoch, lease, kind).
+    /// Sends ends of (epoch, lease, kind).
     pub(crate) fn settle(&self, server: &LuaServer, ends: &[(u64, u64, u8)]) -> State {
         let mut args = args![ends.len()];
         args.extend(ends.iter().flat_map(|(epoch, lease, kind)| args![epoch, lease, kind]));
@@ -181,19 +181,19 @@ impl Circuit {
     }
 
     pub(crate) fn force(&self, server: &LuaServer, overridden: Option<Override>) -> State {
-        self.ask(server, &BREAKER_FORCE, &args![forced_number(overridden)]).0
+        self.ask(server, &BREAKER_FORCE, &args![override_number(overridden)]).0
     }
 
     pub(crate) fn reset(&self, server: &LuaServer) -> State {
         self.ask(server, &BREAKER_RESET, &[]).0
     }
 
-    /// The state, and calls, failures, slow ones, failures in a row, probes.
+    /// Returns the state, and calls, failures, slow calls, consecutive failures and probes.
     pub(crate) fn inspect(&self, server: &LuaServer) -> (State, Vec<i64>) {
         self.ask(server, &BREAKER_INSPECT, &[])
     }
 
-    /// The longest that this spec keeps anybody out: a break, or a lease.
+    /// Returns the longest time this spec rejects calls: a break or a lease.
     pub(crate) fn longest(&self) -> Duration {
         let longest = self.spec.max_break_duration.max(self.spec.break_duration);
         longest.mul_f64(1.0 + self.spec.break_jitter).max(self.spec.lease())

@@ -1,4 +1,4 @@
-//! A circuit from whatever lies under its key, and after the server has lost it.
+//! A breaker with a corrupt key, and after the server has lost its key.
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ const CLOSED: i64 = 1;
 const OPEN: i64 = 2;
 const HALF_OPEN: i64 = 3;
 
-/// The words of the stored text.
+/// Returns the fields of the stored text.
 fn words(server: &LuaServer) -> Vec<String> {
     String::from_utf8(server.get(KEY).unwrap()).unwrap().split(' ').map(str::to_owned).collect()
 }
 
-/// FAULTS I-8: after the longest break or lease (and the second for which a clock may stand still), somebody passes.
+/// Invariant I-8 of `docs/guarantees.md`: after the longest break or lease, and one second for a clock that stepped back, a
+/// call is admitted.
 fn not_wedged(server: &LuaServer, circuit: &Circuit) -> Result<(), TestCaseError> {
-    // What an operator said stands until he takes it back.
+    // An override stays until it is released.
     if circuit.inspect(server).0.overridden != 0 {
         circuit.force(server, None);
     }
@@ -43,7 +44,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn no_bytes_wedge_a_circuit(bytes in foreign(47), number in 0_usize..4, n in 1_u64..4) {
+    fn no_bytes_under_the_key_block_a_breaker_forever(bytes in foreign(47), number in 0_usize..4, n in 1_u64..4) {
         let server = fresh_server();
         let circuit = Circuit::new(number);
         server.put(KEY, bytes);
@@ -52,15 +53,15 @@ proptest! {
         prop_assert_eq!(looked.flags, asked.flags);
         if asked.flags == 1 {
             prop_assert_eq!((asked.phase, asked.epoch, asked.overridden), (CLOSED, 1, 0), "as new");
-            prop_assert!(raw(server).1.is_some(), "healed, with a TTL");
+            prop_assert!(raw(server).1.is_some(), "repaired, with a TTL");
             prop_assert_eq!(circuit.admit(server, 1).0.flags, 0);
         }
         not_wedged(server, &circuit)?;
     }
 
-    /// A text that we did write, with one word replaced or the end cut off, is the likelier kind of damage.
+    /// A valid text with one field replaced or the end cut off is the more likely corruption.
     #[test]
-    fn no_damage_wedges_a_circuit(
+    fn no_damaged_text_blocks_a_breaker_forever(
         number in 0_usize..4, at in any::<prop::sample::Index>(), word in damage(), half_open in any::<bool>(),
         back in clock_step(),
     ) {
@@ -72,16 +73,16 @@ proptest! {
             circuit.admit(server, 2);
         }
         server.put(KEY, damaged(&server.get(KEY).unwrap(), at, &word));
-        walk(server, back);
+        move_clock(server, back);
         circuit.sync(server, &[(1, 2, 9, 0), (2, 0, 1, 0)]);
         circuit.settle(server, &[(3, 1, 6), (3, 9, 2)]);
         not_wedged(server, &circuit)?;
     }
 
-    /// FAULTS I-4 and I-7, over any walk of the clock: never more live leases than allowed, and what is of another
-    /// epoch, or of a lease that is not held, changes nothing.
+    /// Invariants I-4 and I-7 of `docs/guarantees.md`, for any clock: never more live leases than allowed, and outcomes of
+    /// another epoch or of a lease that is not held change nothing.
     #[test]
-    fn probes_are_never_overbooked_and_stale_news_changes_nothing(
+    fn probes_never_exceed_their_limit_and_stale_outcomes_change_nothing(
         number in 0_usize..4, steps in prop::collection::vec((clock_step(), 1_u64..4), 1..40),
     ) {
         let server = fresh_server();
@@ -89,7 +90,7 @@ proptest! {
         let most = i64::from(circuit.spec.half_open_max_calls);
         circuit.sync(server, &[(1, 2, 9, 0)]);
         for (by, n) in steps {
-            walk(server, by);
+            move_clock(server, by);
             let granted = circuit.admit(server, n).1;
             let (state, tail) = circuit.inspect(server);
             prop_assert!(tail[4] <= most);
@@ -97,7 +98,7 @@ proptest! {
             let before = server.get(KEY);
             let epoch = state.epoch as u64;
             let stale = circuit.sync(server, &[(epoch - 1, 2, 9, 0), (epoch + 1, 0, 9, 0), (epoch - 1, 0, 1, 0)]);
-            // (In a closed circuit of the same epoch any end counts, as in the machine; nobody holds such a ticket.)
+            // In a closed circuit of the same epoch any end counts, as in the machine, so another epoch is used there.
             let unheld = if state.phase == CLOSED { epoch + 2 } else { epoch };
             let unheld = circuit.settle(server, &[(epoch - 1, 1, 0), (unheld, 1_000_000, 2), (epoch + 1, 1, 0)]);
             prop_assert!(stale.transitions.is_empty() && unheld.transitions.is_empty());
@@ -107,7 +108,7 @@ proptest! {
 }
 
 #[test]
-fn rejections_write_nothing_and_let_the_key_run_out() {
+fn rejections_write_nothing_and_do_not_extend_the_ttl() {
     let server = LuaServer::new();
     let circuit = Circuit::new(0);
     circuit.sync(&server, &[(1, 2, 9, 0)]);
@@ -123,7 +124,7 @@ fn rejections_write_nothing_and_let_the_key_run_out() {
 }
 
 #[test]
-fn an_operators_word_is_kept_for_a_month() {
+fn an_override_is_kept_for_a_month() {
     let server = LuaServer::new();
     let circuit = Circuit::new(0);
     assert_eq!(circuit.force(&server, Some(Override::Open)).overridden, 1);
@@ -132,19 +133,19 @@ fn an_operators_word_is_kept_for_a_month() {
 }
 
 #[test]
-fn what_a_replica_still_knows_outlives_the_server() {
+fn a_replicas_claim_restores_state_that_the_server_lost() {
     let server = LuaServer::new();
     let mut circuit = Circuit::new(0);
     let (left, overridden) = (2 * SECOND, None);
     circuit.claim = Claim { epoch: 6, phase: Phase::Open, left, escalation: 2, overridden };
     let state = circuit.sync(&server, &[]);
     assert_eq!((state.phase, state.epoch, state.left, state.escalation, state.flags), (OPEN, 6, 2_000_000, 2, 4));
-    assert_eq!(server.take_published().len(), 1, "the others are told");
+    assert_eq!(server.take_published().len(), 1, "published to the others");
     let again = circuit.sync(&server, &[]);
     assert_eq!((again.epoch, again.flags), (6, 0), "once");
     assert_eq!(server.take_published().len(), 0);
 
-    // A claim that is older than what is stored says nothing.
+    // A claim older than the stored state is ignored.
     server.clock().advance(2 * SECOND);
     circuit.admit(&server, 1);
     circuit.claim =
@@ -152,7 +153,7 @@ fn what_a_replica_still_knows_outlives_the_server() {
     let state = circuit.inspect(&server).0;
     assert_eq!((state.phase, state.epoch, state.overridden, state.flags), (HALF_OPEN, 7, 0, 0));
 
-    // Damage is mended from a claim as well; a half-open circuit comes back open, and the next call tries it out.
+    // Corruption is repaired from a claim too; a half-open circuit is restored as open, and the next call is a probe.
     server.put(KEY, Stored::Text(b"1 2 3".to_vec()));
     circuit.claim = Claim { epoch: 7, phase: Phase::HalfOpen, left: Duration::ZERO, escalation: 1, overridden };
     let (state, answers) = circuit.admit(&server, 2);
@@ -161,7 +162,7 @@ fn what_a_replica_still_knows_outlives_the_server() {
 }
 
 #[test]
-fn the_text_under_a_key_is_short_and_can_be_read() {
+fn the_stored_text_is_short_and_readable() {
     let server = LuaServer::new();
     let circuit = Circuit::new(0);
     circuit.sync(&server, &[(1, 2, 9, 0)]);

@@ -1,4 +1,4 @@
-//! The fleet's latencies: packed counters that slide with the server's clock.
+//! The latency digest scripts: packed counters in slices of the server's clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::harness::*;
 const WINDOW: Duration = Duration::from_secs(10);
 const SLICE: u64 = 2_000_000;
 
-/// One flush of runs: the age of each, and its bins. Answers the flags.
+/// Flushes runs, each with its age and bins. Returns the flags.
 fn flush(server: &LuaServer, slice_len: u64, runs: &[(u64, Vec<(u64, u64)>)]) -> i64 {
     let mut args = args![slice_len, runs.len()];
     for (age, bins) in runs {
@@ -24,11 +24,11 @@ fn flush(server: &LuaServer, slice_len: u64, runs: &[(u64, Vec<(u64, u64)>)]) ->
     run(server, &DIGEST_FLUSH, &args).ints()[1]
 }
 
-/// What is inside the window: by slice, the bins that are not zero. And the flags.
+/// Returns the non-zero bins of each slice in the window, and the flags.
 fn read(server: &LuaServer, slice_len: u64) -> (BTreeMap<u64, BTreeMap<u64, u64>>, i64) {
     let before = raw(server);
     let reply = run(server, &DIGEST_READ, &args![slice_len]);
-    assert_eq!(raw(server), before, "a look writes nothing");
+    assert_eq!(raw(server), before, "a read writes nothing");
     let parts = reply.parts();
     let slots = parts[3..].chunks(2).map(|slot| {
         let bytes = slot[1].bytes();
@@ -55,9 +55,9 @@ fn sums(server: &LuaServer) -> Bins {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// A replica's own digest, flushed as a replica does, and one that saw everything itself.
+    /// Compares a digest of flushed replicas with a local one that observed every sample.
     #[test]
-    fn a_shared_digest_holds_what_one_that_saw_everything_holds(
+    fn a_shared_digest_equals_a_local_one_with_all_samples(
         steps in prop::collection::vec((0_u64..3_000_000, prop::collection::vec(1_u64..3_600_000_000, 0..6)), 1..40),
     ) {
         let server = fresh_server();
@@ -81,44 +81,44 @@ proptest! {
         }
     }
 
-    /// Late runs and any walk of the clock: a count is never seen twice, and never in another slice than its own.
+    /// With late runs and any clock, every count appears once and in its own slice.
     #[test]
-    fn late_runs_fall_into_their_slices(
+    fn late_runs_count_in_their_slices(
         steps in prop::collection::vec((clock_step(), prop::collection::vec((0_u64..14_000_000, 0_u64..BINS as u64 + 10), 1..4)), 1..40),
     ) {
         let server = fresh_server();
-        let mut told: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
         for (by, runs) in steps {
-            walk(server, by);
+            move_clock(server, by);
             let now = now(server).as_micros();
             if server.get(KEY).is_none() {
-                told.clear();
+                expected.clear();
             }
-            // The newest slice lies ahead: nothing of it is shown, and what comes next starts over.
-            let newest = |told: &BTreeMap<u64, u64>| told.keys().max().copied().unwrap_or(0);
-            let ahead = newest(&told) * SLICE > now + 1_000_000;
-            let present = if ahead { now / SLICE } else { newest(&told).max(now / SLICE) };
+            // If the newest slice is in the future, nothing is returned, and the next flush starts over.
+            let newest = |expected: &BTreeMap<u64, u64>| expected.keys().max().copied().unwrap_or(0);
+            let ahead = newest(&expected) * SLICE > now + 1_000_000;
+            let present = if ahead { now / SLICE } else { newest(&expected).max(now / SLICE) };
             let counts = |(age, bin): &&(u64, u64)| (now - age) / SLICE + 5 > present && *bin < BINS as u64;
             let counted: Vec<_> = runs.iter().filter(counts).map(|(age, _)| (now - age) / SLICE).collect();
             if ahead && !counted.is_empty() {
-                told.clear();
+                expected.clear();
             }
             for slice in &counted {
-                // The slice that lay in its slot before is gone.
-                told.retain(|other, _| other % 5 != slice % 5 || other == slice);
-                *told.entry(*slice).or_default() += 3;
+                // It replaces the slice that used the same slot.
+                expected.retain(|other, _| other % 5 != slice % 5 || other == slice);
+                *expected.entry(*slice).or_default() += 3;
             }
             let runs: Vec<_> = runs.into_iter().map(|(age, bin)| (age, vec![(bin, 3)])).collect();
             prop_assert_eq!(flush(server, SLICE, &runs), 0);
             let shown = read(server, SLICE).0.into_iter().map(|(slice, bins)| (slice, bins.values().sum()));
             let inside = |slice: u64| slice + 5 > present && (!ahead || !counted.is_empty());
-            let inside = told.iter().filter(|(slice, _)| inside(**slice)).map(|(slice, count)| (*slice, *count));
+            let inside = expected.iter().filter(|(slice, _)| inside(**slice)).map(|(slice, count)| (*slice, *count));
             prop_assert_eq!(shown.collect::<BTreeMap<u64, u64>>(), inside.collect());
         }
     }
 
     #[test]
-    fn any_bytes_are_an_empty_digest_and_heal(bytes in foreign(6)) {
+    fn any_bytes_are_an_empty_digest_and_are_repaired(bytes in foreign(6)) {
         let server = fresh_server();
         server.put(KEY, bytes);
         let (slots, flags) = read(server, SLICE);
@@ -130,7 +130,7 @@ proptest! {
 }
 
 #[test]
-fn counters_stay_at_their_most_and_unknown_bins_are_left_out() {
+fn counters_saturate_and_unknown_bins_are_ignored() {
     let server = LuaServer::new();
     let most = u64::from(u32::MAX);
     flush(&server, SLICE, &[(0, vec![(1_103, most), (1_103, 7), (3, u64::MAX), (1_104, 1), (4_000_000, 1), (5, 0)])]);
@@ -140,7 +140,7 @@ fn counters_stay_at_their_most_and_unknown_bins_are_left_out() {
 }
 
 #[test]
-fn another_length_of_slice_starts_over_and_a_header_can_be_read() {
+fn another_slice_length_starts_over_and_the_header_is_readable() {
     let server = LuaServer::new();
     flush(&server, SLICE, &[(0, vec![(7, 1)])]);
     let text = server.get(KEY).unwrap();
@@ -154,7 +154,7 @@ fn another_length_of_slice_starts_over_and_a_header_can_be_read() {
 }
 
 #[test]
-fn a_flush_of_nothing_writes_nothing_and_a_full_one_fits() {
+fn an_empty_flush_writes_nothing_and_a_full_one_fits() {
     let server = LuaServer::new();
     flush(&server, SLICE, &[(0, vec![]), (60_000_000, vec![(1, 1)])]);
     assert!(server.keys().is_empty());

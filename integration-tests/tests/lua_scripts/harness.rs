@@ -1,4 +1,4 @@
-//! What all of these tests need: a server with one key, a clock that walks, foreign bytes.
+//! Test harness of the script tests: a server with one key, random clock steps, and corrupt values.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 pub(crate) const KEY: &[u8] = b"ph1:{t}";
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// This thread's server, empty and at its first moment: compiling the scripts anew for every case is what takes time.
+/// Returns this thread's server, empty and at its initial time. Shared, because compiling the scripts for every case is slow.
 pub(crate) fn fresh_server() -> &'static LuaServer {
     thread_local! {
         static SERVER: &'static LuaServer = Box::leak(Box::new(LuaServer::new()));
@@ -21,7 +21,7 @@ pub(crate) fn fresh_server() -> &'static LuaServer {
     server
 }
 
-/// Arguments of any kind that has a text.
+/// Formats arguments of any type with `Display`.
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { Vec::from([$(($arg).to_string().into_bytes()),*]) };
 }
@@ -40,13 +40,13 @@ pub(crate) fn micros(duration: Duration) -> u64 {
     duration.as_micros() as u64
 }
 
-/// Moves the clock by so many microseconds, either way.
-pub(crate) fn walk(server: &LuaServer, by: i64) {
+/// Moves the clock by this number of microseconds, forward or back.
+pub(crate) fn move_clock(server: &LuaServer, by: i64) {
     let step = Duration::from_micros(by.unsigned_abs());
     if by < 0 { server.clock().step_back(step) } else { server.clock().advance(step) }
 }
 
-/// A step of a clock: mostly forward, sometimes a little back, sometimes far, sometimes a leap.
+/// Clock steps: mostly forward, sometimes slightly back, far back, or a leap forward.
 pub(crate) fn clock_step() -> impl Strategy<Value = i64> {
     prop_oneof![
         10 => 0_i64..2_000_000,
@@ -58,12 +58,12 @@ pub(crate) fn clock_step() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// What a key holds and how long still: equal before and after means that nothing was written.
+/// Returns value and TTL of the key: equal before and after means that nothing was written.
 pub(crate) fn raw(server: &LuaServer) -> (Option<Vec<u8>>, Option<u64>) {
     (server.get(KEY), server.pttl(KEY))
 }
 
-/// A number that does not belong where it stands.
+/// Numbers that are invalid or unlikely in a field.
 fn odd_number() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => (0_i64..20).prop_map(|n| n.to_string()),
@@ -77,7 +77,7 @@ fn odd_number() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What somebody else, or a fault, may have left under a key that should hold `fields` numbers.
+/// Values that another client or a fault may leave under a key that should hold `fields` numbers.
 pub(crate) fn foreign(fields: usize) -> impl Strategy<Value = Stored> {
     let fields = fields.saturating_sub(2)..fields + 8;
     let numbers = prop::collection::vec(odd_number(), fields).prop_map(|words| format!("1 {}", words.join(" ")));
@@ -89,7 +89,7 @@ pub(crate) fn foreign(fields: usize) -> impl Strategy<Value = Stored> {
     ]
 }
 
-/// A valid text, cut off or with one word replaced.
+/// Returns a valid text, cut off or with one field replaced.
 pub(crate) fn damaged(text: &[u8], at: prop::sample::Index, word: &Option<String>) -> Stored {
     let Some(word) = word else { return Stored::Text(text[..at.index(text.len())].to_vec()) };
     let text = String::from_utf8_lossy(text);
@@ -99,7 +99,7 @@ pub(crate) fn damaged(text: &[u8], at: prop::sample::Index, word: &Option<String
     Stored::Text(words.join(" ").into_bytes())
 }
 
-/// The word that [`damaged`] puts in, or none to cut.
+/// The field that [`damaged`] inserts, or none to cut the text off.
 pub(crate) fn damage() -> impl Strategy<Value = Option<String>> {
     prop_oneof![1 => Just(None), 4 => odd_number().prop_map(Some)]
 }

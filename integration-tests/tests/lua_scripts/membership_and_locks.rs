@@ -1,4 +1,4 @@
-//! Members, locks, and the probe.
+//! The scripts for membership, locks and the health check, and the Lua server itself.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::harness::*;
 const SECOND_KEY: &[u8] = b"ph1:{t}:2";
 const TTL: u64 = 5_000_000;
 
-fn both() -> [Vec<u8>; 2] {
+fn two_keys() -> [Vec<u8>; 2] {
     [KEY.to_vec(), SECOND_KEY.to_vec()]
 }
 
-/// Living replicas, and the generation.
+/// Sends a heartbeat. Returns the number of live replicas and the generation.
 fn heartbeat(server: &LuaServer, id: &str, ttl: u64, token: &str) -> (i64, String) {
-    let reply = server.run(&MEMBERSHIP_HEARTBEAT, &both(), &args![id, ttl, token]).unwrap();
+    let reply = server.run(&MEMBERSHIP_HEARTBEAT, &two_keys(), &args![id, ttl, token]).unwrap();
     let generation = String::from_utf8(reply.parts()[2].bytes().to_vec()).unwrap();
     (reply.parts()[1].int(), generation)
 }
 
-/// Whether it is held, the fence, and the microseconds left.
+/// Acquires the lock. Returns whether it is held, the fence, and the microseconds left.
 fn acquire(server: &LuaServer, owner: &str, ttl: u64) -> (bool, i64, i64) {
-    let reply = server.run(&LOCK_ACQUIRE, &both(), &args![owner, ttl]).unwrap().ints();
+    let reply = server.run(&LOCK_ACQUIRE, &two_keys(), &args![owner, ttl]).unwrap().ints();
     (reply[1] == 1, reply[2], reply[3])
 }
 
@@ -41,29 +41,29 @@ fn release(server: &LuaServer, owner: &str, fence: i64) -> bool {
 
 fn complete(server: &LuaServer, owner: &str, fence: i64) -> bool {
     let args = args![owner, fence, 2 * TTL, "ph1:locks", "id"];
-    server.run(&LOCK_COMPLETE, &both(), &args).unwrap().ints()[1] == 1
+    server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap().ints()[1] == 1
 }
 
-/// The fence under which work was last done, as its mark says.
+/// Returns the fence of the completion mark; 0 if there is none.
 fn completed(server: &LuaServer) -> i64 {
     server.run(&LOCK_COMPLETED, &[SECOND_KEY.to_vec()], &args![]).unwrap().ints()[1]
 }
 
 #[test]
-fn the_living_are_counted_and_the_dead_are_not() {
+fn live_replicas_are_counted_and_expired_ones_are_not() {
     let server = LuaServer::new();
     assert_eq!(heartbeat(&server, "a", TTL, "x"), (1, "x".to_owned()));
     assert_eq!(heartbeat(&server, "b", 3 * TTL, "y"), (2, "x".to_owned()), "the first token stays");
-    assert_eq!(heartbeat(&server, "a", TTL, "z").0, 2, "nobody counts twice");
+    assert_eq!(heartbeat(&server, "a", TTL, "z").0, 2, "a replica counts once");
     server.clock().advance(Duration::from_micros(TTL));
-    assert_eq!(heartbeat(&server, "c", TTL, "z").0, 2, "one is dead, one has longer, one is new");
+    assert_eq!(heartbeat(&server, "c", TTL, "z").0, 2, "one expired, one has a longer TTL, one is new");
     assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["c"]).ints()[1], 1);
     assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["c"]).ints()[1], 1);
     assert!(server.pttl(KEY).is_some() && server.pttl(SECOND_KEY) > Some(86_000_000));
 }
 
 #[test]
-fn a_clock_that_steps_back_and_foreign_types_leave_no_immortals() {
+fn a_clock_that_steps_back_and_foreign_types_leave_no_member_forever() {
     let server = LuaServer::new();
     heartbeat(&server, "a", u64::MAX >> 12, "x");
     server.clock().step_back(Duration::from_secs(3_600));
@@ -74,11 +74,11 @@ fn a_clock_that_steps_back_and_foreign_types_leave_no_immortals() {
     server.put(SECOND_KEY, Stored::Foreign);
     assert_eq!(heartbeat(&server, "b", TTL, "fresh").1, "fresh");
     server.flush();
-    assert_eq!(heartbeat(&server, "b", TTL, "later"), (1, "later".to_owned()), "a lost server shows");
+    assert_eq!(heartbeat(&server, "b", TTL, "later"), (1, "later".to_owned()), "a lost state changes the generation");
 }
 
 #[test]
-fn a_lock_has_one_owner_who_may_take_it_again() {
+fn a_lock_has_one_owner_which_may_acquire_it_again() {
     let server = LuaServer::new();
     let (held, fence, left) = acquire(&server, "a b", TTL);
     assert_eq!((held, left), (true, TTL as i64));
@@ -93,7 +93,7 @@ fn a_lock_has_one_owner_who_may_take_it_again() {
 }
 
 #[test]
-fn a_lock_that_ran_out_is_lost_and_a_clock_that_steps_back_prolongs_it_by_one_ttl_at_most() {
+fn an_expired_lock_is_lost_and_a_clock_that_steps_back_extends_it_by_at_most_one_ttl() {
     let server = LuaServer::new();
     let fence = acquire(&server, "a", TTL).1;
     server.clock().step_back(Duration::from_secs(3_600));
@@ -101,15 +101,15 @@ fn a_lock_that_ran_out_is_lost_and_a_clock_that_steps_back_prolongs_it_by_one_tt
     server.clock().advance(Duration::from_micros(TTL));
     assert!(!renew(&server, "a", fence));
     let (held, next, _) = acquire(&server, "b", TTL);
-    assert!(held && next == fence + 1, "it grows although the clock did not");
+    assert!(held && next == fence + 1, "the fence grows although the clock stepped back");
 }
 
 #[test]
-fn work_is_marked_by_who_holds_the_lock_and_a_mark_that_makes_no_sense_is_none() {
+fn only_the_holder_marks_work_as_completed_and_a_corrupt_mark_is_ignored() {
     let server = LuaServer::new();
     let fence = acquire(&server, "a", TTL).1;
     assert!(!complete(&server, "b", fence) && !complete(&server, "a", fence + 1));
-    server.put(SECOND_KEY, Stored::Foreign); // the fence's key here, so that the mark has to overwrite something
+    server.put(SECOND_KEY, Stored::Foreign); // the key of the fence, so that the mark overwrites a value
     assert!(complete(&server, "a", fence) && !complete(&server, "a", fence));
     assert_eq!((completed(&server), server.pttl(SECOND_KEY)), (fence, Some(2 * TTL / 1_000)));
     server.clock().advance(Duration::from_micros(2 * TTL));
@@ -120,13 +120,14 @@ fn work_is_marked_by_who_holds_the_lock_and_a_mark_that_makes_no_sense_is_none()
     }
     let fence = acquire(&server, "a", TTL).1;
     server.clock().advance(Duration::from_micros(TTL));
-    assert!(!complete(&server, "a", fence), "it was lost");
+    assert!(!complete(&server, "a", fence), "the lock was lost");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// FAULTS I-13: whoever holds it next has a higher fence, whatever the clock does and whatever lies under the keys.
+    /// Invariant I-13 of `docs/guarantees.md`: every new holder has a higher fence, for any clock and any bytes under the
+    /// keys.
     #[test]
     fn a_fence_only_grows(
         steps in prop::collection::vec((clock_step(), 0_u8..3, any::<bool>(), prop::option::weighted(0.1, foreign(4))), 1..40),
@@ -134,9 +135,9 @@ proptest! {
         let server = fresh_server();
         let (mut last, mut holder) = (0, None);
         for (by, owner, give_back, bytes) in steps {
-            walk(server, by);
+            move_clock(server, by);
             if let Some(bytes) = bytes {
-                // Nonsense, and not a lock that somebody forged.
+                // Corrupt bytes, not a valid lock.
                 server.put(KEY, match bytes { Stored::Text(text) => Stored::Text([b"x", &*text].concat()), other => other });
                 holder = None;
             }
@@ -156,7 +157,7 @@ proptest! {
 }
 
 #[test]
-fn the_probe_writes_and_reads_back() {
+fn the_health_check_writes_and_reads_back() {
     let server = LuaServer::new();
     let reply = run(&server, &PROBE, &args![TTL]);
     assert_eq!(reply.ints(), [now(&server).as_micros() as i64]);
@@ -166,7 +167,7 @@ fn the_probe_writes_and_reads_back() {
 }
 
 #[test]
-fn every_key_that_a_script_writes_has_a_time_to_live() {
+fn every_key_written_by_a_script_has_a_ttl() {
     let server = LuaServer::new();
     heartbeat(&server, "a", TTL, "x");
     acquire(&server, "a", TTL);
@@ -175,7 +176,7 @@ fn every_key_that_a_script_writes_has_a_time_to_live() {
 }
 
 #[test]
-fn the_server_runs_scripts_as_redis_does() {
+fn the_lua_server_runs_scripts_like_redis() {
     use phalanx_lua::Script;
     let server = LuaServer::new();
     let script = |source: &'static str| Script { name: "test", source, virtual_source: source, keys: 1 };

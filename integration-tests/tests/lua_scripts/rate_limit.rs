@@ -1,4 +1,4 @@
-//! The bucket's scripts say what the machine says.
+//! The rate limit scripts reply like the state machine of core.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::harness::*;
 
-/// Rates from one a day to a billion a second, also such that do not divide.
+/// Rates from one a day to a billion a second, including some that do not divide a second.
 pub(crate) fn rates() -> Vec<Rate> {
     let day = Duration::from_secs(86_400);
     let specs = [
@@ -53,7 +53,7 @@ fn group() -> impl Strategy<Value = Group> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let any_rate = 0..rates().len();
-    // Mostly by one rate, so that something comes together.
+    // Mostly one rate, so that steps affect the same bucket.
     let rate = prop_oneof![6 => Just(0_usize), 3 => Just(2), 1 => any_rate];
     let refund = prop::collection::vec((0_u32..3, -1_000_000_i64..3_000_000), 1..3);
     let step = prop_oneof![
@@ -66,92 +66,92 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What a store that keeps a machine would keep: nothing while the bucket was never used.
+/// The state that a store keeps; none before the first write.
 #[derive(Clone, Copy)]
-struct Kept {
+struct StoredBucket {
     bucket: Bucket,
     rate: Rate,
     at: Time,
 }
 
-struct Model(Option<Kept>);
+struct Model(Option<StoredBucket>);
 
 impl Model {
-    /// The bucket now by this rate, the flags, and whether its anchor moved so that it must be kept.
-    fn load(&self, now: Time, rate: Rate) -> (Kept, i64, bool) {
-        let Some(mut kept) = self.0 else {
-            return (Kept { bucket: Bucket::full(now, rate), rate, at: now }, 0, false);
+    /// Returns the bucket now at this rate, the flags, and whether it was re-anchored and must be stored.
+    fn load(&self, now: Time, rate: Rate) -> (StoredBucket, i64, bool) {
+        let Some(mut stored) = self.0 else {
+            return (StoredBucket { bucket: Bucket::full(now, rate), rate, at: now }, 0, false);
         };
-        let anew = kept.at.since(now) > MAX_BACKSTEP;
-        if now >= kept.at || anew {
-            kept.at = now;
+        let reanchored = stored.at.since(now) > MAX_BACKSTEP;
+        if now >= stored.at || reanchored {
+            stored.at = now;
         }
-        let other = kept.rate != rate;
+        let other = stored.rate != rate;
         if other {
-            kept.bucket.retune(now, kept.rate, rate);
+            stored.bucket.retune(now, stored.rate, rate);
         } else {
-            kept.bucket.available(now, rate);
+            stored.bucket.available(now, rate);
         }
-        kept.rate = rate;
-        (kept, if other { 2 } else { 0 }, anew)
+        stored.rate = rate;
+        (stored, if other { 2 } else { 0 }, reanchored)
     }
 
     fn acquire(&mut self, now: Time, rate: Rate, groups: &[Group]) -> Vec<i64> {
-        let (mut kept, flags, anew) = self.load(now, rate);
-        let before = kept.bucket.level(rate).units;
+        let (mut stored, flags, reanchored) = self.load(now, rate);
+        let before = stored.bucket.level(rate).units;
         let mut reply = vec![now.as_micros() as i64, before, flags];
         for group in groups {
             let max_wait = Duration::from_micros(group.max_wait);
-            let takes = (0..group.count).map(|_| kept.bucket.take(now, rate, group.cost, max_wait));
+            let takes = (0..group.count).map(|_| stored.bucket.take(now, rate, group.cost, max_wait));
             let granted: Vec<_> = takes.map(|take| matches!(take, Take::Granted { .. })).collect();
-            assert!(granted.is_sorted_by(|a, b| a >= b), "the first k of a group");
+            assert!(granted.is_sorted_by(|a, b| a >= b), "the first calls of a group are granted");
             reply.push(granted.iter().filter(|granted| **granted).count() as i64);
         }
-        if anew || kept.bucket.level(rate).units != before {
-            self.0 = Some(kept);
+        if reanchored || stored.bucket.level(rate).units != before {
+            self.0 = Some(stored);
         }
         reply
     }
 
     fn refund(&mut self, now: Time, rate: Rate, refunds: &[(u32, i64)]) -> Vec<i64> {
-        let (mut kept, flags, anew) = self.load(now, rate);
-        let before = kept.bucket.level(rate).units;
+        let (mut stored, flags, reanchored) = self.load(now, rate);
+        let before = stored.bucket.level(rate).units;
         for (cost, due_in) in refunds {
             let due = Time::from_micros(now.as_micros().saturating_add_signed(*due_in));
-            kept.bucket.refund(now, rate, *cost, due);
+            stored.bucket.refund(now, rate, *cost, due);
         }
-        let after = kept.bucket.level(rate).units;
-        if anew || after != before {
-            self.0 = Some(kept);
+        let after = stored.bucket.level(rate).units;
+        if reanchored || after != before {
+            self.0 = Some(stored);
         }
         vec![now.as_micros() as i64, after, flags]
     }
 
     fn retune(&mut self, now: Time, old: Rate, new: Rate) -> Vec<i64> {
-        let Some(Kept { rate: stored, .. }) = self.0 else {
+        let Some(StoredBucket { rate: stored_rate, .. }) = self.0 else {
             let mut bucket = Bucket::full(now, old);
             bucket.retune(now, old, new);
             let level = bucket.level(new).units;
             if level < new.capacity as i64 {
-                self.0 = Some(Kept { bucket, rate: new, at: now });
+                self.0 = Some(StoredBucket { bucket, rate: new, at: now });
             }
             return vec![now.as_micros() as i64, level, 0];
         };
-        let (kept, flags, anew) = self.load(now, new);
-        if anew || stored != new {
-            self.0 = Some(kept);
+        let (stored, flags, reanchored) = self.load(now, new);
+        if reanchored || stored_rate != new {
+            self.0 = Some(stored);
         }
-        let flags = if stored == old { 0 } else { flags };
-        vec![now.as_micros() as i64, kept.bucket.level(new).units, flags]
+        let flags = if stored_rate == old { 0 } else { flags };
+        vec![now.as_micros() as i64, stored.bucket.level(new).units, flags]
     }
 }
 
-fn play(server: &LuaServer, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+fn apply_step(server: &LuaServer, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
     let rates = rates();
     let now = now(server);
     let (reply, expected) = match step {
         Step::Clock(by) => {
-            walk(server, *by);
+            move_clock(server, *by);
             return Ok(());
         }
         Step::Acquire(rate, groups) => {
@@ -167,8 +167,8 @@ fn play(server: &LuaServer, model: &mut Model, step: &Step) -> Result<(), TestCa
             (run(server, &RATE_LIMIT_REFUND, &args), model.refund(now, rates[*rate], refunds))
         }
         Step::Peek(rate) => {
-            let (kept, flags, _) = model.load(now, rates[*rate]);
-            let level = kept.bucket.level(rates[*rate]).units;
+            let (stored, flags, _) = model.load(now, rates[*rate]);
+            let level = stored.bucket.level(rates[*rate]).units;
             let reply = run(server, &RATE_LIMIT_PEEK, &rate_args(rates[*rate]));
             (reply, vec![now.as_micros() as i64, level, flags])
         }
@@ -185,34 +185,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn a_bucket_in_lua_says_what_the_machine_says_whatever_the_clock_does(steps in steps()) {
+    fn a_bucket_in_lua_replies_like_the_machine_for_any_clock(steps in steps()) {
         let server = fresh_server();
         let mut model = Model(None);
         for step in &steps {
-            // A key that ran out held a full bucket (FAULTS C9), and one that is gone is full.
-            if let (Some(kept), None) = (&mut model.0, server.get(KEY)) {
-                prop_assert!(kept.bucket.is_full(now(server), kept.rate));
+            // A key expires only when its bucket is full, and a missing key is a full bucket.
+            if let (Some(stored), None) = (&mut model.0, server.get(KEY)) {
+                prop_assert!(stored.bucket.is_full(now(server), stored.rate));
                 model.0 = None;
             }
-            let (before, kept) = (raw(server), model.0.map(|kept| (kept.bucket, kept.rate)));
-            play(server, &mut model, step)?;
+            let (before, stored) = (raw(server), model.0.map(|stored| (stored.bucket, stored.rate)));
+            apply_step(server, &mut model, step)?;
             if matches!(step, Step::Clock(_)) {
                 continue;
             }
             match model.0 {
-                Some(new) if kept != Some((new.bucket, new.rate)) => {
+                Some(new) if stored != Some((new.bucket, new.rate)) => {
                     let missing = new.rate.capacity as i64 - new.bucket.level(new.rate).units;
                     let to_full = missing as u64 / new.rate.gain + micros(new.at.since(now(server)));
                     prop_assert!(raw(server).1.unwrap() * 1_000 >= 2 * to_full);
                 }
-                _ => prop_assert_eq!(raw(server), before, "nothing changed, nothing is written"),
+                _ => prop_assert_eq!(raw(server), before, "an unchanged state is not written"),
             }
         }
     }
 
-    /// FAULTS I-1 and I-2: no walk of the clock admits more than burst + rate × the distance it moved forward.
+    /// Invariants I-1 and I-2 of `docs/guarantees.md`: no clock admits more than burst + rate × the time it moved forward.
     #[test]
-    fn no_walk_of_the_clock_mints_a_permit(
+    fn no_clock_mints_a_permit(
         permits in 1_u64..2_000, per in 1_u64..5_000_000, burst in 1_u64..500,
         steps in prop::collection::vec((clock_step(), 1_u64..4, 1_u64..4), 1..60),
     ) {
@@ -220,14 +220,14 @@ proptest! {
         let rate = Rate::of(&RateLimitSpec::new(permits, Duration::from_micros(per)).burst(burst));
         let (mut forward, mut admitted) = (0_u128, 0_u128);
         for (by, count, cost) in steps {
-            walk(server, by);
+            move_clock(server, by);
             forward += by.max(0) as u128;
             let args = [rate_args(rate), args![1, count, cost, 0]].concat();
             let granted = run(server, &RATE_LIMIT_ACQUIRE, &args).ints()[3] as u64;
             admitted += u128::from(granted * cost);
             prop_assert!(admitted * u128::from(per) <= u128::from(burst * per) + u128::from(permits) * forward);
         }
-        // I-3: a bucket that was left alone is full again.
+        // I-3: an unused bucket becomes full.
         server.clock().advance(Duration::from_micros(2 * rate.capacity / rate.gain) + 2 * SECOND);
         let level = run(server, &RATE_LIMIT_PEEK, &rate_args(rate)).ints()[1];
         prop_assert_eq!(level, rate.capacity as i64);

@@ -1,4 +1,4 @@
-//! A bucket from whatever lies under its key, and its edges one by one.
+//! A bucket with a corrupt key, and edge cases.
 
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ fn level(server: &LuaServer, rate: Rate) -> i64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
-    /// FAULTS C1, C2, C13: foreign bytes are one empty bucket at worst, and never a full one twice.
+    /// Corrupt bytes are at worst one empty bucket, never a second full one.
     #[test]
-    fn any_bytes_heal_into_a_bucket_that_gives_no_more_than_its_burst(bytes in foreign(5)) {
+    fn any_bytes_are_repaired_to_a_bucket_that_grants_no_more_than_its_burst(bytes in foreign(5)) {
         let server = fresh_server();
         let rate = rates()[0];
         server.put(KEY, bytes);
@@ -40,17 +40,17 @@ proptest! {
             repaired += reply[2] & 1;
         }
         prop_assert!(granted <= 3 && repaired <= 1);
-        prop_assert_eq!(repaired, peeked[2] & 1, "a look sees what a write repairs");
+        prop_assert_eq!(repaired, peeked[2] & 1, "a peek reports what a write repairs");
         if repaired > 0 {
             prop_assert_eq!(granted, 0, "empty, not full");
-            prop_assert!(raw(server).1.is_some(), "healed, with a TTL");
+            prop_assert!(raw(server).1.is_some(), "repaired, with a TTL");
             server.clock().advance(Duration::from_millis(100));
             prop_assert_eq!(acquire(server, rate, &[(9, 1, 0)])[2..].to_vec(), vec![0, 1], "and it fills again");
         }
     }
 
     #[test]
-    fn a_damaged_text_is_no_worse(at in any::<prop::sample::Index>(), word in damage()) {
+    fn a_damaged_text_grants_no_more_than_the_burst(at in any::<prop::sample::Index>(), word in damage()) {
         let server = fresh_server();
         let rate = rates()[0];
         acquire(server, rate, &[(2, 1, 0)]);
@@ -63,7 +63,7 @@ proptest! {
 }
 
 #[test]
-fn a_rejection_and_a_look_write_nothing_and_let_the_key_run_out() {
+fn a_rejection_and_a_peek_write_nothing_and_do_not_extend_the_ttl() {
     let server = LuaServer::new();
     let rate = rates()[0];
     acquire(&server, rate, &[(3, 1, 0)]);
@@ -80,7 +80,7 @@ fn a_rejection_and_a_look_write_nothing_and_let_the_key_run_out() {
 }
 
 #[test]
-fn a_bucket_whose_anchor_lies_an_hour_ahead_fills_from_the_first_rejection_on() {
+fn a_bucket_whose_anchor_is_an_hour_ahead_refills_from_the_first_rejection() {
     let server = LuaServer::new();
     let rate = rates()[0];
     acquire(&server, rate, &[(3, 1, 0)]);
@@ -91,7 +91,7 @@ fn a_bucket_whose_anchor_lies_an_hour_ahead_fills_from_the_first_rejection_on() 
 }
 
 #[test]
-fn groups_are_served_in_order_and_each_with_its_own_patience() {
+fn groups_are_served_in_order_and_each_with_its_own_max_wait() {
     let server = LuaServer::new();
     let rate = Rate::of(&RateLimitSpec::per_second(10).burst(3));
     let reply =
@@ -118,7 +118,7 @@ fn one_a_day_and_a_billion_a_second_both_work() {
 }
 
 #[test]
-fn nobody_queues_beyond_what_can_be_counted() {
+fn reservations_stay_within_the_countable_range() {
     let server = LuaServer::new();
     let rate = Rate::of(&RateLimitSpec::new(1, Duration::from_secs(3_600)).burst(1_000_000));
     assert_eq!(acquire(&server, rate, &[(9, 1_000_000, u64::MAX)])[3], 2);
@@ -126,14 +126,18 @@ fn nobody_queues_beyond_what_can_be_counted() {
 }
 
 #[test]
-fn another_rate_is_told_and_keeps_whole_permits() {
+fn another_rate_is_flagged_and_keeps_whole_permits() {
     let server = LuaServer::new();
     let (old, new) = (Rate::of(&RateLimitSpec::per_second(10)), Rate::of(&RateLimitSpec::per_minute(30)));
     acquire(&server, old, &[(4, 1, 0)]);
     let reply = acquire(&server, new, &[(2, 1, 0)]);
     assert_eq!(reply[1..], [6 * new.price as i64, 2, 2]);
     let retune = [rate_args(old), rate_args(new)].concat();
-    assert_eq!(run(&server, &RATE_LIMIT_RETUNE, &retune).ints()[1..], [4 * new.price as i64, 0], "it is there already");
+    assert_eq!(
+        run(&server, &RATE_LIMIT_RETUNE, &retune).ints()[1..],
+        [4 * new.price as i64, 0],
+        "already at the new rate"
+    );
     let back = [rate_args(new), rate_args(old)].concat();
     assert_eq!(run(&server, &RATE_LIMIT_RETUNE, &back).ints()[1..], [4 * old.price as i64, 0]);
     assert_eq!(level(&server, old), 4 * old.price as i64);

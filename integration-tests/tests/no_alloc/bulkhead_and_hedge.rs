@@ -1,4 +1,4 @@
-//! What a slot and a copy allocate: nothing, but where a caller waits or a copy is really sent.
+//! Allocations of bulkheads and hedges: none, unless a queue grows or a hedge is sent.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -9,7 +9,7 @@ use phalanx::*;
 
 use super::*;
 
-/// Ready at once, pending once by hand, and pending once on a runtime.
+/// Ready at once, pending once with manual polling, and pending once on a runtime.
 fn allocates_nothing(policy: Policy) {
     let (runtime, kept) = (runtime(), steady(policy.clone()));
     assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0, "ready: {policy:?}");
@@ -54,9 +54,9 @@ fn a_call_that_finds_a_bulkhead_full_allocates_nothing() {
     assert_eq!(allocations(|| assert_eq!(rejected(), RejectionCode::BulkheadFull)), 0);
 }
 
-/// It may, and does not as long as the queue is no longer than it has been before.
+/// Waiting allocates only when the queue becomes longer than ever before.
 #[test]
-fn parking_in_a_queue_that_has_been_as_long_before_allocates_nothing() {
+fn waiting_in_a_queue_that_has_been_as_long_before_allocates_nothing() {
     let runtime = runtime();
     for bulkhead in [BulkheadSpec::fixed(1).queue(2), BulkheadSpec::fixed(1).queue(2).queue_timeout(SECOND)] {
         let kept = runtime.block_on(async { pipeline(stack5(bulkhead)) });
@@ -71,31 +71,31 @@ fn parking_in_a_queue_that_has_been_as_long_before_allocates_nothing() {
         assert_eq!(allocations(served), 0, "served");
         let mut holder = Box::pin(kept.run(hang));
         assert!(poll_once(holder.as_mut()).is_pending());
-        let gone = || {
+        let dropped = || {
             let mut waiter = pin!(kept.run(ok));
             assert!(poll_once(waiter.as_mut()).is_pending());
         };
-        assert_eq!(allocations(gone), 0, "gone");
+        assert_eq!(allocations(dropped), 0, "dropped");
     }
 }
 
-/// It may: the race, the list of its copies, and each copy.
+/// A sent hedge may allocate: its shared state, the list of hedges, and each hedge.
 #[test]
-fn firing_a_hedge_allocates_three_times_and_once_more_for_each_further_copy() {
+fn sending_a_hedge_allocates_three_times_and_once_more_for_each_further_hedge() {
     let runtime = runtime();
-    for copies in 1..=4 {
-        let spec = HedgeSpec::after(10 * MS).max_attempts(copies + 1);
+    for hedges in 1..=4 {
+        let spec = HedgeSpec::after(10 * MS).max_attempts(hedges + 1);
         let kept = runtime.block_on(async { pipeline(stack6(spec)) });
         let slow = async || {
-            let (answer, record) = kept.call().run_recorded(|| after(10 * MS * copies + 5 * MS)).await;
-            assert_eq!((answer, record.hedges), (Ok(1), copies));
+            let (answer, record) = kept.call().run_recorded(|| after(10 * MS * hedges + 5 * MS)).await;
+            assert_eq!((answer, record.hedges), (Ok(1), hedges));
         };
         let each = allocations_of(&runtime, slow) as f64 / CALLS as f64;
-        assert_eq!(each, f64::from(2 + copies), "{copies} copies");
+        assert_eq!(each, f64::from(2 + hedges), "{hedges} hedges");
     }
 }
 
-/// Ready when it is looked at after so long. It sets no timer: that would allocate, and be the operation's.
+/// Ready when polled after this time. It sets no timer, because that would allocate.
 async fn after(time: Duration) -> Result<u32, Failure> {
     let start = tokio::time::Instant::now();
     poll_fn(|_| if start.elapsed() >= time { Poll::Ready(Ok(1)) } else { Poll::Pending }).await

@@ -1,4 +1,4 @@
-//! What can happen to a call in a bulkhead and to an attempt that is hedged.
+//! Cases of a call in a bulkhead and of a hedged attempt.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -14,26 +14,26 @@ use super::*;
 
 pub const SLOTS: u32 = 2;
 
-/// The copy is sent after this long.
+/// The delay of the hedge.
 pub const DELAY: Duration = Duration::from_millis(4);
 
-/// How the call comes to its slot, or not.
+/// How the call gets its slot, or why it does not.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Hull {
+pub enum SlotCase {
     None,
     Free,
-    /// One slot is left: a copy finds none.
+    /// One slot is left: a hedge finds none.
     Last,
-    /// All slots are taken; after the second poll they are given back.
+    /// All slots are taken and released after the second poll.
     Served,
-    /// Shed by waiting time.
+    /// Shed from the queue because of its waiting time.
     Shed,
     TimesOut,
-    /// By a critical call that comes after the first poll.
+    /// Displaced by a critical call that arrives after the first poll.
     Displaced,
 }
 
-impl Hull {
+impl SlotCase {
     pub const ALL: [Self; 7] =
         [Self::None, Self::Free, Self::Last, Self::Served, Self::Shed, Self::TimesOut, Self::Displaced];
 
@@ -49,7 +49,7 @@ impl Hull {
         }
     }
 
-    /// Others that are inside when the call comes.
+    /// Returns the number of slots taken when the call arrives.
     pub fn holders(self) -> usize {
         match self {
             Self::None | Self::Free => 0,
@@ -59,57 +59,57 @@ impl Hull {
     }
 }
 
-/// What the attempt and its copy do: after how many milliseconds, and how it ends.
+/// Durations and results of the attempt and its hedge.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Race {
+pub enum HedgeCase {
     NoHedge,
-    /// Too quick to be copied.
-    NotFired,
-    CopyWins,
-    CopyLoses,
-    CopyFails,
+    /// The attempt ends before the hedge delay.
+    NotSent,
+    HedgeWins,
+    HedgeLoses,
+    HedgeFails,
     AttemptFails,
     BothFail,
     /// Both are ready at the same poll.
     Tie,
-    /// The attempt fails and the copy answers at the same poll.
-    BadTie,
+    /// The attempt fails and the hedge succeeds at the same poll.
+    FailedTie,
     BothHang,
 }
 
 const NEVER: u64 = 1_000_000;
 
-impl Race {
+impl HedgeCase {
     pub const ALL: [Self; 10] = [
         Self::NoHedge,
-        Self::NotFired,
-        Self::CopyWins,
-        Self::CopyLoses,
-        Self::CopyFails,
+        Self::NotSent,
+        Self::HedgeWins,
+        Self::HedgeLoses,
+        Self::HedgeFails,
         Self::AttemptFails,
         Self::BothFail,
         Self::Tie,
-        Self::BadTie,
+        Self::FailedTie,
         Self::BothHang,
     ];
 
     pub fn script(self) -> [(u64, Result<u32, Failure>); 2] {
         match self {
             Self::NoHedge => [(9, Ok(1)), (9, Err(BROKEN))],
-            Self::NotFired => [(3, Ok(1)), (3, Err(BROKEN))],
-            Self::CopyWins => [(40, Ok(1)), (3, Ok(2))],
-            Self::CopyLoses => [(9, Ok(1)), (40, Ok(2))],
-            Self::CopyFails => [(11, Ok(1)), (1, Err(BROKEN))],
+            Self::NotSent => [(3, Ok(1)), (3, Err(BROKEN))],
+            Self::HedgeWins => [(40, Ok(1)), (3, Ok(2))],
+            Self::HedgeLoses => [(9, Ok(1)), (40, Ok(2))],
+            Self::HedgeFails => [(11, Ok(1)), (1, Err(BROKEN))],
             Self::AttemptFails => [(5, Err(BROKEN)), (7, Ok(2))],
             Self::BothFail => [(5, Err(BROKEN)), (7, Err(BROKEN))],
             Self::Tie => [(8, Ok(1)), (4, Ok(2))],
-            Self::BadTie => [(8, Err(BROKEN)), (4, Ok(2))],
+            Self::FailedTie => [(8, Err(BROKEN)), (4, Ok(2))],
             Self::BothHang => [(NEVER, Ok(1)), (NEVER, Ok(2))],
         }
     }
 }
 
-/// The operation: every other run plays the copy's part. It knows what became of each run.
+/// The operation: every second run is the hedge. It counts how each run ended.
 #[derive(Default)]
 pub struct Runs {
     pub begun: Cell<usize>,
@@ -137,8 +137,8 @@ impl Drop for Run<'_> {
 }
 
 impl Runs {
-    pub fn run(&self, race: Race) -> impl Future<Output = Result<u32, Failure>> {
-        let (takes, answer) = race.script()[self.begun.get() % 2];
+    pub fn run(&self, hedge_case: HedgeCase) -> impl Future<Output = Result<u32, Failure>> {
+        let (takes, answer) = hedge_case.script()[self.begun.get() % 2];
         self.begun.update(|begun| begun + 1);
         let (mut run, start) = (Run(self, false), Instant::now());
         poll_fn(move |_| {
@@ -151,10 +151,10 @@ impl Runs {
     }
 }
 
-/// The end of a call: what it says about the dependency, and the record.
+/// The end of a call: its outcome and the decision record.
 pub type Ended = (Option<Outcome>, Decision);
 
-/// What observers heard of calls under the second version of the policy: the holders run under the first.
+/// Observed ends of calls under the second version of the policy; the slot holders run under the first.
 #[derive(Clone, Default)]
 pub struct Ends(Arc<Mutex<Vec<Ended>>>);
 

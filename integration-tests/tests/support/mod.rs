@@ -1,4 +1,4 @@
-//! What the tests of whole calls share: an error with a kind, a ledger that observes and guards, polling by hand.
+//! Shared parts of the tests of whole calls: an error with a kind, a ledger of events and guards, and manual polling.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part; tests may unwrap
 
@@ -21,7 +21,7 @@ pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const HOUR: Duration = Duration::from_secs(3_600);
 
-/// An error that is a kind.
+/// An error with a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub Kind);
 
@@ -46,24 +46,24 @@ pub fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Where a guard of each place stands: before the rate limit, the circuit, the retries, and around each attempt.
-pub const PLACES: [u16; 4] = [150, 350, 450, 550];
+/// Guard orders at every position: before the rate limit, the breaker, the retries, and around each attempt.
+pub const GUARD_ORDERS: [u16; 4] = [150, 350, 450, 550];
 
-/// Everything that observers and guards were told. Clones are the same ledger.
+/// Records the events of observers and the calls of guards. Clones share the ledger.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<Mutex<Entries>>);
 
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
-    /// The outcome of every call that is over.
+    /// The outcome of every finished call.
     pub finished: Vec<Option<Outcome>>,
-    /// Attempts that took too long.
+    /// Attempts that timed out.
     pub timeouts: usize,
-    /// The guards that let a call or an attempt pass and have not been told its end, in the order they admitted.
+    /// Guards that admitted a call or an attempt and have not settled it, in the order of admission.
     pub held: Vec<u16>,
-    /// What guards were told, in that order.
+    /// Settled guards with their outcomes, in order.
     pub settled: Vec<(u16, Outcome)>,
-    /// Settled without having admitted, or before a guard that admitted later.
+    /// Guards that settled without having admitted, or before a guard that admitted later.
     pub disorder: Vec<u16>,
 }
 
@@ -72,18 +72,18 @@ impl Ledger {
         self.0.lock().unwrap().clone()
     }
 
-    /// A guard that writes down what it is told.
-    pub fn guard(&self, order: u16) -> Watch {
-        Watch { ledger: self.clone(), order }
+    /// Returns a guard that records its calls here.
+    pub fn guard(&self, order: u16) -> RecordingGuard {
+        RecordingGuard { ledger: self.clone(), order }
     }
 
     fn settle(&self, order: u16, outcome: Outcome) {
         let mut entries = self.0.lock().unwrap();
-        let place = entries.held.iter().rposition(|held| *held == order);
-        if place.is_none_or(|place| place + 1 != entries.held.len()) {
+        let index = entries.held.iter().rposition(|held| *held == order);
+        if index.is_none_or(|index| index + 1 != entries.held.len()) {
             entries.disorder.push(order);
         }
-        place.map(|place| entries.held.remove(place));
+        index.map(|index| entries.held.remove(index));
         entries.settled.push((order, outcome));
     }
 }
@@ -99,13 +99,13 @@ impl Observer for Ledger {
     }
 }
 
-/// A guard that lets everybody pass and writes it down.
-pub struct Watch {
+/// A guard that admits every call and records it.
+pub struct RecordingGuard {
     ledger: Ledger,
     order: u16,
 }
 
-impl Guard for Watch {
+impl Guard for RecordingGuard {
     fn name(&self) -> &str {
         "watch"
     }
@@ -124,29 +124,29 @@ impl Guard for Watch {
     }
 }
 
-/// Polls a call that is ready at once.
+/// Polls a future that is ready at the first poll and returns its output.
 pub fn at_once<T>(call: impl Future<Output = T>) -> T {
     match poll_once(pin!(call)) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("it had to be ready"),
+        Poll::Pending => unreachable!("not ready at the first poll"),
     }
 }
 
-/// The same bucket and circuit as policy `p` has on this store, in another module's hands.
-fn elsewhere(store: &MemoryStore, policy: Policy) -> Pipeline {
+/// Returns a pipeline of another module with the same bucket and breaker as policy `p` on this store.
+fn other_module(store: &MemoryStore, policy: Policy) -> Pipeline {
     let module = ResilienceModule::in_store(store.clone()).policy(policy).build().unwrap();
     module.pipeline("p", ()).unwrap()
 }
 
-/// Somebody else takes so many permits from the bucket of policy `p`.
+/// Takes permits from the bucket of policy `p` through another module.
 pub fn drain(store: &MemoryStore, spec: &RateLimitSpec, permits: u32) {
-    let other = elsewhere(store, Policy::named("p").rate_limit(spec.clone()));
+    let other = other_module(store, Policy::named("p").rate_limit(spec.clone()));
     assert_eq!(at_once(other.call().cost(permits).run(ok)), Ok(1));
 }
 
-/// Somebody else's failures open the circuit of policy `p`.
+/// Opens the circuit of policy `p` by failures of another module.
 pub fn trip(store: &MemoryStore, spec: &BreakerSpec) {
-    let other = elsewhere(store, Policy::named("p").breaker(spec.clone()));
+    let other = other_module(store, Policy::named("p").breaker(spec.clone()));
     for _ in 0..spec.consecutive_failures.unwrap() {
         assert_eq!(at_once(other.run(|| async { Err::<u32, _>(BROKEN) })), Err(Error::Inner(BROKEN)));
     }

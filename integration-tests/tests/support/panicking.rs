@@ -1,4 +1,4 @@
-//! Code that panics: quietly, and guards that do so once.
+//! Panics without output, and guards that panic once.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,11 +10,11 @@ use phalanx::describe::Outcome;
 use phalanx::guard::{CallInfo, Guard};
 use phalanx::*;
 
-pub fn boom<T>() -> T {
+pub fn panic_quietly<T>() -> T {
     resume_unwind(Box::new("boom"))
 }
 
-/// Awaits a call that may panic; what it panicked with.
+/// Awaits a call and returns the payload if it panics.
 pub async fn caught<T>(call: impl Future<Output = T>) -> Result<T, &'static str> {
     let mut call = pin!(call);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
@@ -24,7 +24,7 @@ pub async fn caught<T>(call: impl Future<Output = T>) -> Result<T, &'static str>
     .await
 }
 
-/// When a guard panics. Otherwise it lets everybody pass.
+/// When a guard panics. Otherwise it admits every call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
     Admit,
@@ -32,25 +32,25 @@ pub enum When {
 }
 
 /// A guard that panics once.
-pub struct Fragile {
+pub struct PanickingGuard {
     order: u16,
     when: When,
     armed: AtomicBool,
 }
 
-impl Fragile {
+impl PanickingGuard {
     pub fn at(order: u16, when: When) -> Self {
         Self { order, when, armed: AtomicBool::new(true) }
     }
 
     fn panic_once(&self, when: When) {
         if self.when == when && self.armed.swap(false, Ordering::Relaxed) {
-            boom()
+            panic_quietly()
         }
     }
 }
 
-impl Guard for Fragile {
+impl Guard for PanickingGuard {
     fn name(&self) -> &str {
         "fragile"
     }

@@ -1,4 +1,4 @@
-//! What a call can be made of: one enum for each stage, and operations that count themselves.
+//! Variants of each stage as enums, and operations that count their attempts.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -14,9 +14,9 @@ use super::*;
 pub enum Limit {
     None,
     Plain,
-    /// The permit is there after four milliseconds.
+    /// The permit is available after four milliseconds.
     Waits,
-    /// There is none left.
+    /// No permit is left.
     Spent,
 }
 
@@ -31,7 +31,7 @@ impl Limit {
         }
     }
 
-    /// Whole permits, so long after the bucket was prepared and after so many calls that started.
+    /// Returns the whole permits left, `elapsed` after the bucket was prepared and after `started` calls.
     pub fn left(self, elapsed: Duration, started: u64) -> Option<u64> {
         match self {
             Self::None => None,
@@ -76,9 +76,9 @@ impl Circuit {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GuardPlan {
     None,
-    /// One at every place.
+    /// One at every position.
     Everywhere,
-    /// One at every place, and one innermost that rejects the attempts from this one on.
+    /// One at every position, and an innermost one that rejects attempts from this number on.
     RejectingFrom(u32),
 }
 
@@ -96,7 +96,7 @@ pub enum Work {
     Hangs,
 }
 
-/// Rejects the attempts from this one on.
+/// A guard that rejects attempts from this number on.
 pub struct RejectingFrom(pub u32);
 
 impl Guard for RejectingFrom {
@@ -105,7 +105,7 @@ impl Guard for RejectingFrom {
     }
 
     fn order(&self) -> u16 {
-        PLACES[3] + 1
+        GUARD_ORDERS[3] + 1
     }
 
     fn admit(&self, call: &CallInfo<'_>) -> Result<(), Rejection> {
@@ -113,7 +113,7 @@ impl Guard for RejectingFrom {
     }
 }
 
-/// The operation's own count: attempts begun, ended well, ended badly.
+/// The operation's own count of attempts: started, succeeded, failed.
 #[derive(Default)]
 pub struct Attempts {
     pub begun: Cell<usize>,
