@@ -240,7 +240,7 @@ async fn an_override_is_emitted_and_rejected_without_a_breaker() {
     let module = builder(policy).policy(Policy::named("bare")).observer(log.clone()).build().unwrap();
     assert!(module.pipeline("p", ()).unwrap().force(Some(Override::Open)).await);
     assert!(!module.pipeline("bare", ()).unwrap().force(Some(Override::Open)).await);
-    assert_eq!(log.lines(), ["Forced(Some(Open))"]);
+    assert_eq!(log.lines(), ["Override(Some(Open))"]);
 }
 
 #[tokio::test(start_paused = true)]
