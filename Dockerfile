@@ -1,4 +1,4 @@
-# The fleet and the observe examples as a small image, for docker-compose.yml.
+# A small image of the examples fleet and observe, for docker-compose.yml.
 FROM rust:1-trixie AS build
 WORKDIR /phalanx
 COPY . .

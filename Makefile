@@ -1,11 +1,11 @@
-# Everything a developer or a CI machine runs. `make test` is the whole of it.
+# The commands of developers and CI. `make test` runs every check.
 
 CARGO ?= cargo
 export RUSTFLAGS ?= -D warnings
-# Said aloud, because left alone Cargo decides it for each selection of tests anew, and builds half the tree twice.
+# Set explicitly. Otherwise Cargo chooses a value for each selection of tests and builds half of the dependencies twice.
 export CARGO_PROFILE_DEV_BUILD_OVERRIDE_DEBUG ?= 0
 
-# Tests that need a Redis start one with redis-server, unless told to use another: `REDIS_URL=… make test`, or
+# Tests that need a Redis start one with redis-server. To use another: `REDIS_URL=… make test`, or
 # `PHALANX_TEST_REDIS=container make test`.
 ifndef REDIS_URL
 export PHALANX_TEST_REDIS ?= spawn
@@ -15,8 +15,7 @@ endif
 
 test: setup format lint check-lua tests model docs
 
-# What a fresh Debian machine with a Rust toolchain lacks: rustfmt and clippy, if the toolchain came without them, a
-# linker, redis-server and luacheck.
+# Installs what a fresh Debian machine with a Rust toolchain lacks: rustfmt, clippy, a linker, redis-server and luacheck.
 setup:
 	@scripts/setup
 
@@ -30,28 +29,28 @@ check-lua:
 	@if command -v luacheck >/dev/null; then cd lua && luacheck -q scripts; \
 	else echo "check-lua: skipped, luacheck is not installed"; fi
 
-# Unit, property, conformance and behaviour tests, the examples' own run, and the code in the documentation; once with
-# all features and once with none, because features are additive and must stay so; and metrics over OpenTelemetry's stable
-# API, which most people build, but not with all features.
+# Unit, property, conformance and behaviour tests, runs of the examples, and the code in the documentation. Runs with all
+# features and with none, because features must be additive, and tests metrics once more over OpenTelemetry's stable API,
+# which all features together do not use.
 tests:
 	$(CARGO) test --locked --all-features
 	$(CARGO) test --locked -p phalanx-core -p phalanx-store-memory --lib
 	$(CARGO) test --locked -p phalanx --no-default-features --features prometheus --test metrics
 
-# Test binaries that need no more than a Redis, whoever runs it. They run once more on one in a container; features as in
-# `tests`, so that nothing is built twice.
+# Test binaries that need only a Redis server, run against one in a container. Same features as in `tests`, so that
+# nothing is built twice.
 CONTAINER_TESTS ?= servers conformance_redis server_clock observer_events
 
 container-tests: redis-image
 	PHALANX_TEST_REDIS=container PHALANX_TEST_REDIS_IMAGE=phalanx-test-redis:local \
 		$(CARGO) test --locked --all-features $(CONTAINER_TESTS:%=--test %)
 
-# An image made from the redis-server installed here: Docker need not reach a registry.
+# Builds an image from the installed redis-server, so that Docker needs no registry.
 redis-image:
 	@scripts/redis-image
 
-# The orders in which threads can meet on the lock-free parts, explored by loom with up to two preemptions (all of them,
-# without the bound, take minutes); a build of its own.
+# Explores the interleavings of the lock-free code with loom, up to two preemptions (without the limit it takes minutes).
+# Uses a separate target directory.
 model:
 	RUSTFLAGS="--cfg phalanx_model -D warnings" CARGO_TARGET_DIR=target/model LOOM_MAX_PREEMPTIONS=2 \
 		$(CARGO) test --locked -p phalanx-core -p phalanx-store-memory --lib models
@@ -59,11 +58,11 @@ model:
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
 
-# Beside the peers, in one run; ratios are what counts. Builds a dozen crates that nothing else needs.
+# Compares with other libraries in one run; the ratios matter. Builds a dozen crates that nothing else needs.
 bench:
 	RUSTFLAGS= $(CARGO) run --locked --release -p phalanx-bench -- local
 
-# The same for the fleet, over a redis-server of its own.
+# The same for a fleet, with its own redis-server.
 bench-fleet:
 	RUSTFLAGS= $(CARGO) run --locked --release -p phalanx-bench -- fleet
 

@@ -1,5 +1,5 @@
-//! A small axum service with an edge, policies, a fallback and idempotent writes. It makes requests to itself, prints what
-//! went over the wire in both directions, and ends.
+//! A small axum service with an edge layer, policies, a fallback and idempotent writes. It sends requests to itself and
+//! prints the requests and responses.
 //!
 //! ```sh
 //! cargo run --example axum_edge
@@ -21,11 +21,11 @@ use phalanx_tower::idempotency::{IdempotencyLayer, MemoryIdempotency};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Clone)]
 struct Shop {
     module: ResilienceModule,
-    /// The last price that was seen, for when there is no new one.
+    /// The last known price, for the fallback.
     last: Arc<StaleCache<&'static str, String>>,
     prices_are_down: Arc<AtomicBool>,
     orders: Arc<AtomicU32>,
@@ -33,7 +33,7 @@ struct Shop {
 
 const SEARCHES: RateLimitSpec = RateLimitSpec::per_minute(2);
 
-/// A dependency that breaks when it is told to.
+/// A dependency that fails while `prices_are_down` is set.
 async fn fetch_price(shop: &Shop) -> io::Result<String> {
     match shop.prices_are_down.load(Ordering::Relaxed) {
         true => Err(io::ErrorKind::ConnectionRefused.into()),
@@ -41,37 +41,37 @@ async fn fetch_price(shop: &Shop) -> io::Result<String> {
     }
 }
 
-/// And one that does not answer at all.
+/// A dependency that never answers.
 async fn fetch_report() -> io::Result<String> {
     std::future::pending().await
 }
 
-// What becomes of a dependency's own errors is the service's business.
+// The service decides how to answer a dependency's own errors.
 fn bad_gateway(error: io::Error) -> (StatusCode, String) {
     (StatusCode::BAD_GATEWAY, error.to_string())
 }
 
-/// The last good answer stands in for one that cannot be had, and says so.
+/// Falls back to the last known price and marks the answer as degraded.
 async fn price(State(shop): State<Shop>) -> Result<Degradable<String>, HandlerError<(StatusCode, String)>> {
     let call = shop.module.call("prices", "eu").fallback(shop.last.at("eu"));
     let served = call.run_served(|| fetch_price(&shop)).await.map_err(|error| HandlerError::map(error, bad_gateway))?;
     Ok(served.into())
 }
 
-/// Rejections are answers too: status, `Retry-After` and a problem document come by themselves.
+/// A rejection becomes a response with status, `Retry-After` and a problem document.
 async fn report(State(shop): State<Shop>) -> Result<String, HandlerError<(StatusCode, String)>> {
     let report = shop.module.run("reports", (), fetch_report).await;
     report.map_err(|error| HandlerError::map(error, bad_gateway))
 }
 
-/// The record of a call has what the `RateLimit` headers say.
+/// The decision record of a call provides the `RateLimit` headers.
 async fn search(State(shop): State<Shop>) -> Result<Degradable<&'static str>, RejectionResponse> {
     let operation = || async { Ok::<_, std::convert::Infallible>("three results") };
     let (result, record) = shop.module.call("search", ()).run_recorded(operation).await;
     match result {
-        Ok(found) => Ok(Degradable::recorded(found, &record).limited("search", &SEARCHES, &record)),
+        Ok(found) => Ok(Degradable::from_decision(found, &record).with_rate_limit("search", &SEARCHES, &record)),
         Err(phalanx::Error::Rejected(rejection)) => {
-            Err(RejectionResponse::new(rejection).recorded(&record).limit(&SEARCHES))
+            Err(RejectionResponse::new(rejection).with_decision(&record).with_rate_limit(&SEARCHES))
         }
         Err(phalanx::Error::Inner(never)) => match never {},
     }
@@ -88,7 +88,7 @@ fn shop() -> Result<Shop, Box<dyn Error>> {
         .policy(Policy::named("prices").timeout(Duration::from_millis(300)))
         .policy(Policy::named("reports").bulkhead(BulkheadSpec::fixed(1)))
         .policy(Policy::named("search").rate_limit(SEARCHES))
-        .status(RejectionCode::BulkheadFull, 429) // this service's custom
+        .status(RejectionCode::BulkheadFull, 429) // this service's choice
         .build()?;
     let last = Arc::new(StaleCache::new(16, Duration::from_secs(3_600)));
     Ok(Shop { module, last, prices_are_down: Arc::default(), orders: Arc::default() })
@@ -110,7 +110,7 @@ fn app(shop: &Shop) -> (Router, EdgeLayer) {
     (app, edge)
 }
 
-/// Sends requests and writes down what goes over the wire.
+/// Sends requests and prints them with their responses.
 struct Wire<'a, W> {
     url: String,
     client: reqwest::Client,
@@ -120,8 +120,8 @@ struct Wire<'a, W> {
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
 impl<W: Write> Wire<'_, W> {
-    fn say(&mut self, what: &str) -> io::Result<()> {
-        writeln!(self.out, "\n# {what}\n")
+    fn heading(&mut self, text: &str) -> io::Result<()> {
+        writeln!(self.out, "\n# {text}\n")
     }
 
     async fn get(&mut self, path: &str, headers: Headers<'_>) -> Result<u16, Box<dyn Error>> {
@@ -159,8 +159,8 @@ impl<W: Write> Wire<'_, W> {
     }
 }
 
-/// Plays it all.
-pub(crate) async fn play(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+/// Runs all requests.
+pub(crate) async fn run(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let shop = shop()?;
     let (app, edge) = app(&shop);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -168,40 +168,40 @@ pub(crate) async fn play(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
     let mut wire = Wire { url, client: reqwest::Client::new(), out };
 
-    wire.say("A client says how long it waits; how much of that was left comes back where it is asked for.")?;
+    wire.heading("A client sends its timeout, and asks for the time that was left.")?;
     wire.get("/price", &[("X-Request-Timeout", "800"), ("X-Deadline-Remaining", "?")]).await?;
 
-    wire.say("The dependency is down: the last good answer stands in, and says so.")?;
+    wire.heading("The dependency is down: the last known price is the fallback, marked as degraded.")?;
     shop.prices_are_down.store(true, Ordering::Relaxed);
     wire.get("/price", &[]).await?;
 
-    wire.say("A dependency that hangs costs the client what it was ready to wait, and no more.")?;
+    wire.heading("A dependency that hangs: the client is answered at its own deadline.")?;
     wire.get("/report", &[("X-Request-Timeout", "150")]).await?;
 
-    wire.say("Nobody waits any more: rejected before the handler is troubled.")?;
+    wire.heading("The deadline has passed: rejected without calling the handler.")?;
     wire.get("/report", &[("X-Request-Timeout", "0")]).await?;
 
-    wire.say("One report at a time: who comes second is told when to come back. 429 is this service's choice.")?;
+    wire.heading("One report at a time: the second request gets a Retry-After. 429 is this service's choice.")?;
     let first = wire.client.get(format!("{}/report", wire.url)).header("X-Request-Timeout", "1500").send();
     let first = tokio::spawn(first);
     while shop.module.pipeline("reports", ()).ok().and_then(|reports| reports.available_slots()) != Some(0) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     wire.get("/report", &[]).await?;
-    first.abort(); // hangs up, and with that gives the slot back
+    first.abort(); // disconnects, which releases the slot
 
-    wire.say("Two searches a minute; the third knows when the next one is free.")?;
+    wire.heading("Two searches a minute: the third is rejected with the time of the next permit.")?;
     for _ in 0..3 {
         wire.get("/search", &[]).await?;
     }
 
-    wire.say("An order sent twice is one order, answered twice. Another order under the same key is a mistake.")?;
+    wire.heading("An order sent twice is one order, answered twice. Another order under the same key is a conflict.")?;
     let key = [("Idempotency-Key", "6f1c")];
     wire.post("/orders", &key, r#"{"book":"Iliad"}"#).await?;
     wire.post("/orders", &key, r#"{"book":"Iliad"}"#).await?;
     wire.post("/orders", &key, r#"{"book":"Odyssey"}"#).await?;
 
-    wire.say("Nonsense is ignored and counted; a stranger does not make himself important.")?;
+    wire.heading("Malformed values are ignored and counted; an untrusted client cannot raise its criticality.")?;
     wire.get("/price", &[("X-Request-Timeout", "soon"), ("X-Criticality", "critical")]).await?;
     writeln!(wire.out, "{:#?}", edge.counts())?;
     server.abort();
@@ -209,7 +209,7 @@ pub(crate) async fn play(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
 }
 
 #[tokio::main]
-#[allow(dead_code)] // its test calls `play`
+#[allow(dead_code)] // its test calls `run`
 async fn main() -> Result<(), Box<dyn Error>> {
-    play(&mut io::stdout()).await
+    run(&mut io::stdout()).await
 }

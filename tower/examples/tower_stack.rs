@@ -1,9 +1,9 @@
-//! A shop that asks a vendor for prices: one policy around its own routes, one around its HTTP client.
+//! A shop that requests prices from a vendor, with one policy on its own routes and one on its HTTP client.
 //!
 //! ```text
 //!   caller ──► axum router ──► handler ──► hyper client ──► the vendor, on loopback
 //!              layer "shop"                layer "vendor"
-//!              8 at a time                 retry, circuit, timeout
+//!              8 at a time                 retry, breaker, timeout
 //! ```
 //!
 //! `cargo run --example tower_stack`
@@ -37,38 +37,38 @@ fn policies() -> [Policy; 2] {
     ]
 }
 
-/// The shop: everything about resilience is in the two lines that make a layer.
+/// Builds the shop. The two layers contain everything about resilience.
 fn shop(module: &ResilienceModule, vendor_url: String) -> Result<Router, BoxError> {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let vendor = ResilienceLayer::new(module, "vendor")?.route("eu")?.errors_as(Kind::Infrastructure).layer(client);
 
-    let of_vendor = module.clone();
+    let statuses = module.clone();
     let price = move || async move {
         let request = Request::get(vendor_url).body(Body::empty()).unwrap_or_default();
-        let answer = match vendor.oneshot(request).await {
-            Ok(answer) => answer.map(Body::new),
-            Err(Error::Rejected(no)) => reject::response(&of_vendor, &no),
+        let response = match vendor.oneshot(request).await {
+            Ok(response) => response.map(Body::new),
+            Err(Error::Rejected(rejection)) => reject::response(&statuses, &rejection),
             Err(Error::Inner(_)) => status(StatusCode::BAD_GATEWAY),
         };
-        Ok::<_, Infallible>(answer)
+        Ok::<_, Infallible>(response)
     };
 
     let shop = ResilienceLayer::new(module, "shop")?.answer_rejections();
     Ok(Router::new().route("/price", get(price)).layer(shop))
 }
 
-/// The vendor: fails as often as it is told to, and counts who comes.
+/// The vendor: fails `failures` requests, and counts all requests.
 #[derive(Clone, Default)]
 struct Vendor {
     failures: Arc<AtomicUsize>,
-    visits: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
 }
 
 impl Vendor {
-    async fn open(&self) -> Result<String, BoxError> {
+    async fn serve(&self) -> Result<String, BoxError> {
         let vendor = self.clone();
         let answer = move || async move {
-            vendor.visits.fetch_add(1, Relaxed);
+            vendor.requests.fetch_add(1, Relaxed);
             tokio::time::sleep(5 * MS).await;
             let failing = vendor.failures.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
             if failing { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }
@@ -87,9 +87,9 @@ fn status(status: StatusCode) -> Response {
     response
 }
 
-/// Asks the shop so many times at once and says what came of it.
-async fn ask(shop: &Router, vendor: &Vendor, times: usize) -> String {
-    let before = vendor.visits.load(Relaxed);
+/// Sends `times` concurrent requests to the shop and returns a summary of the responses.
+async fn send(shop: &Router, vendor: &Vendor, times: usize) -> String {
+    let before = vendor.requests.load(Relaxed);
     let calls: Vec<_> = (0..times)
         .map(|_| {
             let request = Request::get("/price").body(Body::empty()).unwrap_or_default();
@@ -109,32 +109,32 @@ async fn ask(shop: &Router, vendor: &Vendor, times: usize) -> String {
         }
     }
     let after = after.map(|seconds| format!(" (Retry-After: {seconds})")).unwrap_or_default();
-    let visits = vendor.visits.load(Relaxed) - before;
-    format!("{good:>2} good, {bad:>2} bad, {rejected:>2} rejected{after}; the vendor saw {visits}")
+    let requests = vendor.requests.load(Relaxed) - before;
+    format!("{good:>2} good, {bad:>2} bad, {rejected:>2} rejected{after}; the vendor saw {requests}")
 }
 
-/// The whole story, a line for each scene.
-pub async fn story(mut tell: impl FnMut(String)) -> Result<(), BoxError> {
+/// Runs all scenarios and reports one line for each.
+pub async fn run(mut report: impl FnMut(String)) -> Result<(), BoxError> {
     let vendor = Vendor::default();
     let module = ResilienceModule::in_memory().policies(policies()).build()?;
-    let shop = shop(&module, vendor.open().await?)?;
+    let shop = shop(&module, vendor.serve().await?)?;
 
-    tell(format!("healthy, 1 call:         {}", ask(&shop, &vendor, 1).await));
+    report(format!("healthy, 1 call:         {}", send(&shop, &vendor, 1).await));
     vendor.failures.store(2, Relaxed);
-    tell(format!("two hiccups, 1 call:     {}", ask(&shop, &vendor, 1).await));
-    tell(format!("a crowd, 20 at once:     {}", ask(&shop, &vendor, 20).await));
+    report(format!("two failures, 1 call:    {}", send(&shop, &vendor, 1).await));
+    report(format!("20 concurrent calls:     {}", send(&shop, &vendor, 20).await));
     vendor.failures.store(usize::MAX, Relaxed);
     for _ in 0..3 {
-        ask(&shop, &vendor, 1).await; // three in a row are enough
+        send(&shop, &vendor, 1).await; // three consecutive failures open the breaker
     }
-    tell(format!("vendor down, 5 calls:    {}", ask(&shop, &vendor, 5).await));
+    report(format!("vendor down, 5 calls:    {}", send(&shop, &vendor, 5).await));
     vendor.failures.store(0, Relaxed);
     tokio::time::sleep(BREAK + 20 * MS).await;
-    tell(format!("vendor is back, 1 call:  {}", ask(&shop, &vendor, 1).await));
+    report(format!("vendor recovered, 1 call:{}", send(&shop, &vendor, 1).await));
     Ok(())
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
-    story(|line| println!("{line}")).await
+    run(|line| println!("{line}")).await
 }

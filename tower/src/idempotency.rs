@@ -1,41 +1,42 @@
-//! `Idempotency-Key`: a write that is sent twice happens once, and is answered twice.
+//! The `Idempotency-Key` header: a write that is sent twice happens once and is answered twice.
 //!
 //! ```text
-//!   POST /pay  Idempotency-Key: k     claim(k) ─► mine ────► the handler, as a task of its own ─► complete(k, answer)
-//!   POST /pay  Idempotency-Key: k     claim(k) ─► running ─► waits a little ─► the same answer, or 409
-//!   POST /pay  Idempotency-Key: k     claim(k) ─► answered ► the same answer, Idempotency-Replayed: true
-//!   POST /pay  … another body         claim(k) ─► another request ─► 409
+//!   POST /pay  Idempotency-Key: k     claim(k) ─► claimed ──► the handler, in its own task ─► complete(k, answer)
+//!   POST /pay  Idempotency-Key: k     claim(k) ─► running ──► waits up to `wait` ─► the same answer, or 409
+//!   POST /pay  Idempotency-Key: k     claim(k) ─► answered ─► the same answer, Idempotency-Replayed: true
+//!   POST /pay  … another body         claim(k) ─► mismatch ─► 409
 //! ```
 //!
-//! What it promises, for POST, PUT, PATCH and DELETE with the header (and lets pass everything else):
+//! The layer applies to POST, PUT, PATCH and DELETE requests with the header. All other requests pass unchanged.
 //!
-//! * **One effect.** The handler runs as a task of its own. A client that times out, or a proxy that hangs up, does not
-//!   stop it half way: it runs on, its answer is kept, and the retry gets that. For the same reason the work is not under
-//!   the client's deadline but under `finish_within` (60 s); the client is answered 504 at its own deadline as ever.
-//! * **What is kept** are answers of the handler below 500. A 5xx, a rejection of a policy, and whatever says "not now" (401,
-//!   407, 408, 423, 425, 429) give the key back, so that a retry may run: a handler that fails must have done
-//!   nothing, or be able to do it again. A panic gives the key back too. Work that is cut off by `finish_within` leaves
-//!   its claim to run out (`lease`), because nobody knows what it did.
-//! * **An answer too large to keep** is given to its client with `Idempotency-Stored: false`, and that it was given is kept:
-//!   a retry is told so with a 409 rather than run again.
-//! * **A replica that dies** loses its claims after `lease` (30 s); until then retries wait or get 409.
-//! * **Bounded**: keys to 255 visible characters, request bodies to 1 MiB, kept answers to 64 KiB, waiting duplicates to
-//!   1,024 at a time, each for at most 5 s, and work to 1,024 at a time.
-//! * **Fails closed**: without its store the layer rejects (503, `store_unavailable`), unless told to let pass.
+//! * **One effect.** The handler runs in its own task. A client that times out or disconnects does not cancel it: it runs
+//!   to its end, its answer is stored, and the retry gets that answer. For the same reason the handler's deadline is
+//!   `finish_within` (60 s) and not the client's. The client is still answered 504 at its own deadline.
+//! * **Stored answers** have a status below 500. A 5xx, a rejection of a policy, and the temporary statuses 401, 407, 408,
+//!   423, 425 and 429 release the key, so that a retry runs the handler again. A handler that fails must therefore have no
+//!   effect, or one that can be repeated. A panic releases the key too. If `finish_within` cancels the handler, its effect
+//!   is unknown, so the claim stays until its `lease` ends.
+//! * **An answer that is too large to store** is sent with `Idempotency-Stored: false`. A retry does not run the handler
+//!   again and gets a 409.
+//! * **If a replica crashes**, its claims end after `lease` (30 s). Until then retries wait or get a 409.
+//! * **Limits**: keys of 255 visible characters, request bodies of 1 MiB, stored answers of 64 KiB, 1,024 waiting duplicates
+//!   of at most 5 s each, and 1,024 running handlers.
+//! * **Fails closed**: if the store is unavailable, requests are rejected with 503 `store_unavailable`, unless
+//!   [`OnUnavailable::Pass`] is configured.
 //!
-//! A key belongs to the caller's credentials: by default the `Authorization` header is part of it, so that nobody is shown
-//! another's answer. Where tokens change between tries, or a tenant is known otherwise, say so with
+//! A key belongs to the caller's credentials: by default the `Authorization` header is part of it, so that no caller sees
+//! the answer of another. If tokens change between retries, or the tenant is known otherwise, use
 //! [`IdempotencyLayer::scope`].
 //!
-//! | answer | status | `code` | `message_id` |
+//! | problem | status | `code` | `message_id` |
 //! |---|---|---|---|
-//! | no key, and one is required | 400 | `idempotency_key_missing` | `VALIDATION.idempotency_key_missing` |
-//! | too long, repeated, or not visible ASCII | 400 | `idempotency_key_invalid` | `VALIDATION.idempotency_key_invalid` |
+//! | the key is required and missing | 400 | `idempotency_key_missing` | `VALIDATION.idempotency_key_missing` |
+//! | the key is too long, repeated, or not visible ASCII | 400 | `idempotency_key_invalid` | `VALIDATION.idempotency_key_invalid` |
 //! | the body could not be read | 400 | `idempotency_body_unreadable` | `VALIDATION.idempotency_body_unreadable` |
 //! | the body is too large to be compared | 413 | `idempotency_body_too_large` | `VALIDATION.idempotency_body_too_large` |
-//! | another request under the same key | 409 | `idempotency_mismatch` | `CONFLICT.idempotency_mismatch` |
-//! | still being worked on | 409 | `idempotency_in_progress` | `CONFLICT.idempotency_in_progress` |
-//! | answered, but the answer was not kept | 409 | `idempotency_answer_not_kept` | `CONFLICT.idempotency_answer_not_kept` |
+//! | another request has the same key | 409 | `idempotency_mismatch` | `CONFLICT.idempotency_mismatch` |
+//! | the first request is still running | 409 | `idempotency_in_progress` | `CONFLICT.idempotency_in_progress` |
+//! | answered, but the answer was not stored | 409 | `idempotency_answer_not_stored` | `CONFLICT.idempotency_answer_not_stored` |
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -47,37 +48,37 @@
 //! let app: Router = Router::new()
 //!     .route("/payments", post(async || "paid"))
 //!     .layer(idempotency)
-//!     .layer(EdgeLayer::new()); // outside: its deadline is the client's, not the work's
+//!     .layer(EdgeLayer::new()); // outermost: it binds the client's deadline
 //! # let _ = app;
 //! ```
 
-mod body;
 mod counts;
-mod kept;
+mod detached;
 mod layer;
 mod memory;
-mod problems;
+mod problem;
 #[cfg(feature = "redis")]
 mod redis;
+mod replay_body;
 mod service;
 mod store;
-mod work;
+mod stored_answer;
 
 use http::HeaderName;
 
-pub use self::body::ReplayBody;
 pub use self::counts::IdempotencyCounts;
-pub use self::kept::Kept;
 pub use self::layer::{IdempotencyLayer, OnUnavailable};
 pub use self::memory::MemoryIdempotency;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisIdempotency;
+pub use self::replay_body::ReplayBody;
 pub use self::service::IdempotencyService;
-pub use self::store::{Claim, IdempotencyStore, Ticket, Unavailable};
+pub use self::store::{Claim, ClaimReply, IdempotencyStore, Unavailable};
+pub use self::stored_answer::StoredAnswer;
 
-/// EventKind a client calls its request by, so that a second one is known for the same.
+/// The client's name for a request. A second request of the same name is a duplicate.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// `true` on an answer that was given before.
+/// `true` on an answer that was sent before.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-/// `false` on an answer that will not be given again.
+/// `false` on an answer that was not stored.
 pub const STORED: HeaderName = HeaderName::from_static("idempotency-stored");

@@ -1,4 +1,4 @@
-//! Policies on what people already have: tower services, axum routers, HTTP clients.
+//! Phalanx policies for tower services, axum routers, gRPC and HTTP clients.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -13,30 +13,37 @@
 //!
 //! let service = ServiceBuilder::new()
 //!     .layer(ResilienceLayer::new(&module, "search")?.route("eu")?.any_service())
-//!     .service(service_fn(async |words: String| Ok::<_, Infallible>(words.len())));
+//!     .service(service_fn(async |query: String| Ok::<_, Infallible>(query.len())));
 //! assert_eq!(service.oneshot("shoes".to_owned()).await?, 5);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`ResilienceLayer`] is the way in; the modules hold what its type is made of, one choice each: which pipeline
-//! ([`choose`]), how a request is sent again ([`repeat`]), what a result means ([`read`]), what becomes of a rejection
-//! ([`reject`]). At the edge of a service stand `edge` (deadlines and criticality in, rejections out) and `idempotency`, each
-//! behind its feature.
+//! Start with [`ResilienceLayer`]. Its type has four parameters, one for each module: which pipeline a request goes through
+//! ([`select`]), how a request is sent again ([`repeat`]), how a result is classified ([`classify`]), and what a rejection
+//! becomes ([`reject`]).
+//!
+//! Behind features, for the edge of a service: `edge` (deadline and criticality from request headers, rejections as
+//! responses), `idempotency` (the `Idempotency-Key` header) and `reqwest` (a client under a policy).
 
-pub mod choose;
+pub mod classify;
 #[cfg(feature = "edge")]
 pub mod edge;
 #[cfg(feature = "idempotency")]
 pub mod idempotency;
 mod layer;
-pub mod read;
 pub mod reject;
 pub mod repeat;
 #[cfg(feature = "reqwest")]
 pub mod reqwest;
+pub mod select;
 mod service;
 
 pub use self::layer::ResilienceLayer;
 pub use self::reject::BoxError;
 pub use self::service::{Resilience, ResponseFuture};
+
+/// Compiles and runs the code of the README.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeDocTests;

@@ -1,74 +1,74 @@
-//! How a request is sent more than once. Asked only when the policy retries or hedges; without either, requests are
-//! moved and never copied.
+//! How a request is sent more than once, for retries and hedges. Without either in the policy, requests are moved and
+//! never copied.
 
-mod body;
+mod buffer_body;
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
 
 use phalanx::Rejection;
 
-pub(crate) use self::body::BODY_LIMIT;
-pub use self::body::{Buffered, FromBytes, RebuildBody};
+pub(crate) use self::buffer_body::DEFAULT_BODY_LIMIT;
+pub use self::buffer_body::{BufferBody, FromBytes, RebuildBody};
 
-/// Keeps a request so that copies of it can be sent.
+/// Turns a request into a template from which each attempt gets its own request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot send a `{R}` more than once",
-    note = "an HTTP body must be made `From<Bytes>`, or by a function given to `rebuild_body`",
+    note = "an HTTP body must implement `From<Bytes>`, or be made by a function given to `rebuild_body`",
     note = "for requests that are not HTTP: `any_service()`, which clones them",
-    note = "for requests that nobody can repeat: `once()`, which neither retries nor hedges"
+    note = "for requests that cannot be repeated: `send_once()`, which neither retries nor hedges"
 )]
 pub trait Repeat<R>: Send + Sync + 'static {
-    /// What copies are made of.
-    type Kept: Send;
+    /// What the request of each attempt is made from.
+    type Template: Send;
 
-    /// Makes the request repeatable, or says that it is not.
+    /// Prepares a request for its attempts.
     ///
     /// # Errors
-    /// Where that took reading it, and it could not be read.
-    fn keep(&self, request: R) -> impl Future<Output = Result<Held<R, Self::Kept>, Rejection>> + Send;
+    /// Returns a rejection if the request had to be read and could not be.
+    fn prepare(&self, request: R) -> impl Future<Output = Result<Prepared<R, Self::Template>, Rejection>> + Send;
 
-    /// A copy to be sent.
-    fn copy(&self, kept: &Self::Kept) -> R;
+    /// Makes the request of one attempt.
+    fn instantiate(&self, template: &Self::Template) -> R;
 }
 
 /// A request before its first attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held<R, K> {
-    /// To be sent once: neither retried nor hedged, whatever the policy says.
+pub enum Prepared<R, T> {
+    /// Can be sent once: neither retried nor hedged, whatever the policy allows.
     Once(R),
-    /// To be sent as often as the policy likes.
-    Often(K),
+    /// Can be sent as often as the policy allows.
+    Repeatable(T),
 }
 
-/// Nothing is sent twice.
+/// Sends every request once.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Once;
+pub struct SendOnce;
 
-impl<R: Send> Repeat<R> for Once {
-    type Kept = Infallible;
+impl<R: Send> Repeat<R> for SendOnce {
+    type Template = Infallible;
 
-    fn keep(&self, request: R) -> impl Future<Output = Result<Held<R, Infallible>, Rejection>> + Send {
-        ready(Ok(Held::Once(request)))
+    fn prepare(&self, request: R) -> impl Future<Output = Result<Prepared<R, Infallible>, Rejection>> + Send {
+        ready(Ok(Prepared::Once(request)))
     }
 
-    fn copy(&self, kept: &Infallible) -> R {
-        match *kept {}
+    fn instantiate(&self, template: &Infallible) -> R {
+        match *template {}
     }
 }
 
-/// Requests are cloned.
+/// Clones the request for each attempt.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cloned;
+pub struct CloneRequest;
 
-impl<R: Clone + Send> Repeat<R> for Cloned {
-    type Kept = R;
+impl<R: Clone + Send> Repeat<R> for CloneRequest {
+    type Template = R;
 
-    fn keep(&self, request: R) -> impl Future<Output = Result<Held<R, R>, Rejection>> + Send {
-        ready(Ok(Held::Often(request)))
+    fn prepare(&self, request: R) -> impl Future<Output = Result<Prepared<R, R>, Rejection>> + Send {
+        ready(Ok(Prepared::Repeatable(request)))
     }
 
-    fn copy(&self, kept: &R) -> R {
-        kept.clone()
+    fn instantiate(&self, template: &R) -> R {
+        template.clone()
     }
 }

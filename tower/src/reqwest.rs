@@ -1,4 +1,4 @@
-//! A `reqwest::Client` under a policy.
+//! [`ResilientClient`]: a `reqwest::Client` under a policy.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,21 +11,29 @@ use crate::edge::forward;
 /// A client whose requests go through one policy on one route. Cheap to clone; clones share all state.
 ///
 /// # Behaviour
-/// - Answers are read by their status: a 503 is a failure, `Retry-After` is honoured within the caller's time.
+/// - Responses are classified by their status: a 503 is a failure, and `Retry-After` is honoured within the deadline.
 /// - A request is sent again only if it can be cloned (`reqwest::Request::try_clone`): bodies in memory can, streams are
 ///   sent once, neither retried nor hedged. A policy without retry and hedge clones nothing.
-/// - Where the task or the policy has a deadline, each attempt says in `X-Request-Timeout` how many milliseconds are left,
-///   unless the request says less already; and in `X-Criticality` how much it would be missed ([`forward`]).
+/// - Each attempt carries the remaining deadline in `X-Request-Timeout` and the criticality in `X-Criticality`, as
+///   [`forward`] describes.
+///
+/// # Examples
 ///
 /// ```
-/// use phalanx::{Policy, ResilienceModule};
+/// use phalanx::{Error, Policy, RateLimitSpec, RejectionCode, ResilienceModule};
 /// use phalanx_tower::reqwest::ResilientClient;
+/// use std::time::Duration;
 ///
-/// # async fn price() -> Result<(), Box<dyn std::error::Error>> {
-/// let module = ResilienceModule::in_memory().policy(Policy::named("vendor")).build()?;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = Policy::named("vendor").rate_limit(RateLimitSpec::new(1, Duration::from_secs(3_600)));
+/// let module = ResilienceModule::in_memory().policy(policy).build()?;
 /// let vendor = ResilientClient::new(reqwest::Client::new(), &module, "vendor", "eu")?;
-/// let answer = vendor.send(vendor.client().get("http://vendor.example/price")).await?;
-/// # let _ = answer;
+///
+/// let request = || vendor.client().get("http://127.0.0.1:1/price"); // nothing listens there
+/// assert!(matches!(vendor.send(request()).await, Err(Error::Inner(error)) if error.is_connect()));
+/// let rejected = vendor.send(request()).await.unwrap_err();
+/// assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::RateLimited);
 /// # Ok(())
 /// # }
 /// ```
@@ -36,7 +44,7 @@ pub struct ResilientClient {
 }
 
 impl ResilientClient {
-    /// This client under this policy.
+    /// Creates a client that sends its requests under this policy, on this route.
     ///
     /// # Errors
     /// `unknown_policy` or `route_too_long`.
@@ -49,15 +57,15 @@ impl ResilientClient {
         Ok(Self { client, pipeline: module.pipeline(policy, route)? })
     }
 
-    /// The client inside, for building requests.
+    /// Returns the inner client, for building requests.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Sends what was built.
+    /// Builds and sends a request.
     ///
     /// # Errors
-    /// The policy's rejection, or the client's own error. An answer with an error status is an answer.
+    /// Returns the policy's rejection, or the client's own error. A response with an error status is returned as `Ok`.
     pub async fn send(&self, request: RequestBuilder) -> Result<Response, Error<reqwest::Error>> {
         self.execute(request.build().map_err(Error::Inner)?).await
     }
@@ -65,26 +73,32 @@ impl ResilientClient {
     /// Sends a request.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// See [`send`](Self::send).
     pub async fn execute(&self, request: Request) -> Result<Response, Error<reqwest::Error>> {
-        let copy = if self.pipeline.repeats() { request.try_clone() } else { None };
-        let repeatable = copy.is_some();
-        // The next to be sent, and what to copy it from. For `Sync`: nobody ever waits for it.
-        let held = Mutex::new((Some(request), copy));
-        let operation = async || match next(&held) {
+        let template = if self.pipeline.repeats() { request.try_clone() } else { None };
+        let repeatable = template.is_some();
+        // The pipeline requires operations to be `Sync`. The mutex is never contended.
+        let source = Mutex::new(AttemptSource { first: Some(request), template });
+        let operation = async || match next_request(&source) {
             Some(mut request) => {
                 forward(request.headers_mut());
                 self.client.execute(request).await
             }
-            None => std::future::pending().await, // the pipeline was told that there is no second one
+            None => std::future::pending().await, // unreachable: one attempt if the request is not repeatable
         };
         self.pipeline.run_classified(ByAnswer, repeatable, operation).await
     }
 }
 
-/// The request of the next attempt.
-fn next(held: &Mutex<(Option<Request>, Option<Request>)>) -> Option<Request> {
-    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-    let (first, copy) = &mut *held;
-    first.take().or_else(|| copy.as_ref()?.try_clone())
+/// Where the requests of the attempts come from.
+struct AttemptSource {
+    first: Option<Request>,
+    /// What later requests are cloned from; none if the request cannot be cloned.
+    template: Option<Request>,
+}
+
+/// Returns the request of the next attempt.
+fn next_request(source: &Mutex<AttemptSource>) -> Option<Request> {
+    let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+    source.first.take().or_else(|| source.template.as_ref()?.try_clone())
 }

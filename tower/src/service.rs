@@ -9,12 +9,12 @@ use std::task::{Context, Poll};
 use phalanx::internal::core::classify::Classifier;
 use tower_service::Service;
 
-use crate::choose::Choose;
 use crate::layer::Parts;
 use crate::reject::Reject;
-use crate::repeat::{Held, Repeat};
+use crate::repeat::{Prepared, Repeat};
+use crate::select::SelectPipeline;
 
-/// A service under a policy. Clones share all state.
+/// A service under a policy, made by a [`ResilienceLayer`](crate::ResilienceLayer). Clones share all state.
 pub struct Resilience<S, W, Q, C, A> {
     pub(crate) inner: S,
     pub(crate) parts: Arc<Parts<W, Q, C, A>>,
@@ -27,7 +27,7 @@ where
     S::Response: Send,
     S::Error: Send,
     R: Send + 'static,
-    W: Choose<R>,
+    W: SelectPipeline<R>,
     Q: Repeat<R>,
     C: Classifier<S::Response, S::Error> + Send + Sync + 'static,
     A: Reject<S::Response, S::Error>,
@@ -36,7 +36,7 @@ where
     type Error = A::Error;
     type Future = ResponseFuture<S::Response, A::Error>;
 
-    /// Always ready: each attempt waits for the inner service on a clone of its own, inside the policy.
+    /// Always ready: each attempt waits for the readiness of its own clone of the inner service, inside the policy.
     #[inline]
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), A::Error>> {
         Poll::Ready(Ok(()))
@@ -45,51 +45,51 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let (parts, service) = (self.parts.clone(), self.inner.clone());
         ResponseFuture(Box::pin(async move {
-            let Parts { module, choose, repeat, classifier, reject } = &*parts;
-            let pipeline = match choose.choose(module, &request) {
+            let Parts { module, select, repeat, classifier, reject } = &*parts;
+            let pipeline = match select.select(module, &request) {
                 Ok(pipeline) => pipeline,
-                Err(rejection) => return reject.answer(module, Err(rejection.into())),
+                Err(rejection) => return reject.finish(module, Err(rejection.into())),
             };
-            let held = match pipeline.repeats() {
-                false => Held::Once((service, request)),
-                true => match repeat.keep(request).await {
-                    Ok(Held::Once(request)) => Held::Once((service, request)),
-                    Ok(Held::Often(kept)) => Held::Often((service, kept)),
-                    Err(rejection) => return reject.answer(module, Err(rejection.into())),
+            let prepared = match pipeline.repeats() {
+                false => Prepared::Once((service, request)),
+                true => match repeat.prepare(request).await {
+                    Ok(Prepared::Once(request)) => Prepared::Once((service, request)),
+                    Ok(Prepared::Repeatable(template)) => Prepared::Repeatable((service, template)),
+                    Err(rejection) => return reject.finish(module, Err(rejection.into())),
                 },
             };
-            let repeatable = matches!(held, Held::Often(_));
-            // For `Fn` and `Sync`, which the pipeline asks of an operation; nobody ever waits for it.
-            let held = Mutex::new(Some(held));
-            let operation = || attempt(next(&held, repeat));
-            reject.answer(module, pipeline.run_classified(classifier, repeatable, operation).await)
+            let repeatable = matches!(prepared, Prepared::Repeatable(_));
+            // The pipeline requires operations to be `Fn` and `Sync`. The mutex is never contended.
+            let source = Mutex::new(Some(prepared));
+            let operation = || attempt(next_request(&source, repeat));
+            reject.finish(module, pipeline.run_classified(classifier, repeatable, operation).await)
         }))
     }
 }
 
-/// Service and request before their first attempt, then what copies are made of.
-type Waiting<S, R, K> = Mutex<Option<Held<(S, R), (S, K)>>>;
+/// The service and either its only request or the template of its requests.
+type AttemptSource<S, R, T> = Mutex<Option<Prepared<(S, R), (S, T)>>>;
 
-/// The service and the request of the next attempt: copies, unless there can be one attempt only.
-fn next<S: Clone, R, Q: Repeat<R>>(held: &Waiting<S, R, Q::Kept>, repeat: &Q) -> Option<(S, R)> {
-    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(Held::Often((service, kept))) = &*held {
-        return Some((service.clone(), repeat.copy(kept)));
+/// Returns service and request of the next attempt; none if the only request has been sent.
+fn next_request<S: Clone, R, Q: Repeat<R>>(source: &AttemptSource<S, R, Q::Template>, repeat: &Q) -> Option<(S, R)> {
+    let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(Prepared::Repeatable((service, template))) = &*source {
+        return Some((service.clone(), repeat.instantiate(template)));
     }
-    match held.take() {
-        Some(Held::Once(pair)) => Some(pair),
+    match source.take() {
+        Some(Prepared::Once(pair)) => Some(pair),
         _ => None,
     }
 }
 
-/// One attempt: ready first, then called, and both on the same clone.
+/// Waits for the readiness of a service and calls that same service.
 async fn attempt<S: Service<R>, R>(next: Option<(S, R)>) -> Result<S::Response, S::Error> {
-    // The pipeline was told that there is no second one.
+    // Unreachable: the pipeline makes one attempt if the request is not repeatable.
     let Some((mut service, request)) = next else { return pending().await };
     poll_fn(|cx| service.poll_ready(cx)).await?;
-    let answer = service.call(request);
-    drop(service); // what it reserved is in the answer now; the rest is for others
-    answer.await
+    let response = service.call(request);
+    drop(service); // the response future owns what `poll_ready` reserved
+    response.await
 }
 
 impl<S: Clone, W, Q, C, A> Clone for Resilience<S, W, Q, C, A> {
@@ -100,12 +100,12 @@ impl<S: Clone, W, Q, C, A> Clone for Resilience<S, W, Q, C, A> {
 
 impl<S: fmt::Debug, W: fmt::Debug, Q, C, A> fmt::Debug for Resilience<S, W, Q, C, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resilience").field("inner", &self.inner).field("choose", &self.parts.choose).finish()
+        f.debug_struct("Resilience").field("inner", &self.inner).field("select", &self.parts.select).finish()
     }
 }
 
-/// The answer to come. Dropping it gives back whatever the call holds.
-#[must_use = "a request is not sent before its future is polled"]
+/// The future of a response. Dropping it releases everything the call holds.
+#[must_use = "futures do nothing unless polled"]
 pub struct ResponseFuture<T, E>(Pin<Box<dyn Future<Output = Result<T, E>> + Send>>);
 
 impl<T, E> Future for ResponseFuture<T, E> {

@@ -1,6 +1,6 @@
-//! On axum routers: around a whole router and around single routes, with axum cloning the services as it likes.
+//! The layer on axum routers and on single routes, whose services axum clones.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 mod support;
 
@@ -24,7 +24,7 @@ fn limited() -> ResilienceModule {
 }
 
 #[tokio::test]
-async fn around_a_router_all_routes_and_clones_share_one_state() {
+async fn on_a_router_all_routes_and_clones_share_one_state() {
     let module = limited();
     let layer = ResilienceLayer::new(&module, "p").unwrap().answer_rejections();
     let routes = Router::new().route("/a", get(async || "a")).route("/b", get(async || "b"));
@@ -39,7 +39,7 @@ async fn around_a_router_all_routes_and_clones_share_one_state() {
 }
 
 #[tokio::test]
-async fn around_a_route_the_others_are_not_touched_and_404s_cost_nothing() {
+async fn on_a_route_other_routes_and_404s_do_not_use_its_limit() {
     let module = limited();
     let layer = ResilienceLayer::new(&module, "p").unwrap().route("a").unwrap().answer_rejections();
     let app = Router::new().route("/a", get(async || "a")).route_layer(layer).route("/b", get(async || "b"));
@@ -54,7 +54,7 @@ async fn around_a_route_the_others_are_not_touched_and_404s_cost_nothing() {
 }
 
 #[tokio::test]
-async fn the_route_can_be_the_path() {
+async fn the_route_can_be_computed_from_the_path() {
     let module = limited();
     let layer = ResilienceLayer::new(&module, "p").unwrap().answer_rejections();
     let layer = layer.route_by(|request: &Request<Body>| request.uri().path().into());
@@ -67,21 +67,21 @@ async fn the_route_can_be_the_path() {
 }
 
 #[tokio::test]
-async fn over_many_connections_the_circuit_is_one() {
-    let module = module(Policy::named("p").breaker(brittle()));
+async fn all_connections_share_one_breaker() {
+    let module = module(Policy::named("p").breaker(open_on_first_failure()));
     let layer = ResilienceLayer::new(&module, "p").unwrap().answer_rejections();
     let broken = Router::new().route("/", get(async || StatusCode::INTERNAL_SERVER_ERROR)).layer(layer);
     let url = serve(broken).await;
     let mut answers = Vec::new();
     for _ in 0..3 {
-        // A client of its own has a connection of its own, and axum a clone of the service for it.
+        // Each client opens its own connection, for which axum clones the service.
         answers.push(reqwest::Client::new().get(&url).send().await.unwrap().status().as_u16());
     }
     assert_eq!(answers, [500, 503, 503]);
 }
 
 #[tokio::test]
-async fn a_rejection_can_be_a_response_of_your_own() {
+async fn a_rejection_can_be_mapped_to_a_custom_response() {
     let module = limited();
     let layer = ResilienceLayer::new(&module, "p").unwrap();
     let layer = layer.map_rejection(|rejection| {

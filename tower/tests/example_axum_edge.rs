@@ -1,14 +1,14 @@
-//! The example runs to its end and shows what it says it shows.
+//! Runs the example `axum_edge` and checks its output.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 #[path = "../examples/axum_edge.rs"]
 mod axum_edge;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_example_shows_every_answer_it_speaks_of() {
+async fn the_example_shows_every_answer_it_announces() {
     let mut out = Vec::new();
-    axum_edge::play(&mut out).await.unwrap();
+    axum_edge::run(&mut out).await.unwrap();
     let out = String::from_utf8(out).unwrap();
     println!("{out}");
     let statuses: Vec<&str> = out.lines().filter_map(|line| line.strip_prefix("< ")?.get(..3)).collect();
@@ -24,7 +24,7 @@ async fn the_example_shows_every_answer_it_speaks_of() {
         "< ratelimit-policy: \"search\";q=2;w=60",
         "< idempotency-replayed: true",
         "\"code\":\"idempotency_mismatch\"",
-        "garbled: 1",
+        "malformed: 1",
         "expired: 1",
         "upgrades_rejected: 1",
     ] {

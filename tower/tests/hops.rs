@@ -1,9 +1,9 @@
-//! Two hops and a dependency that hangs, over loopback: everybody is done when the client is, nobody waits longer than
-//! he was given, and each is given less than the one before.
+//! Two hops before a dependency that hangs, over loopback: both hops finish within the client's deadline, and each hop
+//! gets less time than the one before.
 //!
-//! The bar is 504 within 50 ms of a 2 s deadline, and an attempt that ends with what its hop had left.
+//! The limit: a 504 within 50 ms of a 2 s deadline, and no attempt longer than the time its hop had left.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,16 +19,16 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 const DEADLINE: Duration = Duration::from_secs(2);
-/// What a timer and two connections may add.
+/// The overhead of timers and two connections.
 const SLACK: Duration = Duration::from_millis(50);
 
-/// What a hop was given and what it took.
+/// What one hop received, and how long its attempt took.
 #[derive(Clone, Debug)]
-struct Seen {
+struct HopRecord {
     hop: &'static str,
-    /// The header it came with, in milliseconds.
-    given: u64,
-    /// What was left when its attempt began.
+    /// The timeout header it received, in milliseconds.
+    received: u64,
+    /// The time left when its attempt began.
     left: Duration,
     attempt: Duration,
 }
@@ -39,28 +39,29 @@ struct Hop {
     next: String,
     module: ResilienceModule,
     client: reqwest::Client,
-    log: Arc<Mutex<Vec<Seen>>>,
+    log: Arc<Mutex<Vec<HopRecord>>>,
 }
 
-/// Written down when it ends: also when the hop before hangs up, and with that ends it.
+/// Recorded when dropped, also if the previous hop disconnects and cancels it.
 struct Attempt {
     hop: Hop,
-    given: u64,
+    received: u64,
     left: Duration,
     start: Instant,
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let Self { hop, given, left, start } = self;
-        hop.log.lock().unwrap().push(Seen { hop: hop.name, given: *given, left: *left, attempt: start.elapsed() });
+        let Self { hop, received, left, start } = self;
+        let record = HopRecord { hop: hop.name, received: *received, left: *left, attempt: start.elapsed() };
+        hop.log.lock().unwrap().push(record);
     }
 }
 
 async fn relay(State(hop): State<Hop>, headers: HeaderMap) -> Result<Response, HandlerError<StatusCode>> {
-    let given = headers["x-request-timeout"].to_str().unwrap().parse().unwrap();
+    let received = headers["x-request-timeout"].to_str().unwrap().parse().unwrap();
     let left = Context::current().remaining().unwrap();
-    let attempt = Attempt { hop: hop.clone(), given, left, start: Instant::now() };
+    let attempt = Attempt { hop: hop.clone(), received, left, start: Instant::now() };
     let answer = hop
         .module
         .run("next", (), || {
@@ -83,12 +84,12 @@ async fn serve(app: Router) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hops_before_one_that_hangs_are_done_when_the_client_is() {
+async fn two_hops_before_one_that_hangs_finish_within_the_clients_deadline() {
     let log = Arc::new(Mutex::new(Vec::new()));
-    // The third does not even look at its deadline.
+    // The third hop ignores its deadline.
     let mut next = serve(Router::new().route("/", get(std::future::pending::<()>))).await;
     for name in ["second", "first"] {
-        // A hop's own limit is far longer than the client's patience.
+        // A hop's own timeout is far longer than the client's.
         let policy = Policy::named("next").timeout(Duration::from_secs(10));
         let module = ResilienceModule::in_memory().policy(policy).build().unwrap();
         let edge = EdgeLayer::new().module(&module);
@@ -106,20 +107,20 @@ async fn two_hops_before_one_that_hangs_are_done_when_the_client_is() {
     assert_eq!(problem["message_id"], "DEPENDENCY.timeout", "{problem}");
     assert!(took < DEADLINE + SLACK, "{took:?}");
 
-    // The client may be answered by the first hop before the second has written down what it saw.
+    // The first hop may answer the client before the second has recorded its attempt.
     let both = tokio::time::timeout(DEADLINE, async {
         while log.lock().unwrap().len() < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
     both.await.unwrap();
-    let mut seen = log.lock().unwrap().clone();
-    seen.sort_by_key(|seen| seen.hop);
-    println!("{seen:#?}");
-    assert_eq!(seen[0].given, 2_000);
-    assert!(seen[1].given <= seen[0].left.as_millis() as u64, "given on is no more than was left");
-    for hop in &seen {
-        assert!(hop.left <= Duration::from_millis(hop.given));
-        assert!(hop.attempt <= hop.left + SLACK, "an attempt is over when its time is: {hop:?}");
+    let mut records = log.lock().unwrap().clone();
+    records.sort_by_key(|record| record.hop);
+    println!("{records:#?}");
+    assert_eq!(records[0].received, 2_000);
+    assert!(records[1].received <= records[0].left.as_millis() as u64, "no more than was left is forwarded");
+    for hop in &records {
+        assert!(hop.left <= Duration::from_millis(hop.received));
+        assert!(hop.attempt <= hop.left + SLACK, "an attempt ends with its deadline: {hop:?}");
     }
 }

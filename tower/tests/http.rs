@@ -1,6 +1,6 @@
-//! HTTP answers and bodies: what is a failure, what is read again, what is sent once, what a rejection looks like.
+//! The layer on HTTP services: classification by status, repetition of bodies, rejections as responses.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 mod support;
 
@@ -18,17 +18,17 @@ use support::*;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// A body of two frames that says, or does not say, how long it is; and may break off, or hang.
+/// A body of several frames, with or without a declared size, that may break off or hang.
 struct Frames {
-    said: Option<u64>,
-    left: Vec<Result<&'static str, &'static str>>,
+    declared: Option<u64>,
+    frames: Vec<Result<&'static str, &'static str>>,
     hangs: bool,
 }
 
 impl Frames {
-    fn saying(said: impl Into<Option<u64>>, mut frames: Vec<Result<&'static str, &'static str>>) -> Self {
+    fn declaring(size: impl Into<Option<u64>>, mut frames: Vec<Result<&'static str, &'static str>>) -> Self {
         frames.reverse();
-        Self { said: said.into(), left: frames, hangs: false }
+        Self { declared: size.into(), frames, hangs: false }
     }
 }
 
@@ -40,30 +40,30 @@ impl http_body::Body for Frames {
         mut self: Pin<&mut Self>,
         _: &mut TaskContext<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match self.left.pop() {
+        match self.frames.pop() {
             None if self.hangs => Poll::Pending,
             next => Poll::Ready(next.map(|frame| frame.map(|data| Frame::data(Bytes::from(data))))),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.said.map(SizeHint::with_exact).unwrap_or_default()
+        self.declared.map(SizeHint::with_exact).unwrap_or_default()
     }
 }
 
 impl From<Bytes> for Frames {
     fn from(bytes: Bytes) -> Self {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
-        Self::saying(text.len() as u64, vec![Ok(text.leak())])
+        Self::declaring(text.len() as u64, vec![Ok(text.leak())])
     }
 }
 
-/// Sends a body through a policy with retries to an upstream that fails twice; the bodies that arrived.
+/// Sends a body under a policy with retries to an upstream that fails twice. Returns the result and the received bodies.
 async fn sent<B>(body: B, limit: u64) -> (Result<StatusCode, RejectionCode>, Vec<Bytes>)
 where
     B: http_body::Body<Data: Send, Error: std::fmt::Debug + Send> + From<Bytes> + Send + 'static,
 {
-    let (upstream, module) = (Upstream::playing([503, 503]), module(Policy::named("p").retry(retry())));
+    let (upstream, module) = (Upstream::with_statuses([503, 503]), module(Policy::named("p").retry(retry())));
     let answering = upstream.clone();
     let service = service_fn(move |request: Request<B>| answering.clone().answer(request));
     let layered = ResilienceLayer::new(&module, "p").unwrap().body_limit(limit).layer(service);
@@ -74,33 +74,37 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_body_of_known_size_within_the_limit_is_sent_again() {
-    let (answer, bodies) = sent(Frames::saying(8, vec![Ok("pay "), Ok("1000")]), 8).await;
+    let (answer, bodies) = sent(Frames::declaring(8, vec![Ok("pay "), Ok("1000")]), 8).await;
     assert_eq!((answer, bodies), (Ok(StatusCode::OK), vec![Bytes::from("pay 1000"); 3]));
     let (answer, bodies) = sent(Body::from("whole"), 64 * 1024).await;
     assert_eq!((answer, bodies), (Ok(StatusCode::OK), vec![Bytes::from("whole"); 3]));
     let (answer, bodies) = sent(Body::empty(), 0).await;
-    assert_eq!((answer, bodies), (Ok(StatusCode::OK), vec![Bytes::new(); 3]), "no body is within any limit");
+    assert_eq!((answer, bodies), (Ok(StatusCode::OK), vec![Bytes::new(); 3]), "an empty body is within every limit");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_larger_body_and_one_of_unknown_size_are_sent_once_and_untouched() {
-    for (said, limit) in [(Some(8), 7), (None, 1_000)] {
-        let (answer, bodies) = sent(Frames::saying(said, vec![Ok("pay "), Ok("1000")]), limit).await;
-        assert_eq!((answer, bodies), (Ok(StatusCode::SERVICE_UNAVAILABLE), vec![Bytes::from("pay 1000")]), "{said:?}");
+async fn a_larger_body_and_one_of_unknown_size_are_sent_once_and_not_buffered() {
+    for (declared, limit) in [(Some(8), 7), (None, 1_000)] {
+        let (answer, bodies) = sent(Frames::declaring(declared, vec![Ok("pay "), Ok("1000")]), limit).await;
+        assert_eq!(
+            (answer, bodies),
+            (Ok(StatusCode::SERVICE_UNAVAILABLE), vec![Bytes::from("pay 1000")]),
+            "{declared:?}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_breaks_off_or_is_longer_than_it_said_is_not_sent_at_all() {
-    let (answer, bodies) = sent(Frames::saying(8, vec![Ok("pay "), Err("reset")]), 1_000).await;
+async fn a_body_that_breaks_off_or_exceeds_its_declared_size_is_not_sent() {
+    let (answer, bodies) = sent(Frames::declaring(8, vec![Ok("pay "), Err("reset")]), 1_000).await;
     assert_eq!((answer, bodies), (Err(RejectionCode::BodyUnreadable), vec![]));
-    let (answer, bodies) = sent(Frames::saying(4, vec![Ok("pay"), Ok(" 1"), Ok("000")]), 6).await;
+    let (answer, bodies) = sent(Frames::declaring(4, vec![Ok("pay"), Ok(" 1"), Ok("000")]), 6).await;
     assert_eq!((answer, bodies), (Err(RejectionCode::BodyUnreadable), vec![]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_waited_for_no_longer_than_the_caller_waits() {
-    let mut slow = Frames::saying(8, vec![Ok("pay ")]);
+async fn a_body_that_does_not_arrive_is_awaited_until_the_callers_deadline() {
+    let mut slow = Frames::declaring(8, vec![Ok("pay ")]);
     slow.hangs = true;
     let start = Instant::now();
     let (answer, bodies) = scope(Context::EMPTY.with_timeout(2 * SECOND), sent(slow, 1_000)).await;
@@ -108,19 +112,19 @@ async fn a_body_that_does_not_come_is_waited_for_no_longer_than_the_caller_waits
 }
 
 #[tokio::test]
-async fn without_a_retry_no_body_is_read_before_the_service_reads_it() {
+async fn without_a_retry_the_body_is_not_read_before_the_service_reads_it() {
     let module = module(Policy::named("p").timeout(SECOND));
     let service = service_fn(async |request: Request<Frames>| {
-        assert_eq!(request.into_body().left.len(), 2, "nothing was taken from it");
+        assert_eq!(request.into_body().frames.len(), 2, "no frame was read");
         Ok::<_, Infallible>(Response::new(Body::empty()))
     });
     let layered = ResilienceLayer::new(&module, "p").unwrap().layer(service);
-    layered.oneshot(Request::new(Frames::saying(8, vec![Ok("pay "), Ok("1000")]))).await.unwrap();
+    layered.oneshot(Request::new(Frames::declaring(8, vec![Ok("pay "), Ok("1000")]))).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_body_can_be_made_again_by_a_function() {
-    let (upstream, module) = (Upstream::playing([503]), module(Policy::named("p").retry(retry())));
+async fn a_body_can_be_rebuilt_by_a_function() {
+    let (upstream, module) = (Upstream::with_statuses([503]), module(Policy::named("p").retry(retry())));
     let answering = upstream.clone();
     let service = service_fn(move |request: Request<Pin<Box<Body>>>| answering.clone().answer(request));
     let layer = ResilienceLayer::new(&module, "p").unwrap().rebuild_body(|bytes| Box::pin(Body::from(bytes)));
@@ -129,8 +133,8 @@ async fn a_body_can_be_made_again_by_a_function() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_503_is_a_failure_and_its_retry_after_is_waited_for() {
-    let (upstream, module) = (Upstream::saying([(503, Some(7))]), module(Policy::named("p").retry(retry())));
+async fn a_503_is_a_failure_and_its_retry_after_is_honoured() {
+    let (upstream, module) = (Upstream::with_answers([(503, Some(7))]), module(Policy::named("p").retry(retry())));
     let answering = upstream.clone();
     let service = service_fn(move |request: Request<Body>| answering.clone().answer(request));
     let start = Instant::now();
@@ -138,18 +142,18 @@ async fn a_503_is_a_failure_and_its_retry_after_is_waited_for() {
     assert_eq!(layered.call(Request::new(Body::empty())).await.unwrap().status(), 200);
     assert_eq!((upstream.calls(), start.elapsed()), (2, 7 * SECOND));
 
-    let hasty = Context::EMPTY.with_timeout(SECOND);
-    let upstream = Upstream::saying([(503, Some(7))]);
+    let impatient = Context::EMPTY.with_timeout(SECOND);
+    let upstream = Upstream::with_answers([(503, Some(7))]);
     let service = service_fn(move |request: Request<Body>| upstream.clone().answer(request));
     let mut layered = ResilienceLayer::new(&module, "p").unwrap().layer(service);
-    let answer = scope(hasty, layered.call(Request::new(Body::empty()))).await.unwrap();
-    assert_eq!(answer.status(), 503, "not for somebody who will not wait that long");
+    let answer = scope(impatient, layered.call(Request::new(Body::empty()))).await.unwrap();
+    assert_eq!(answer.status(), 503, "not beyond the caller's deadline");
 }
 
 #[tokio::test]
-async fn a_404_is_an_answer_and_no_failure() {
+async fn a_404_is_not_a_failure() {
     let (upstream, module) =
-        (Upstream::playing([404; 9]), module(Policy::named("p").retry(retry()).breaker(brittle())));
+        (Upstream::with_statuses([404; 9]), module(Policy::named("p").retry(retry()).breaker(open_on_first_failure())));
     let answering = upstream.clone();
     let service = service_fn(move |request: Request<Body>| answering.clone().answer(request));
     let mut layered = ResilienceLayer::new(&module, "p").unwrap().layer(service);

@@ -1,6 +1,6 @@
-//! With hyper itself: a client and a server on loopback, each with a policy around it.
+//! The layer on a hyper client and on a hyper server, over loopback.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 mod support;
 
@@ -25,10 +25,10 @@ fn request(url: &str) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn a_client_retries_a_503_and_waits_for_no_dead_server_twice() {
-    let upstream = Upstream::playing([503, 503]);
+async fn a_client_retries_a_503_and_its_breaker_opens_for_an_unreachable_server() {
+    let upstream = Upstream::with_statuses([503, 503]);
     let url = upstream.serve().await;
-    let module = module(Policy::named("p").retry(retry()).breaker(brittle()));
+    let module = module(Policy::named("p").retry(retry()).breaker(open_on_first_failure()));
     let client = Client::builder(TokioExecutor::new()).build_http();
     let layer = ResilienceLayer::new(&module, "p").unwrap().errors_as(Kind::Infrastructure);
     let mut alive = layer.clone().route("alive").unwrap().layer(client.clone());
@@ -36,23 +36,23 @@ async fn a_client_retries_a_503_and_waits_for_no_dead_server_twice() {
     assert_eq!(upstream.bodies(), ["pay 1000"; 3]);
 
     let mut dead = layer.route("dead").unwrap().layer(client);
-    let nobody = "http://127.0.0.1:1";
-    assert!(dead.call(request(nobody)).await.unwrap_err().inner().unwrap().is_connect());
-    let rejected = dead.clone().call(request(nobody)).await.unwrap_err();
+    let unreachable = "http://127.0.0.1:1";
+    assert!(dead.call(request(unreachable)).await.unwrap_err().inner().unwrap().is_connect());
+    let rejected = dead.clone().call(request(unreachable)).await.unwrap_err();
     assert_eq!(
         rejected.rejection().unwrap().code(),
         RejectionCode::CircuitOpen,
-        "clones of the client share the circuit"
+        "clones of the client share the breaker"
     );
     assert_eq!(alive.call(request(&url)).await.unwrap().status(), 200);
 }
 
 #[tokio::test]
-async fn a_server_that_clones_its_service_for_each_connection_has_one_state() {
+async fn clones_of_a_service_for_each_connection_share_one_state() {
     let module = module(Policy::named("p").rate_limit(RateLimitSpec::new(2, 3_600 * SECOND)));
     let hello = service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new(Body::from("hello"))));
-    // What comes from the wire cannot be made again of bytes, and need not be.
-    let layered = ResilienceLayer::new(&module, "p").unwrap().once().answer_rejections().layer(hello);
+    // `Incoming` does not implement `From<Bytes>`, and the policy has no retry.
+    let layered = ResilienceLayer::new(&module, "p").unwrap().send_once().answer_rejections().layer(hello);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {

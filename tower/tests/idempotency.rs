@@ -1,6 +1,6 @@
-//! Requests with an `Idempotency-Key`, over the store in memory and on moved time.
+//! Requests with an `Idempotency-Key`, over the store in memory, on virtual time.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 mod effects;
 
@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::Request;
 use effects::{Ledger, request, send, service, text};
 use phalanx_tower::idempotency::{
-    Claim, IdempotencyLayer, IdempotencyStore, Kept, MemoryIdempotency, OnUnavailable, Ticket, Unavailable,
+    Claim, ClaimReply, IdempotencyLayer, IdempotencyStore, MemoryIdempotency, OnUnavailable, StoredAnswer, Unavailable,
 };
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
@@ -25,44 +25,45 @@ fn code(body: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_request_gets_the_first_ones_answer_marked() {
+async fn a_duplicate_gets_the_stored_answer_marked_as_replayed() {
     let (ledger, layer) = (Ledger::default(), memory());
     let app = service(&ledger, &layer);
     assert_eq!(send(&app, request(Some("k"), "5 €", &[])).await, (201, false, "1: 5 €".to_owned()));
     let again = app.clone().oneshot(request(Some("k"), "5 €", &[])).await.unwrap();
-    assert_eq!(again.headers()["x-effect"], "1", "headers come back too");
+    assert_eq!(again.headers()["x-effect"], "1", "headers are replayed too");
     assert_eq!(send(&app, request(Some("k"), "5 €", &[])).await, (201, true, "1: 5 €".to_owned()));
     assert_eq!((ledger.effects(), layer.counts().run, layer.counts().replayed), (1, 1, 2));
     assert_eq!(send(&app, request(Some("other"), "5 €", &[])).await.0, 201);
     assert_eq!(ledger.effects(), 2);
 }
 
-/// Document 003, chapter 8, test E.
+/// Test E of the resiliency playbook.
 #[tokio::test(start_paused = true)]
-async fn a_timeout_on_the_first_try_and_a_retry_have_one_effect() {
+async fn a_client_timeout_and_its_retry_have_one_effect() {
     let (ledger, layer) = (Ledger::default(), memory());
     let app = service(&ledger, &layer);
     let slow = [("x-takes", "1000"), ("x-request-timeout", "200")];
     let (status, _, body) = send(&app, request(Some("k"), "5", &slow)).await;
     assert_eq!((status, code(&body)), (504, "deadline_exceeded".to_owned()));
-    assert_eq!(ledger.effects(), 0, "it has not happened yet, and goes on");
+    assert_eq!(ledger.effects(), 0, "the handler is still running");
     assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
     assert_eq!(ledger.effects(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_hangs_up_does_not_stop_the_work_half_way() {
+async fn a_client_that_disconnects_does_not_cancel_the_handler() {
     let (ledger, layer) = (Ledger::default(), memory());
     let app = service(&ledger, &layer);
-    let gone = timeout(Duration::from_millis(10), send(&app, request(Some("k"), "5", &[("x-takes", "1000")]))).await;
-    assert!(gone.is_err());
+    let disconnected =
+        timeout(Duration::from_millis(10), send(&app, request(Some("k"), "5", &[("x-takes", "1000")]))).await;
+    assert!(disconnected.is_err());
     sleep(Duration::from_secs(2)).await;
     assert_eq!(ledger.effects(), 1);
     assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_payload_method_or_path_under_the_same_key_is_a_conflict() {
+async fn another_body_method_or_path_under_the_same_key_is_a_conflict() {
     let (ledger, layer) = (Ledger::default(), memory());
     let app = service(&ledger, &layer);
     send(&app, request(Some("k"), "5", &[])).await;
@@ -76,12 +77,12 @@ async fn another_payload_method_or_path_under_the_same_key_is_a_conflict() {
         sleep(Duration::from_millis(10)).await;
         send(&app, request(Some("r"), "6", &[])).await
     });
-    assert_eq!((running.0, other.0), (201, 409), "also while the first one runs");
+    assert_eq!((running.0, other.0), (201, 409), "also while the first request is running");
     assert_eq!((ledger.effects(), layer.counts().mismatched), (2, 4));
 }
 
 #[tokio::test(start_paused = true)]
-async fn duplicates_in_flight_wait_for_the_answer_up_to_a_bound() {
+async fn concurrent_duplicates_wait_for_the_answer_up_to_a_limit() {
     let (ledger, layer) = (Ledger::default(), memory().wait(Duration::from_millis(400)));
     let app = service(&ledger, &layer);
     let duplicates = |takes: &'static str| {
@@ -98,7 +99,7 @@ async fn duplicates_in_flight_wait_for_the_answer_up_to_a_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_or_finds_no_place_to_is_told_at_once() {
+async fn a_duplicate_that_may_not_wait_is_rejected_at_once() {
     for layer in [memory().wait(Duration::ZERO), memory().max_waiting(0)] {
         let app = service(&Ledger::default(), &layer);
         let (first, (status, _, body)) =
@@ -115,7 +116,7 @@ async fn who_does_not_wait_or_finds_no_place_to_is_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_or_a_not_now_gives_the_key_back_and_a_no_is_kept() {
+async fn server_errors_and_temporary_statuses_release_the_key_and_client_errors_are_stored() {
     let (ledger, layer) = (Ledger::default(), memory());
     let app = service(&ledger, &layer);
     for (status, runs_again) in
@@ -131,7 +132,7 @@ async fn a_failure_or_a_not_now_gives_the_key_back_and_a_no_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_the_clients_and_gives_the_key_back() {
+async fn a_panic_reaches_the_client_and_releases_the_key() {
     let (ledger, layer) = (Ledger::default(), memory());
     let app = service(&ledger, &layer);
     let panicking = tokio::spawn({
@@ -143,7 +144,7 @@ async fn a_panic_is_the_clients_and_gives_the_key_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_too_large_is_given_once_and_the_work_is_not_done_again() {
+async fn an_answer_too_large_to_store_is_sent_once_and_the_handler_does_not_run_again() {
     let (ledger, layer) = (Ledger::default(), memory().max_answer_body(100));
     let app = service(&ledger, &layer);
     let large = || request(Some("k"), "5", &[("x-size", "200")]);
@@ -151,12 +152,12 @@ async fn an_answer_too_large_is_given_once_and_the_work_is_not_done_again() {
     assert_eq!(first.headers()["idempotency-stored"], "false");
     assert_eq!(text(first).await.len(), 204);
     let (status, _, body) = send(&app, large()).await;
-    assert_eq!((status, code(&body)), (409, "idempotency_answer_not_kept".to_owned()));
-    assert_eq!((ledger.effects(), layer.counts().not_kept), (1, 1));
+    assert_eq!((status, code(&body)), (409, "idempotency_answer_not_stored".to_owned()));
+    assert_eq!((ledger.effects(), layer.counts().not_stored), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_is_forgotten_after_its_time_to_live() {
+async fn an_answer_expires_after_its_ttl() {
     let (ledger, layer) = (Ledger::default(), memory());
     let app = service(&ledger, &layer);
     send(&app, request(Some("k"), "5", &[])).await;
@@ -167,13 +168,13 @@ async fn an_answer_is_forgotten_after_its_time_to_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_is_renewed_while_the_work_runs_and_work_without_end_is_cut_off() {
+async fn a_claim_is_renewed_while_the_handler_runs_and_an_endless_handler_is_cancelled() {
     let (ledger, layer) = (Ledger::default(), memory().lease(Duration::from_secs(3)).wait(Duration::ZERO));
     let app = service(&ledger, &layer);
     let long = [("x-takes", "50000"), ("x-request-timeout", "10")];
     assert_eq!(send(&app, request(Some("k"), "5", &long)).await.0, 504);
     sleep(Duration::from_secs(20)).await;
-    assert_eq!(send(&app, request(Some("k"), "5", &[])).await.0, 409, "long past its lease");
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await.0, 409, "long after its first lease");
     sleep(Duration::from_secs(31)).await;
     assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
 
@@ -182,12 +183,12 @@ async fn a_claim_is_renewed_while_the_work_runs_and_work_without_end_is_cut_off(
     sleep(Duration::from_millis(59_900)).await;
     assert_eq!(send(&app, request(Some("e"), "5", &[])).await.0, 409);
     sleep(Duration::from_millis(3_200)).await;
-    assert_eq!(send(&app, request(Some("e"), "5", &[])).await.0, 201, "60 s and a lease");
+    assert_eq!(send(&app, request(Some("e"), "5", &[])).await.0, 201, "after 60 s and a lease");
     assert_eq!(layer.counts().unfinished, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_work_runs_than_there_are_slots_also_when_its_clients_have_gone() {
+async fn running_handlers_are_limited_even_if_their_clients_have_disconnected() {
     let (ledger, layer) = (Ledger::default(), memory().max_running(1));
     let app = service(&ledger, &layer);
     let slow = [("x-takes", "1000"), ("x-request-timeout", "10")];
@@ -195,12 +196,12 @@ async fn no_more_work_runs_than_there_are_slots_also_when_its_clients_have_gone(
     let (status, _, body) = send(&app, request(Some("b"), "5", &[])).await;
     assert_eq!((status, code(&body)), (503, "bulkhead_full".to_owned()));
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(send(&app, request(Some("b"), "5", &[])).await.0, 201, "its key was given back");
+    assert_eq!(send(&app, request(Some("b"), "5", &[])).await.0, 201, "its key was released");
     assert_eq!(ledger.effects(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_of_other_callers_are_other_keys() {
+async fn equal_keys_of_different_callers_are_different() {
     let (ledger, layer) = (Ledger::default(), memory());
     let app = service(&ledger, &layer);
     let as_user = |user: &str| request(Some("k"), "5", &[("authorization", user)]);
@@ -212,12 +213,12 @@ async fn keys_of_other_callers_are_other_keys() {
     let app = service(&ledger, &by_tenant);
     let of = |tenant: &str, token: &str| request(Some("k"), "5", &[("x-tenant", tenant), ("authorization", token)]);
     send(&app, of("acme", "token 1")).await;
-    assert!(send(&app, of("acme", "token 2")).await.1, "a new token is the same tenant");
+    assert!(send(&app, of("acme", "token 2")).await.1, "the same tenant with a new token");
     assert!(!send(&app, of("other", "token 2")).await.1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_and_bodies_have_limits_and_safe_requests_none() {
+async fn keys_and_bodies_have_limits_and_safe_requests_pass() {
     let (ledger, layer) = (Ledger::default(), memory().required(true).max_request_body(10));
     let app = service(&ledger, &layer);
     let rejected = async |request| {
@@ -232,73 +233,81 @@ async fn keys_and_bodies_have_limits_and_safe_requests_none() {
     let binary = Request::post("/pay").header("idempotency-key", &b"\xff"[..]).body(Body::empty()).unwrap();
     assert_eq!(rejected(binary).await.0, 400);
     assert_eq!(rejected(request(Some("k"), "12345678901", &[])).await, (413, "idempotency_body_too_large".to_owned()));
-    assert_eq!(send(&app, Request::get("/pay").body(Body::empty()).unwrap()).await.0, 405, "the router's own word");
+    assert_eq!(send(&app, Request::get("/pay").body(Body::empty()).unwrap()).await.0, 405, "the router's own answer");
     assert_eq!(ledger.effects(), 0);
-    assert_eq!(send(&service(&ledger, &memory()), request(None, "5", &[])).await.0, 201, "not required, not missed");
+    assert_eq!(
+        send(&service(&ledger, &memory()), request(None, "5", &[])).await.0,
+        201,
+        "passes if no key is required"
+    );
 }
 
-/// Says that it is away, after what it was asked for has happened or not.
-struct Away(MemoryIdempotency);
+/// A store that fails every claim after executing it.
+struct UnavailableStore(MemoryIdempotency);
 
-fn away<T>() -> Result<T, Unavailable> {
+fn unavailable<T>() -> Result<T, Unavailable> {
     Err(Unavailable { reason: "test".to_owned() })
 }
 
-impl IdempotencyStore for Away {
-    async fn claim(&self, ticket: &Ticket, lease: Duration) -> Result<Claim, Unavailable> {
-        self.0.claim(ticket, lease).await?;
-        away()
+impl IdempotencyStore for UnavailableStore {
+    async fn claim(&self, claim: &Claim, lease: Duration) -> Result<ClaimReply, Unavailable> {
+        self.0.claim(claim, lease).await?;
+        unavailable()
     }
-    async fn renew(&self, _: &Ticket, _: Duration) -> Result<bool, Unavailable> {
-        away()
+    async fn renew(&self, _: &Claim, _: Duration) -> Result<bool, Unavailable> {
+        unavailable()
     }
-    async fn complete(&self, _: &Ticket, _: &Kept, _: Duration) -> Result<bool, Unavailable> {
-        away()
+    async fn complete(&self, _: &Claim, _: &StoredAnswer, _: Duration) -> Result<bool, Unavailable> {
+        unavailable()
     }
-    async fn release(&self, ticket: &Ticket) -> Result<bool, Unavailable> {
-        self.0.release(ticket).await
+    async fn release(&self, claim: &Claim) -> Result<bool, Unavailable> {
+        self.0.release(claim).await
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_store_it_rejects_unless_told_to_let_pass() {
+async fn without_its_store_the_layer_rejects_unless_configured_to_pass() {
     let ledger = Ledger::default();
-    let rejecting = IdempotencyLayer::new(Away(MemoryIdempotency::new()));
+    let rejecting = IdempotencyLayer::new(UnavailableStore(MemoryIdempotency::new()));
     let app = service(&ledger, &rejecting);
     let response = app.clone().oneshot(request(Some("k"), "5", &[])).await.unwrap();
     assert_eq!((response.status().as_u16(), response.headers()["retry-after"].clone()), (503, "1".parse().unwrap()));
     assert_eq!(code(&text(response).await), "store_unavailable");
     assert_eq!((ledger.effects(), rejecting.counts().unavailable), (0, 1));
-    let passing = IdempotencyLayer::new(Away(MemoryIdempotency::new())).on_unavailable(OnUnavailable::Pass);
+    let passing = IdempotencyLayer::new(UnavailableStore(MemoryIdempotency::new())).on_unavailable(OnUnavailable::Pass);
     assert_eq!(send(&service(&ledger, &passing), request(Some("k"), "5", &[])).await.0, 201);
 }
 
-/// Claims, and then is away for some completions.
-struct Forgetful(MemoryIdempotency, std::sync::atomic::AtomicU32);
+/// A store that fails the first completions.
+struct FlakyStore(MemoryIdempotency, std::sync::atomic::AtomicU32);
 
-impl IdempotencyStore for Forgetful {
-    async fn claim(&self, ticket: &Ticket, lease: Duration) -> Result<Claim, Unavailable> {
-        self.0.claim(ticket, lease).await
+impl IdempotencyStore for FlakyStore {
+    async fn claim(&self, claim: &Claim, lease: Duration) -> Result<ClaimReply, Unavailable> {
+        self.0.claim(claim, lease).await
     }
-    async fn renew(&self, ticket: &Ticket, lease: Duration) -> Result<bool, Unavailable> {
-        self.0.renew(ticket, lease).await
+    async fn renew(&self, claim: &Claim, lease: Duration) -> Result<bool, Unavailable> {
+        self.0.renew(claim, lease).await
     }
-    async fn complete(&self, ticket: &Ticket, answer: &Kept, ttl: Duration) -> Result<bool, Unavailable> {
-        let again = self.1.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) > 1;
-        if again { away() } else { self.0.complete(ticket, answer, ttl).await }
+    async fn complete(&self, claim: &Claim, answer: &StoredAnswer, ttl: Duration) -> Result<bool, Unavailable> {
+        let fails = self.1.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) > 1;
+        if fails { unavailable() } else { self.0.complete(claim, answer, ttl).await }
     }
-    async fn release(&self, ticket: &Ticket) -> Result<bool, Unavailable> {
-        self.0.release(ticket).await
+    async fn release(&self, claim: &Claim) -> Result<bool, Unavailable> {
+        self.0.release(claim).await
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_a_store_did_not_take_is_offered_again() {
+async fn storing_an_answer_is_retried_after_a_failure() {
     let ledger = Ledger::default();
-    let layer = IdempotencyLayer::new(Forgetful(MemoryIdempotency::new(), 3.into()));
+    let layer = IdempotencyLayer::new(FlakyStore(MemoryIdempotency::new(), 3.into()));
     let app = service(&ledger, &layer);
     let first = app.clone().oneshot(request(Some("k"), "5", &[])).await.unwrap();
     assert_eq!((first.status().as_u16(), &first.headers()["idempotency-stored"]), (201, &"false".parse().unwrap()));
-    assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()), "it waited for it");
+    assert_eq!(
+        send(&app, request(Some("k"), "5", &[])).await,
+        (201, true, "1: 5".to_owned()),
+        "the duplicate waited for it"
+    );
     assert_eq!(ledger.effects(), 1);
 }

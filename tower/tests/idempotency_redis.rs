@@ -1,6 +1,6 @@
-//! Requests with an `Idempotency-Key` over a real Redis: two replicas, one effect.
+//! Requests with an `Idempotency-Key` over Redis: two replicas, one effect.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed test panics, also in helpers
 
 mod effects;
 
@@ -12,12 +12,12 @@ use phalanx::store::RedisOptions;
 use phalanx_integration_tests::server::{Redis, RedisProcess};
 use phalanx_store_redis::RedisStore;
 use phalanx_tower::idempotency::{
-    Claim, IdempotencyLayer, IdempotencyStore, Kept, MemoryIdempotency, RedisIdempotency, Ticket,
+    Claim, ClaimReply, IdempotencyLayer, IdempotencyStore, MemoryIdempotency, RedisIdempotency, StoredAnswer,
 };
 use redis::Client;
 use tokio::time::{Instant, sleep};
 
-/// Generous: what is tested here is what happens, not how fast.
+/// Generous, because these tests do not check latency.
 const BUDGET: Duration = Duration::from_millis(500);
 
 fn replica(url: &str, prefix: &str) -> RedisStore {
@@ -29,58 +29,58 @@ fn layer(store: &RedisStore) -> IdempotencyLayer<RedisIdempotency> {
     IdempotencyLayer::new(RedisIdempotency::over(store))
 }
 
-fn ticket(key: &str, fingerprint: &str, owner: &str) -> Ticket {
-    Ticket { key: key.to_owned(), fingerprint: fingerprint.to_owned(), owner: owner.to_owned() }
+fn claim(key: &str, fingerprint: &str, owner: &str) -> Claim {
+    Claim { key: key.to_owned(), fingerprint: fingerprint.to_owned(), owner: owner.to_owned() }
 }
 
-fn answer() -> Kept {
-    Kept::decode(vec![1, 0, 200, 1, 0, 0, b'h', b'i']).unwrap()
+fn answer() -> StoredAnswer {
+    StoredAnswer::decode(vec![1, 0, 200, 1, 0, 0, b'h', b'i']).unwrap()
 }
 
-/// The behaviour list of the store, on whichever there is. Leases are real time here, so it waits for them.
-async fn keeps_its_promises(store: &impl IdempotencyStore) {
+/// Checks the behaviour list of `IdempotencyStore`. Leases run in real time, so the check waits for them.
+async fn check_behaviour(store: &impl IdempotencyStore) {
     const LEASE: Duration = Duration::from_millis(200);
     const LONG: Duration = Duration::from_secs(60);
-    let (mine, others) = (ticket("aa", "ff", "01"), ticket("aa", "ff", "02"));
-    let another = ticket("aa", "ee", "03");
-    assert!(matches!(store.claim(&mine, LONG).await, Ok(Claim::Claimed)));
-    assert!(matches!(store.claim(&others, LONG).await, Ok(Claim::Running)));
-    assert!(matches!(store.claim(&another, LONG).await, Ok(Claim::Mismatch)));
+    let (mine, others) = (claim("aa", "ff", "01"), claim("aa", "ff", "02"));
+    let another = claim("aa", "ee", "03");
+    assert!(matches!(store.claim(&mine, LONG).await, Ok(ClaimReply::Claimed)));
+    assert!(matches!(store.claim(&others, LONG).await, Ok(ClaimReply::Running)));
+    assert!(matches!(store.claim(&another, LONG).await, Ok(ClaimReply::Mismatch)));
     assert_eq!(store.release(&others).await, Ok(false));
     assert_eq!(store.release(&mine).await, Ok(true));
-    assert!(matches!(store.claim(&others, LEASE).await, Ok(Claim::Claimed)));
+    assert!(matches!(store.claim(&others, LEASE).await, Ok(ClaimReply::Claimed)));
     sleep(LEASE / 2).await;
     assert_eq!(store.renew(&others, LEASE).await, Ok(true));
     assert_eq!(store.renew(&mine, LEASE).await, Ok(false));
     let start = Instant::now();
-    while !matches!(store.claim(&mine, LONG).await, Ok(Claim::Claimed)) {
-        assert!(start.elapsed() < 20 * LEASE, "a claim that nobody renews runs out");
+    while !matches!(store.claim(&mine, LONG).await, Ok(ClaimReply::Claimed)) {
+        assert!(start.elapsed() < 20 * LEASE, "a claim without renewal expires");
         sleep(LEASE / 10).await;
     }
-    assert_eq!(store.complete(&others, &answer(), LONG).await, Ok(false), "somebody else works on it");
+    assert_eq!(store.complete(&others, &answer(), LONG).await, Ok(false), "another claim holds the key");
     assert_eq!(store.complete(&mine, &answer(), LEASE).await, Ok(true));
-    assert!(matches!(store.claim(&another, LONG).await, Ok(Claim::Mismatch)));
+    assert!(matches!(store.claim(&another, LONG).await, Ok(ClaimReply::Mismatch)));
     let start = Instant::now();
     loop {
         match store.claim(&others, LONG).await {
-            Ok(Claim::Answered(kept)) => assert_eq!(kept, answer()),
-            Ok(Claim::Claimed) => break,
+            Ok(ClaimReply::Answered(stored)) => assert_eq!(stored, answer()),
+            Ok(ClaimReply::Claimed) => break,
             other => panic!("{other:?}"),
         }
-        assert!(start.elapsed() < 20 * LEASE, "an answer is forgotten after its time");
+        assert!(start.elapsed() < 20 * LEASE, "an answer expires after its ttl");
         sleep(LEASE / 10).await;
     }
 }
 
 #[tokio::test]
-async fn memory_and_redis_keep_the_same_promises() {
-    keeps_its_promises(&MemoryIdempotency::new()).await;
-    keeps_its_promises(&RedisIdempotency::over(&replica(Redis::shared().await, "promises"))).await;
+async fn memory_and_redis_have_the_same_behaviour() {
+    check_behaviour(&MemoryIdempotency::new()).await;
+    check_behaviour(&RedisIdempotency::over(&replica(Redis::shared().await, "behaviour"))).await;
 }
 
-/// Document 003, chapter 8, test E, and the retry goes to another replica.
+/// Test E of the resiliency playbook, with the retry on another replica.
 #[tokio::test]
-async fn a_timeout_on_one_replica_and_a_retry_on_another_have_one_effect() {
+async fn a_client_timeout_on_one_replica_and_its_retry_on_another_have_one_effect() {
     let url = Redis::shared().await;
     let ledger = Ledger::default();
     let (one, two) = (replica(url, "effect"), replica(url, "effect"));
@@ -94,16 +94,16 @@ async fn a_timeout_on_one_replica_and_a_retry_on_another_have_one_effect() {
 }
 
 #[tokio::test]
-async fn whatever_a_client_calls_its_request_its_words_are_in_no_key() {
+async fn no_text_of_a_client_appears_in_a_redis_key() {
     let server = RedisProcess::start().await;
-    let store = replica(&server.url(), "words");
+    let store = replica(&server.url(), "hashed");
     let app = service(&Ledger::default(), &layer(&store));
     for key in ["{x}:y", "a b", "order-17*", &"long".repeat(60)] {
         assert_eq!(send(&app, request(Some(key), "5", &[("authorization", "hunter2")])).await.0, 201);
     }
-    let keys = server.cli(&["KEYS", "words:ph1:{default:i:*"]).await;
-    let plain = |key: &str| key.len() == "words:ph1:{default:i:}".len() + 32;
-    assert_eq!(keys.lines().filter(|key| plain(key.trim_matches('"'))).count(), 4, "{keys}");
+    let keys = server.cli(&["KEYS", "hashed:ph1:{default:i:*"]).await;
+    let hashed = |key: &str| key.len() == "hashed:ph1:{default:i:}".len() + 32;
+    assert_eq!(keys.lines().filter(|key| hashed(key.trim_matches('"'))).count(), 4, "{keys}");
     for key in keys.lines() {
         let ttl: i64 = server.cli(&["PTTL", key]).await.parse().unwrap();
         assert!((86_000_000..=86_400_000).contains(&ttl), "{ttl}");
@@ -112,7 +112,7 @@ async fn whatever_a_client_calls_its_request_its_words_are_in_no_key() {
 }
 
 #[tokio::test]
-async fn without_redis_it_rejects_within_its_budget_and_goes_on_when_it_is_back() {
+async fn without_redis_requests_are_rejected_within_the_budget_until_redis_is_back() {
     let server = RedisProcess::start().await;
     let module =
         ResilienceModule::with_redis(Client::open(server.url()).unwrap()).store_budget(BUDGET).build().unwrap();

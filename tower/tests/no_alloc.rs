@@ -1,6 +1,6 @@
-//! What a call through the layer allocates: its future, and that is all.
+//! A call through the layer allocates its future and nothing else.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -19,7 +19,7 @@ use tower::{Layer, Service, service_fn};
 const CALLS: u64 = 100;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The stack of the bar: rate limit, bulkhead, breaker, retry, timeout.
+/// The measured policy: rate limit, bulkhead, breaker, retry, timeout.
 fn stack() -> Policy {
     Policy::named("p")
         .rate_limit(RateLimitSpec::per_second(1_000_000))
@@ -33,7 +33,7 @@ fn module(policy: Policy) -> ResilienceModule {
     ResilienceModule::in_memory().policy(policy).build().unwrap()
 }
 
-/// Allocations of a hundred calls that are ready at once, after a hundred unmeasured ones.
+/// Returns the allocations of a hundred calls that complete at once, after a hundred calls for warm-up.
 fn allocations<R, S: Service<R>>(mut service: S, mut request: impl FnMut() -> R) -> u64 {
     let mut rounds = || {
         for _ in 0..CALLS {
@@ -58,7 +58,7 @@ fn a_call_through_five_stages_allocates_its_future_and_nothing_else() {
 }
 
 #[test]
-fn a_route_that_each_request_tells_costs_no_allocation_more_once_it_is_known() {
+fn a_route_computed_from_the_request_adds_no_allocation_once_it_exists() {
     let layer = ResilienceLayer::new(&module(stack()), "p").unwrap().any_service();
     let layer = layer.route_by(|number: &u32| if *number == 7 { "seven".into() } else { "other".into() });
     assert_eq!(allocations(layer.layer(service_fn(answer)), || 7), CALLS);
@@ -69,6 +69,6 @@ fn an_http_request_that_is_not_repeated_is_not_copied() {
     type Body = Empty<&'static [u8]>;
     let policy = Policy { retry: None, ..stack() };
     let service = service_fn(|_: Request<Body>| ready(Ok::<_, Infallible>(Response::new(Body::new()))));
-    let layer = ResilienceLayer::new(&module(policy), "p").unwrap().once().answer_rejections();
+    let layer = ResilienceLayer::new(&module(policy), "p").unwrap().send_once().answer_rejections();
     assert_eq!(allocations(layer.layer(service), || Request::new(Body::new())), CALLS);
 }

@@ -1,7 +1,7 @@
-//! Four times what a service can do, over loopback: it rejects at once and says when to come back, its queue keeps to its
-//! bound, and it holds no more requests than slots and queue places.
+//! A service under four times its capacity, over loopback: it rejects at once with a `Retry-After`, its queue stays within
+//! its limit, and it holds no more requests than slots and queue together.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use tokio::net::TcpListener;
 const SLOTS: u32 = 4;
 const QUEUE: u32 = 8;
 const WORK: Duration = Duration::from_millis(10);
-/// Each comes back as soon as it is answered: four times as many as the service can hold.
+/// Each client sends its next request as soon as it is answered: four times as many as the service can hold.
 const CLIENTS: usize = 4 * (SLOTS + QUEUE) as usize;
 const REQUESTS: usize = 20;
 
-/// How many there are, and how many there were at most.
+/// The current number, and the maximum.
 #[derive(Default)]
 struct Gauge {
     now: AtomicUsize,
-    most: AtomicUsize,
+    max: AtomicUsize,
 }
 
-struct Inside(Arc<Gauge>);
+struct GaugeGuard(Arc<Gauge>);
 
 impl Gauge {
-    fn enter(self: &Arc<Self>) -> Inside {
+    fn enter(self: &Arc<Self>) -> GaugeGuard {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(now, Ordering::SeqCst);
-        Inside(self.clone())
+        self.max.fetch_max(now, Ordering::SeqCst);
+        GaugeGuard(self.clone())
     }
 }
 
-impl Drop for Inside {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Ordering::SeqCst);
     }
@@ -68,7 +68,7 @@ async fn handler(State(service): State<Service>) -> Result<&'static str, Rejecti
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_four_times_its_load_a_service_rejects_with_a_time_and_holds_no_more_than_it_has_places() {
+async fn under_four_times_its_capacity_a_service_rejects_with_a_retry_after_and_stays_within_its_limits() {
     let policy = Policy::named("work").bulkhead(BulkheadSpec::fixed(SLOTS).queue(QUEUE));
     let module = ResilienceModule::in_memory().policy(policy).build().unwrap();
     let pipeline = module.pipeline("work", ()).unwrap();
@@ -109,15 +109,15 @@ async fn at_four_times_its_load_a_service_rejects_with_a_time_and_holds_no_more_
         (done, rejected) = (done + d, rejected + r);
     }
 
-    let most = |gauge: &Gauge| gauge.most.load(Ordering::SeqCst);
+    let max = |gauge: &Gauge| gauge.max.load(Ordering::SeqCst);
     let deepest = service.deepest.load(Ordering::SeqCst);
-    println!("{done} done, {rejected} rejected; at most {} working, {deepest} queued", most(&service.working));
+    println!("{done} done, {rejected} rejected; at most {} working, {deepest} queued", max(&service.working));
     assert_eq!(done + rejected, CLIENTS * REQUESTS);
     assert!(done > 0 && rejected > 0);
-    assert!(most(&service.working) <= SLOTS as usize);
+    assert!(max(&service.working) <= SLOTS as usize);
     assert!(deepest <= QUEUE as usize);
-    // A rejected request is there for the moment of its rejection only: one a worker thread.
-    assert!(most(&service.held) <= (SLOTS + QUEUE) as usize + 2, "{}", most(&service.held));
+    // In addition, each of the two worker threads may hold a request that it is rejecting.
+    assert!(max(&service.held) <= (SLOTS + QUEUE) as usize + 2, "{}", max(&service.held));
     assert_eq!(service.held.now.load(Ordering::SeqCst) + service.working.now.load(Ordering::SeqCst), 0);
     let view = service.pipeline.bulkhead().unwrap();
     assert_eq!((view.in_use, view.waiting), (0, 0));

@@ -1,6 +1,6 @@
-//! A reqwest client under a policy, against a server on loopback.
+//! A reqwest client under a policy, with a server on loopback.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 #![cfg(feature = "reqwest")]
 
 mod support;
@@ -14,12 +14,12 @@ fn client(module: &ResilienceModule) -> ResilientClient {
 }
 
 #[tokio::test]
-async fn a_503_is_tried_again_with_the_same_body_and_its_retry_after_is_honoured() {
-    let upstream = Upstream::saying([(503, None), (503, Some(1))]);
+async fn a_503_is_retried_with_the_same_body_and_its_retry_after_is_honoured() {
+    let upstream = Upstream::with_answers([(503, None), (503, Some(1))]);
     let url = upstream.serve().await;
     let client = client(&module(Policy::named("p").retry(retry())));
     let start = tokio::time::Instant::now();
-    // As a handler would: in a task of its own.
+    // In a spawned task, because the future must be `Send`.
     let sent = tokio::spawn(async move { client.send(client.client().post(url).body("pay 1000")).await });
     assert_eq!(sent.await.unwrap().unwrap().status(), 200);
     assert_eq!(upstream.bodies(), ["pay 1000"; 3]);
@@ -28,7 +28,7 @@ async fn a_503_is_tried_again_with_the_same_body_and_its_retry_after_is_honoured
 
 #[tokio::test]
 async fn a_body_that_streams_is_sent_once() {
-    let upstream = Upstream::playing([503]);
+    let upstream = Upstream::with_statuses([503]);
     let url = upstream.serve().await;
     let client = client(&module(Policy::named("p").retry(retry())));
     let stream = reqwest::Body::wrap(http_body_util::Full::<bytes::Bytes>::from("pay 1000"));
@@ -37,19 +37,19 @@ async fn a_body_that_streams_is_sent_once() {
 }
 
 #[tokio::test]
-async fn a_dead_server_is_an_error_and_then_a_rejection() {
-    let client = client(&module(Policy::named("p").breaker(brittle())));
-    let nobody = || client.client().get("http://127.0.0.1:1");
-    assert!(client.send(nobody()).await.unwrap_err().inner().unwrap().is_connect());
-    let rejected = client.clone().send(nobody()).await.unwrap_err();
+async fn an_unreachable_server_is_an_error_and_then_a_rejection() {
+    let client = client(&module(Policy::named("p").breaker(open_on_first_failure())));
+    let request = || client.client().get("http://127.0.0.1:1");
+    assert!(client.send(request()).await.unwrap_err().inner().unwrap().is_connect());
+    let rejected = client.clone().send(request()).await.unwrap_err();
     assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::CircuitOpen);
     let misspelt = ResilientClient::new(reqwest::Client::new(), &module(Policy::named("p")), "typo", ());
     assert_eq!(misspelt.unwrap_err().code(), RejectionCode::UnknownPolicy);
 }
 
 #[tokio::test]
-async fn each_attempt_tells_the_time_left_and_never_more_than_the_request_said() {
-    let upstream = Upstream::playing([503]);
+async fn each_attempt_sends_the_remaining_time_and_never_more_than_the_request_has() {
+    let upstream = Upstream::with_statuses([503]);
     let url = upstream.serve().await;
     let client = client(&module(Policy::named("p").retry(retry())));
     let get = || client.client().get(&url);
@@ -57,15 +57,15 @@ async fn each_attempt_tells_the_time_left_and_never_more_than_the_request_said()
     scope(Context::EMPTY.with_timeout(2 * SECOND), client.send(get())).await.unwrap();
     let shorter = get().header("x-request-timeout", "5");
     scope(Context::EMPTY.with_timeout(2 * SECOND), client.send(shorter)).await.unwrap();
-    let told: Vec<_> = upstream.header("x-request-timeout");
-    assert_eq!(told[..2], [None, None], "no deadline, nothing to tell");
-    let left: u64 = told[2].as_ref().unwrap().parse().unwrap();
+    let sent: Vec<_> = upstream.header("x-request-timeout");
+    assert_eq!(sent[..2], [None, None], "no deadline, no header");
+    let left: u64 = sent[2].as_ref().unwrap().parse().unwrap();
     assert!((1..=2_000).contains(&left), "{left}");
-    assert_eq!(told[3].as_deref(), Some("5"));
+    assert_eq!(sent[3].as_deref(), Some("5"));
 }
 
 #[tokio::test]
-async fn a_policys_own_deadline_is_told_too() {
+async fn a_policys_own_deadline_is_sent_too() {
     let upstream = Upstream::default();
     let url = upstream.serve().await;
     let client = client(&module(Policy::named("p").deadline(SECOND)));

@@ -1,6 +1,6 @@
-//! The layer around services of any kind: readiness, repetition, results, errors, and what is given back.
+//! The layer on services of any kind: readiness, repetition, classification, errors, and release on drop.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 
 mod support;
 
@@ -18,7 +18,8 @@ use tokio::sync::oneshot;
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
-/// Must be made ready before each call, as the contract says and few mocks check. A clone is not ready.
+/// A service that panics if it is called without `poll_ready`, as the contract of `tower::Service` allows. A clone is not
+/// ready.
 #[derive(Debug, Default)]
 struct Strict {
     ready: bool,
@@ -45,7 +46,7 @@ impl<R> Service<R> for Strict {
     }
 
     fn call(&mut self, _: R) -> Self::Future {
-        assert!(std::mem::take(&mut self.ready), "called without having been ready");
+        assert!(std::mem::take(&mut self.ready), "called without poll_ready");
         let call = self.calls.fetch_add(1, Relaxed) + 1;
         std::future::ready(if call <= self.failures { Err(io::Error::other("broken")) } else { Ok(call) })
     }
@@ -55,11 +56,11 @@ fn failing(failures: usize) -> Strict {
     Strict { failures, ..Strict::default() }
 }
 
-/// A request that cannot be copied.
-struct Precious;
+/// A request that cannot be cloned.
+struct NotClone;
 
 #[tokio::test]
-async fn a_misspelt_policy_is_found_when_the_layer_is_made() {
+async fn an_unknown_policy_is_an_error_when_the_layer_is_made() {
     let module = module(Policy::named("p"));
     let misspelt = ResilienceLayer::new(&module, "typo").unwrap_err();
     assert_eq!(misspelt.code(), RejectionCode::UnknownPolicy);
@@ -69,13 +70,17 @@ async fn a_misspelt_policy_is_found_when_the_layer_is_made() {
         RejectionCode::RouteTooLong
     );
 
-    let layer = ResilienceLayer::by(&module, |module, _: &()| module.pipeline("typo", ())).any_service();
+    let layer = ResilienceLayer::by_request(&module, |module, _: &()| module.pipeline("typo", ())).any_service();
     let rejected = layer.layer(Strict::default()).oneshot(()).await.unwrap_err();
-    assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::UnknownPolicy, "by a function, at run time");
+    assert_eq!(
+        rejected.rejection().unwrap().code(),
+        RejectionCode::UnknownPolicy,
+        "selected by a function, when the request is sent"
+    );
 }
 
 #[tokio::test]
-async fn every_attempt_makes_ready_the_clone_it_calls() {
+async fn every_attempt_polls_the_clone_it_calls_for_readiness() {
     let module = module(Policy::named("p").retry(retry()));
     let service = failing(2);
     let mut layered = ResilienceLayer::new(&module, "p").unwrap().any_service().layer(service.clone());
@@ -84,8 +89,8 @@ async fn every_attempt_makes_ready_the_clone_it_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_readiness_is_inside_the_policy() {
-    let module = module(Policy::named("p").timeout(100 * MS).breaker(brittle()));
+async fn the_wait_for_readiness_counts_towards_the_policys_timeout() {
+    let module = module(Policy::named("p").timeout(100 * MS).breaker(open_on_first_failure()));
     let hang = service_fn(|()| std::future::pending::<Result<(), Infallible>>());
     let one_at_a_time = ConcurrencyLimitLayer::new(1).layer(hang);
     let layered = ResilienceLayer::new(&module, "p").unwrap().any_service().layer(one_at_a_time.clone());
@@ -97,30 +102,34 @@ async fn the_wait_for_readiness_is_inside_the_policy() {
     let late = ready.call(()).await.unwrap_err();
     assert_eq!(late.rejection().unwrap().code(), RejectionCode::AttemptTimeout);
     let rejected = layered.oneshot(()).await.unwrap_err();
-    assert_eq!(rejected.rejection().unwrap().code(), RejectionCode::CircuitOpen, "at once, although it is not ready");
+    assert_eq!(
+        rejected.rejection().unwrap().code(),
+        RejectionCode::CircuitOpen,
+        "at once, although the inner service is not ready"
+    );
 }
 
 #[tokio::test]
 async fn without_retry_and_hedge_the_request_is_moved_and_the_service_cloned_once() {
-    let module = module(Policy::named("p").breaker(brittle()).timeout(SECOND));
+    let module = module(Policy::named("p").breaker(open_on_first_failure()).timeout(SECOND));
     let service = Strict::default();
-    let mut layered = ResilienceLayer::new(&module, "p").unwrap().any_service().once().layer(service.clone());
+    let mut layered = ResilienceLayer::new(&module, "p").unwrap().any_service().send_once().layer(service.clone());
     let before = service.clones.load(Relaxed);
-    assert_eq!(layered.call(Precious).await.unwrap(), 1);
+    assert_eq!(layered.call(NotClone).await.unwrap(), 1);
     assert_eq!(service.clones.load(Relaxed) - before, 1);
 }
 
 #[tokio::test]
-async fn what_cannot_be_copied_is_sent_once_whatever_the_policy_says() {
+async fn a_request_that_cannot_be_cloned_is_sent_once_under_any_policy() {
     let module = module(Policy::named("p").retry(retry()));
     let service = failing(1);
-    let layered = ResilienceLayer::new(&module, "p").unwrap().any_service().once().layer(service.clone());
-    assert!(layered.oneshot(Precious).await.unwrap_err().inner().is_some());
+    let layered = ResilienceLayer::new(&module, "p").unwrap().any_service().send_once().layer(service.clone());
+    assert!(layered.oneshot(NotClone).await.unwrap_err().inner().is_some());
     assert_eq!(service.calls.load(Relaxed), 1);
 }
 
 #[tokio::test]
-async fn a_policy_that_gets_a_retry_later_repeats_later() {
+async fn a_policy_that_gains_a_retry_repeats_from_then_on() {
     let module = module(Policy::named("p"));
     let service = failing(3);
     let mut layered = ResilienceLayer::new(&module, "p").unwrap().any_service().layer(service.clone());
@@ -130,7 +139,7 @@ async fn a_policy_that_gets_a_retry_later_repeats_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hedge_sends_a_copy_of_the_request() {
+async fn a_hedge_sends_a_clone_of_the_request() {
     let module = module(Policy::named("p").hedge(HedgeSpec::after(50 * MS)).idempotent());
     let calls = Arc::new(AtomicUsize::new(0));
     let service = service_fn(move |name: String| {
@@ -147,7 +156,7 @@ async fn a_hedge_sends_a_copy_of_the_request() {
 }
 
 #[tokio::test]
-async fn clones_of_layer_and_service_share_circuit_and_limits() {
+async fn clones_of_layer_and_service_share_breaker_and_limits() {
     let module = module(Policy::named("p").rate_limit(RateLimitSpec::new(3, 3_600 * SECOND)));
     let layer = ResilienceLayer::new(&module, "p").unwrap().any_service();
     let first = layer.layer(Strict::default());
@@ -159,8 +168,8 @@ async fn clones_of_layer_and_service_share_circuit_and_limits() {
 }
 
 #[tokio::test]
-async fn each_route_has_a_state_of_its_own() {
-    let module = module(Policy::named("p").breaker(brittle()));
+async fn each_route_has_its_own_state() {
+    let module = module(Policy::named("p").breaker(open_on_first_failure()));
     let layer =
         ResilienceLayer::new(&module, "p").unwrap().any_service().route_by(|host: &&'static str| (*host).into());
     let by_host = async |host: &'static str| if host == "eu" { Err(io::Error::other("broken")) } else { Ok(host) };
@@ -174,22 +183,23 @@ async fn each_route_has_a_state_of_its_own() {
 }
 
 #[tokio::test]
-async fn policy_and_route_can_both_be_chosen_by_the_request() {
+async fn policy_and_route_can_be_selected_by_the_request() {
     let policies = [Policy::named("read").retry(retry()), Policy::named("write")];
     let module = ResilienceModule::in_memory().policies(policies).build().unwrap();
-    let layer = ResilienceLayer::by(&module, |module, write: &bool| {
+    let layer = ResilienceLayer::by_request(&module, |module, write: &bool| {
         module.pipeline(if *write { "write" } else { "read" }, "db")
     });
     let service = failing(1);
     let mut layered = layer.any_service().layer(service.clone());
     assert!(layered.call(true).await.is_err(), "a write is not repeated");
-    let mut layered =
-        ResilienceLayer::by(&module, |module, _: &bool| module.pipeline("read", ())).any_service().layer(failing(2));
+    let mut layered = ResilienceLayer::by_request(&module, |module, _: &bool| module.pipeline("read", ()))
+        .any_service()
+        .layer(failing(2));
     assert_eq!(layered.call(false).await.unwrap(), 3);
 }
 
 #[tokio::test]
-async fn results_can_be_read_by_a_closure() {
+async fn results_can_be_classified_by_a_closure() {
     let module = module(Policy::named("p").retry(retry()));
     let layer = ResilienceLayer::new(&module, "p").unwrap().any_service();
     let layer = layer.classify(|result: &io::Result<usize>| match result {
@@ -201,18 +211,18 @@ async fn results_can_be_read_by_a_closure() {
 }
 
 #[tokio::test]
-async fn errors_can_be_boxed_and_downcast_to_what_they_were() {
-    let module = module(Policy::named("p").breaker(brittle()));
+async fn boxed_errors_can_be_downcast() {
+    let module = module(Policy::named("p").breaker(open_on_first_failure()));
     let layer = ResilienceLayer::new(&module, "p").unwrap().any_service().boxed_errors();
     let mut layered = ServiceBuilder::new().layer(layer).service(failing(1));
-    let own: BoxError = layered.call(()).await.unwrap_err();
-    assert_eq!(own.downcast::<io::Error>().unwrap().to_string(), "broken");
+    let inner: BoxError = layered.call(()).await.unwrap_err();
+    assert_eq!(inner.downcast::<io::Error>().unwrap().to_string(), "broken");
     let rejected: tower::BoxError = layered.call(()).await.unwrap_err();
     assert_eq!(rejected.downcast_ref::<Rejection>().unwrap().code(), RejectionCode::CircuitOpen);
 }
 
 #[tokio::test]
-async fn a_rejection_can_be_an_answer() {
+async fn a_rejection_can_be_mapped_to_a_response() {
     let module = module(Policy::named("p").rate_limit(RateLimitSpec::new(1, 3_600 * SECOND)));
     let layer = ResilienceLayer::new(&module, "p").unwrap().any_service();
     let layer = layer.map_rejection(|rejection| rejection.code().to_string());
@@ -222,20 +232,20 @@ async fn a_rejection_can_be_an_answer() {
 }
 
 #[tokio::test]
-async fn policies_around_policies_understand_each_other() {
-    let policies = [Policy::named("outer").retry(retry()), Policy::named("inner").breaker(brittle())];
+async fn an_outer_retry_stops_at_the_rejection_of_an_inner_breaker() {
+    let policies = [Policy::named("outer").retry(retry()), Policy::named("inner").breaker(open_on_first_failure())];
     let module = ResilienceModule::in_memory().policies(policies).build().unwrap();
     let layer = |name| ResilienceLayer::new(&module, name).unwrap().any_service();
     let service = failing(9);
     let layered = ServiceBuilder::new().layer(layer("outer")).layer(layer("inner")).service(service.clone());
     let error = layered.oneshot(()).await.unwrap_err();
     assert_eq!(error.kind(), Some(Kind::Infrastructure));
-    assert_eq!(service.calls.load(Relaxed), 1, "the circuit opened inside the retries");
+    assert_eq!(service.calls.load(Relaxed), 1, "the inner breaker opened and the outer retry stopped");
 }
 
-/// Drops the response future after each number of polls, and asks what is still held.
+/// Drops the response future after each possible number of polls, and checks that nothing is held.
 #[tokio::test(start_paused = true)]
-async fn dropping_the_response_at_any_await_gives_everything_back() {
+async fn dropping_the_response_future_at_any_await_releases_everything() {
     let policy = Policy::named("p")
         .rate_limit(RateLimitSpec::new(1_000, SECOND).burst(1).max_wait(SECOND))
         .bulkhead(BulkheadSpec::fixed(1).queue(1))
@@ -274,11 +284,11 @@ async fn dropping_the_response_at_any_await_gives_everything_back() {
         drop(call);
         assert_eq!(pipeline.available_slots(), Some(1), "after {polls} polls");
         assert_eq!(permits.available_permits(), 1, "after {polls} polls");
-        let mut probe = inner.clone();
-        assert!(probe.poll_ready(&mut TaskContext::from_waker(Waker::noop())).is_ready(), "after {polls} polls");
+        let mut service = inner.clone();
+        assert!(service.poll_ready(&mut TaskContext::from_waker(Waker::noop())).is_ready(), "after {polls} polls");
         tokio::time::sleep(SECOND).await;
     }
-    assert!(ended, "the last one was let be");
+    assert!(ended, "the last call completed");
 }
 
 #[tokio::test]
@@ -292,7 +302,7 @@ async fn a_future_that_is_never_polled_sends_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_goes_on_in_a_task_of_its_own() {
+async fn a_call_can_run_in_a_spawned_task() {
     let module = module(Policy::named("p").retry(retry()));
     let (answered, answer) = oneshot::channel();
     let mut layered = ResilienceLayer::new(&module, "p").unwrap().any_service().layer(failing(1));

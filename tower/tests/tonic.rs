@@ -1,6 +1,6 @@
-//! gRPC on both sides of a loopback connection: a layer in front of a tonic server, a layer around a tonic channel.
+//! gRPC over loopback: the layer on a tonic server and on a tonic channel.
 
-#![allow(clippy::unwrap_used)] // a panic is how a test says no, in its helpers too
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
 #![cfg(feature = "tonic")]
 
 mod support;
@@ -24,7 +24,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 use tower::{Layer, Service};
 
-/// Messages as plain text: a codec needs no protoc.
+/// A codec for plain text, which needs no protoc.
 #[derive(Clone, Copy, Default)]
 struct Text;
 
@@ -63,7 +63,7 @@ impl Decoder for Text {
     }
 }
 
-/// Greets those who give a name, and is broken for those called "nobody".
+/// Greets by name; an empty name is invalid, and the name "error" is answered `unavailable`.
 #[derive(Clone, Default)]
 struct Greeter(Arc<AtomicUsize>);
 
@@ -78,7 +78,7 @@ impl UnaryService<String> for Greeter {
     fn call(&mut self, request: Request<String>) -> Self::Future {
         self.0.fetch_add(1, Relaxed);
         ready(match request.into_inner().as_str() {
-            "nobody" => Err(Status::unavailable("nobody is there")),
+            "error" => Err(Status::unavailable("backend is down")),
             "" => Err(Status::invalid_argument("a name, please")),
             name => Ok(Response::new(format!("hello {name}"))),
         })
@@ -100,7 +100,7 @@ impl Service<http::Request<Body>> for Greeter {
     }
 }
 
-/// A server on loopback with a policy in front of it; a channel to it.
+/// Serves the greeter under a policy on loopback, and returns a channel to it.
 async fn served(greeter: Greeter, policy: Policy) -> Channel {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
@@ -123,12 +123,12 @@ where
 }
 
 #[tokio::test]
-async fn a_server_opens_its_circuit_on_a_bad_status_and_says_so_in_grpc() {
+async fn a_server_opens_its_breaker_on_an_error_status_and_rejects_as_a_grpc_status() {
     let greeter = Greeter::default();
-    let channel = served(greeter.clone(), Policy::named("p").breaker(brittle())).await;
+    let channel = served(greeter.clone(), Policy::named("p").breaker(open_on_first_failure())).await;
     assert_eq!(greet(channel.clone(), "you").await.unwrap(), "hello you");
     assert_eq!(greet(channel.clone(), "").await.unwrap_err().code(), tonic::Code::InvalidArgument);
-    assert_eq!(greet(channel.clone(), "nobody").await.unwrap_err().message(), "nobody is there");
+    assert_eq!(greet(channel.clone(), "error").await.unwrap_err().message(), "backend is down");
     let rejected = greet(channel, "you").await.unwrap_err();
     assert_eq!(rejected.code(), tonic::Code::Unavailable);
     assert!(rejected.message().starts_with("p: the circuit is open"), "{rejected}");
@@ -136,24 +136,24 @@ async fn a_server_opens_its_circuit_on_a_bad_status_and_says_so_in_grpc() {
 }
 
 #[tokio::test]
-async fn a_client_opens_its_circuit_on_a_bad_status_and_spares_the_server() {
+async fn a_client_opens_its_breaker_on_an_error_status_and_sends_nothing() {
     let greeter = Greeter::default();
     let channel = served(greeter.clone(), Policy::named("p")).await;
-    let module = module(Policy::named("client").breaker(brittle()).timeout(5 * SECOND));
+    let module = module(Policy::named("client").breaker(open_on_first_failure()).timeout(5 * SECOND));
     let layered = ResilienceLayer::new(&module, "client").unwrap().grpc().layer(channel);
     assert_eq!(greet(layered.clone(), "you").await.unwrap(), "hello you");
-    assert_eq!(greet(layered.clone(), "nobody").await.unwrap_err().message(), "nobody is there");
+    assert_eq!(greet(layered.clone(), "error").await.unwrap_err().message(), "backend is down");
     let rejected = greet(layered, "you").await.unwrap_err();
     assert!(rejected.message().contains("circuit is open"), "{rejected}");
     assert_eq!(greeter.0.load(Relaxed), 2);
 }
 
 #[tokio::test]
-async fn a_retry_stands_around_the_clients_method() {
+async fn a_retry_applies_to_the_clients_method() {
     let greeter = Greeter::default();
     let channel = served(greeter.clone(), Policy::named("p")).await;
     let module = module(Policy::named("client").retry(retry()));
-    let error = module.run("client", (), || greet(channel.clone(), "nobody")).await.unwrap_err();
+    let error = module.run("client", (), || greet(channel.clone(), "error")).await.unwrap_err();
     assert_eq!(error.into_inner().unwrap().code(), tonic::Code::Unavailable);
     assert_eq!(greeter.0.load(Relaxed), 3);
 }

@@ -1,32 +1,32 @@
-//! What the edge ignored, changed or cut off, counted.
+//! Counters of the edge: headers it ignored or changed, and requests it answered 504.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often the edge did something a client may wonder about.
+/// How often the edge ignored or changed a header, or answered 504.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EdgeCounts {
-    /// Header values that could not be read, and were ignored.
-    pub garbled: u64,
-    /// Deadlines ignored because only a wrong clock explains them.
+    /// Malformed header values, which were ignored.
+    pub malformed: u64,
+    /// Deadlines ignored because they differ from the server's clock by more than `max_skew`.
     pub skewed: u64,
-    /// Deadlines shortened to the server's longest, or raised to its shortest.
+    /// Deadlines shortened to `max_deadline` or raised to `min_deadline`.
     pub clamped: u64,
-    /// Requests answered 504 because no time was left when they came.
+    /// Requests answered 504 because their deadline had passed on arrival.
     pub expired: u64,
-    /// Requests answered 504 because the handler did not end in time.
-    pub cut_off: u64,
-    /// Criticalities that were not raised, because the peer is not trusted.
+    /// Requests answered 504 because the handler did not finish in time.
+    pub timed_out: u64,
+    /// Requests of untrusted peers that asked for a higher criticality and did not get it.
     pub upgrades_rejected: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) garbled: Counter,
+    pub(crate) malformed: Counter,
     pub(crate) skewed: Counter,
     pub(crate) clamped: Counter,
     pub(crate) expired: Counter,
-    pub(crate) cut_off: Counter,
+    pub(crate) timed_out: Counter,
     pub(crate) upgrades_rejected: Counter,
 }
 
@@ -48,11 +48,11 @@ impl Counter {
 impl Counters {
     pub(crate) fn read(&self) -> EdgeCounts {
         EdgeCounts {
-            garbled: self.garbled.get(),
+            malformed: self.malformed.get(),
             skewed: self.skewed.get(),
             clamped: self.clamped.get(),
             expired: self.expired.get(),
-            cut_off: self.cut_off.get(),
+            timed_out: self.timed_out.get(),
             upgrades_rejected: self.upgrades_rejected.get(),
         }
     }

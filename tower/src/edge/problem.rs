@@ -1,31 +1,31 @@
-//! A problem document (RFC 9457): what every rejection at the edge looks like.
+//! Problem documents (RFC 9457), the body of every rejection at the edge.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
-/// What a problem document says.
+/// A problem document.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Problem {
-    /// Where the kind of problem is explained.
+    /// The URI of the documentation of the problem type.
     #[serde(rename = "type")]
-    pub(crate) explained_at: String,
+    pub(crate) type_uri: String,
     pub(crate) title: &'static str,
     pub(crate) status: u16,
-    /// The name in logs and metrics.
+    /// The code in logs and metrics.
     pub(crate) code: &'static str,
-    /// What clients tell their users by: an area and a reason.
+    /// Selects the message that a client shows to its users: an area and a reason.
     pub(crate) message_id: String,
-    /// Whole seconds.
+    /// In whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after: Option<u64>,
 }
 
 impl Problem {
-    /// The response, with its `Retry-After` if there is a time to come back.
+    /// Returns the document as a response, with `Retry-After` if it has one.
     pub(crate) fn into_response<B: From<Bytes>>(self) -> Response<B> {
-        let body = serde_json::to_vec(&self).unwrap_or_default(); // plain strings and numbers: nothing can fail
+        let body = serde_json::to_vec(&self).unwrap_or_default(); // strings and numbers only: cannot fail
         let mut response = Response::new(B::from(Bytes::from(body)));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();

@@ -1,4 +1,4 @@
-//! A policy's "no" as an HTTP response.
+//! [`RejectionResponse`] and [`HandlerError`]: rejections as HTTP responses.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,76 +7,94 @@ use bytes::Bytes;
 use http::Response;
 use phalanx::{Decision, Error, Kind, RateLimitSpec, Rejection, RejectionCode, ResilienceModule};
 
-use super::answer::rate_limit_headers;
+use super::degradable::{insert_rate_limit, quota};
 use super::problem::Problem;
 
-/// A rejection, ready to be answered with.
+/// A rejection as an HTTP response.
 ///
-/// * Status: the table's, or the module's own ([`RejectionResponse::by`], or an [`EdgeLayer`](super::EdgeLayer) that knows the
-///   module).
+/// * Status: that of the rejection code, or the module's own ([`RejectionResponse::for_module`], or
+///   [`EdgeLayer::module`](super::EdgeLayer::module)).
 /// * Body: a problem document with `code` and `message_id`: `DEPENDENCY.timeout` for `deadline_exceeded` and
 ///   `attempt_timeout`, else `THROTTLE.…`, `DEPENDENCY.…` or `CONFIGURATION.…` with the code.
-/// * `Retry-After`: whole seconds, rounded up, at least 1. Where the time cannot be known (a full bulkhead, a shed
-///   waiter), a 429 or 503 says 1 second.
-/// * `RateLimit` and `RateLimit-Policy` where a rate limit rejected, as far as the record and the limit are given.
+/// * `Retry-After`: whole seconds, rounded up, at least 1. A 429 or 503 whose wait is unknown (a full bulkhead, a shed
+///   waiter) has 1.
+/// * `RateLimit` and `RateLimit-Policy` if a rate limit rejected the call, with what [`with_decision`](Self::with_decision)
+///   and [`with_rate_limit`](Self::with_rate_limit) provide.
 ///
-/// With the feature `axum` it is an `IntoResponse`; [`RejectionResponse::into_response_with`] makes a response of any body.
+/// With the feature `axum` it implements `IntoResponse`. [`into_http_response`](Self::into_http_response) supports any body.
+///
+/// # Examples
+///
+/// ```
+/// use bytes::Bytes;
+/// use http::Response;
+/// use phalanx::{Rejection, RejectionCode};
+/// use phalanx_tower::edge::RejectionResponse;
+/// use std::time::Duration;
+///
+/// let rejection = Rejection::new(RejectionCode::CircuitOpen).retry_in(Duration::from_millis(1_200));
+/// let response: Response<Bytes> = RejectionResponse::new(rejection).into_http_response();
+/// assert_eq!(response.status(), 503);
+/// assert_eq!(response.headers()["retry-after"], "2");
+/// assert_eq!(response.headers()["content-type"], "application/problem+json");
+/// ```
 #[derive(Clone)]
 pub struct RejectionResponse {
     rejection: Rejection,
     status: u16,
     remaining: Option<u64>,
-    limit: Option<(u64, u64)>,
+    /// Permits and window in seconds.
+    quota: Option<(u64, u64)>,
 }
 
 impl RejectionResponse {
-    /// With the status of the table.
+    /// Creates a response with the status of the rejection code.
     pub const fn new(rejection: Rejection) -> Self {
-        Self { rejection, status: rejection.status(), remaining: None, limit: None }
+        Self { rejection, status: rejection.status(), remaining: None, quota: None }
     }
 
-    /// With the status that this module's service has chosen.
-    pub fn by(module: &ResilienceModule, rejection: Rejection) -> Self {
+    /// Creates a response with the status configured in this module.
+    pub fn for_module(module: &ResilienceModule, rejection: Rejection) -> Self {
         Self { status: module.status(&rejection), ..Self::new(rejection) }
     }
 
-    /// Takes what is left of the rate limit from the call's record.
+    /// Takes the remaining permits of the rate limit from the decision record of the call.
     #[must_use]
-    pub const fn recorded(mut self, decision: &Decision) -> Self {
+    pub const fn with_decision(mut self, decision: &Decision) -> Self {
         self.remaining = decision.remaining;
         self
     }
 
-    /// Says what the rate limit is (`RateLimit-Policy`).
+    /// Adds the quota of the rate limit (`RateLimit-Policy`).
     #[must_use]
-    pub fn limit(mut self, limit: &RateLimitSpec) -> Self {
-        self.limit = Some(super::answer::quota(limit));
+    pub fn with_rate_limit(mut self, limit: &RateLimitSpec) -> Self {
+        self.quota = Some(quota(limit));
         self
     }
 
-    /// The rejection.
+    /// Returns the rejection.
     pub const fn rejection(&self) -> &Rejection {
         &self.rejection
     }
 
-    /// The status it is answered with.
+    /// Returns the HTTP status.
     pub const fn status(&self) -> u16 {
         self.status
     }
 
-    /// The same with the status that this module's service has chosen; none if that is the one it has.
-    pub(crate) fn restated(&self, module: &ResilienceModule) -> Option<Self> {
+    /// Returns a copy with the status configured in this module; none if the status is the same.
+    pub(crate) fn with_status_of(&self, module: &ResilienceModule) -> Option<Self> {
         let status = module.status(&self.rejection);
         (status != self.status).then(|| Self { status, ..self.clone() })
     }
 
-    /// The response, for any body that can be made of bytes. It carries the rejection in its extensions.
-    pub fn into_response_with<B: From<Bytes>>(self) -> Response<B> {
+    /// Returns a response of any body that implements `From<Bytes>`. Its extensions carry this value.
+    pub fn into_http_response<B: From<Bytes>>(self) -> Response<B> {
         let code = self.rejection.code();
         let mut response = self.problem().into_response();
         if code == RejectionCode::RateLimited {
             let (name, wait) = (self.rejection.policy().unwrap_or("default"), self.rejection.retry_after());
-            rate_limit_headers(response.headers_mut(), name, self.remaining.or(Some(0)), wait, self.limit);
+            insert_rate_limit(response.headers_mut(), name, self.remaining.or(Some(0)), wait, self.quota);
         }
         response.extensions_mut().insert(self);
         response
@@ -85,7 +103,7 @@ impl RejectionResponse {
     fn problem(&self) -> Problem {
         let code = self.rejection.code();
         Problem {
-            explained_at: format!("https://docs.rs/phalanx/latest/phalanx/enum.Code.html#variant.{code:?}"),
+            type_uri: format!("https://docs.rs/phalanx/latest/phalanx/enum.RejectionCode.html#variant.{code:?}"),
             title: code.meaning(),
             status: self.status,
             code: code.name(),
@@ -95,12 +113,12 @@ impl RejectionResponse {
     }
 
     fn retry_after(&self) -> Option<u64> {
-        let asks_back = matches!(self.status, 429 | 503).then_some(1);
-        self.rejection.retry_after().map(whole_seconds).or(asks_back)
+        let default = matches!(self.status, 429 | 503).then_some(1);
+        self.rejection.retry_after().map(whole_seconds).or(default)
     }
 }
 
-/// Rounded up, at least one: a client that comes back within the second it was sent away for is rejected again.
+/// Rounds up to at least one second: a client that retries earlier is rejected again.
 pub(crate) const fn whole_seconds(wait: Duration) -> u64 {
     let seconds = wait.as_secs().saturating_add(if wait.subsec_nanos() > 0 { 1 } else { 0 });
     if seconds == 0 { 1 } else { seconds }
@@ -123,28 +141,41 @@ impl From<Rejection> for RejectionResponse {
 
 impl fmt::Debug for RejectionResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rejected")
+        f.debug_struct("RejectionResponse")
             .field("rejection", &self.rejection)
             .field("status", &self.status)
             .finish_non_exhaustive()
     }
 }
 
-/// The error of a guarded call as a handler returns it: `?` turns a [`phalanx::Error`] into one.
+/// The error of a guarded call, as a handler returns it. `?` converts a [`phalanx::Error`] into it.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::{Error, Rejection, RejectionCode};
+/// use phalanx_tower::edge::HandlerError;
+///
+/// fn handler() -> Result<(), HandlerError<String>> {
+///     let call: Result<(), Error<String>> = Err(Rejection::new(RejectionCode::BulkheadFull).into());
+///     Ok(call?)
+/// }
+/// assert!(matches!(handler(), Err(HandlerError::Rejected(response)) if response.status() == 503));
+/// ```
 #[derive(Clone, Debug)]
 pub enum HandlerError<E> {
-    /// The policy said no.
-    RejectionResponse(RejectionResponse),
+    /// The policy rejected the call.
+    Rejected(RejectionResponse),
     /// The operation's own error.
     Inner(E),
 }
 
 impl<E> HandlerError<E> {
-    /// Translates the operation's own error on the way.
-    pub fn map<F>(error: Error<F>, translate: impl FnOnce(F) -> E) -> Self {
+    /// Converts an error of a call, mapping the operation's own error with `f`.
+    pub fn map<F>(error: Error<F>, f: impl FnOnce(F) -> E) -> Self {
         match error {
-            Error::Rejected(rejection) => Self::RejectionResponse(rejection.into()),
-            Error::Inner(inner) => Self::Inner(translate(inner)),
+            Error::Rejected(rejection) => Self::Rejected(rejection.into()),
+            Error::Inner(inner) => Self::Inner(f(inner)),
         }
     }
 }
@@ -158,7 +189,7 @@ impl<E> From<Error<E>> for HandlerError<E> {
 #[cfg(feature = "axum")]
 impl axum_core::response::IntoResponse for RejectionResponse {
     fn into_response(self) -> axum_core::response::Response {
-        self.into_response_with()
+        self.into_http_response()
     }
 }
 
@@ -166,7 +197,7 @@ impl axum_core::response::IntoResponse for RejectionResponse {
 impl<E: axum_core::response::IntoResponse> axum_core::response::IntoResponse for HandlerError<E> {
     fn into_response(self) -> axum_core::response::Response {
         match self {
-            Self::RejectionResponse(rejected) => rejected.into_response(),
+            Self::Rejected(rejected) => rejected.into_response(),
             Self::Inner(error) => error.into_response(),
         }
     }
@@ -179,7 +210,7 @@ mod tests {
     use http::header::{CONTENT_TYPE, RETRY_AFTER};
 
     fn response(rejected: RejectionResponse) -> Response<Bytes> {
-        rejected.into_response_with()
+        rejected.into_http_response()
     }
 
     fn json(response: &Response<Bytes>) -> serde_json::Value {
@@ -198,19 +229,19 @@ mod tests {
                 (Some(code.status().into()), Some(code.name()))
             );
             assert!(json["message_id"].as_str().is_some_and(|id| id.split_once('.').is_some()), "{json}");
-            let comes_back = matches!(code.status(), 429 | 503);
-            assert_eq!(response.headers().contains_key(RETRY_AFTER), comes_back, "{code}");
+            let has_retry_after = matches!(code.status(), 429 | 503);
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), has_retry_after, "{code}");
         }
     }
 
     #[test]
-    fn a_deadline_says_dependency_timeout() {
+    fn a_deadline_has_the_message_id_of_a_dependency_timeout() {
         let rejected = response(RejectionResponse::new(Rejection::new(RejectionCode::DeadlineExceeded)));
         assert_eq!(json(&rejected)["message_id"], "DEPENDENCY.timeout");
     }
 
     #[test]
-    fn when_to_come_back_is_rounded_up_and_never_at_once() {
+    fn retry_after_is_rounded_up_to_at_least_one_second() {
         for (wait, header) in [(0, "1"), (1, "1"), (1_000, "1"), (1_001, "2"), (29_999, "30")] {
             let rejection = Rejection::new(RejectionCode::CircuitOpen).retry_in(Duration::from_millis(wait));
             assert_eq!(response(rejection.into()).headers()[RETRY_AFTER], header, "{wait} ms");
@@ -219,18 +250,19 @@ mod tests {
     }
 
     #[test]
-    fn the_service_chooses_the_status_and_the_body_says_the_same() {
+    fn the_status_configured_in_the_module_is_also_in_the_body() {
         let module = ResilienceModule::in_memory().status(RejectionCode::BulkheadFull, 429).build().unwrap();
-        let response = response(RejectionResponse::by(&module, Rejection::new(RejectionCode::BulkheadFull)));
+        let response = response(RejectionResponse::for_module(&module, Rejection::new(RejectionCode::BulkheadFull)));
         assert_eq!((response.status().as_u16(), json(&response)["status"].as_u64()), (429, Some(429)));
         assert_eq!(response.headers()[RETRY_AFTER], "1");
     }
 
     #[test]
-    fn a_rate_limit_says_what_it_is_and_what_is_left() {
+    fn a_rate_limit_sends_quota_and_remaining_permits() {
         let rejection = Rejection::new(RejectionCode::RateLimited).retry_in(Duration::from_millis(2_300));
         let decision = Decision { remaining: Some(0), ..Decision::default() };
-        let rejected = RejectionResponse::new(rejection).recorded(&decision).limit(&RateLimitSpec::per_minute(100));
+        let rejected =
+            RejectionResponse::new(rejection).with_decision(&decision).with_rate_limit(&RateLimitSpec::per_minute(100));
         let headers = response(rejected).headers().clone();
         assert_eq!(headers[RATE_LIMIT], "\"default\";r=0;t=3");
         assert_eq!(headers[RATE_LIMIT_POLICY], "\"default\";q=100;w=60");

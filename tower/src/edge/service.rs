@@ -1,4 +1,4 @@
-//! One request through the edge: read, bind, wait, mark.
+//! [`EdgeService`]: parses the headers of a request, binds its context, awaits the handler, completes the response.
 
 use std::future::{Future, ready};
 use std::mem::replace;
@@ -15,95 +15,97 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use super::layer::EdgeLayer;
-use super::parent::Parent;
 use super::rejection_response::RejectionResponse;
-use super::{CRITICALITY, DEADLINE_REMAINING, budget, importance};
+use super::trace_parent::TraceParent;
+use super::{CRITICALITY, DEADLINE_REMAINING, criticality, deadline};
 
-/// A service behind an [`EdgeLayer`].
+/// A service with an [`EdgeLayer`] applied.
 #[derive(Clone, Debug)]
 pub struct EdgeService<S> {
     pub(crate) inner: S,
     pub(crate) edge: EdgeLayer,
 }
 
-/// What was read from a request.
-struct Bound {
+/// What was parsed from the headers of a request.
+struct RequestTerms {
     context: Context,
     deadline: Instant,
-    /// Whether the client wants to know what was left.
-    curious: bool,
-    /// Whether a rejection has to be gRPC's.
-    grpc: bool,
+    /// Whether the response has `X-Deadline-Remaining`.
+    report_remaining: bool,
+    is_grpc: bool,
 }
 
 impl EdgeLayer {
-    /// Reads the headers; nothing if the client's time is up.
-    fn read(&self, parts: &mut Parts) -> Option<Bound> {
-        let (terms, counters) = (&self.terms, &self.counters);
-        let asked = budget::read(&parts.headers, &*terms.wall, terms.max_skew);
-        counters.garbled.add(asked.garbled);
-        counters.skewed.add(asked.skewed);
-        let budget = match asked.budget {
-            None => terms.max,
+    /// Parses the headers of a request. Returns none if its deadline has passed.
+    fn parse(&self, parts: &mut Parts) -> Option<RequestTerms> {
+        let (settings, counters) = (&self.settings, &self.counters);
+        let requested = deadline::parse(&parts.headers, &*settings.wall_clock, settings.max_skew);
+        counters.malformed.add(requested.malformed);
+        counters.skewed.add(requested.skewed);
+        let timeout = match requested.remaining {
+            None => settings.max_deadline,
             Some(Duration::ZERO) => return None,
-            Some(asked) => {
-                let budget = asked.max(terms.min).min(terms.max);
-                counters.clamped.add(u64::from(budget != asked));
-                budget
+            Some(remaining) => {
+                let timeout = remaining.max(settings.min_deadline).min(settings.max_deadline);
+                counters.clamped.add(u64::from(timeout != remaining));
+                timeout
             }
         };
 
-        let trusted = || terms.trust.as_ref().is_some_and(|trusts| trusts(parts));
-        let claimed = importance::read(&parts.headers, terms.criticality, trusted);
-        counters.garbled.add(claimed.garbled);
-        counters.upgrades_rejected.add(u64::from(claimed.rejected));
-        if claimed.rejected {
-            parts.headers.remove(CRITICALITY); // so that a handler that passes headers on does not pass this one
+        let is_trusted = || settings.trust.as_ref().is_some_and(|trust| trust(parts));
+        let granted = criticality::grant(&parts.headers, settings.criticality, is_trusted);
+        counters.malformed.add(granted.malformed);
+        counters.upgrades_rejected.add(u64::from(granted.upgrade_rejected));
+        if granted.upgrade_rejected {
+            parts.headers.remove(CRITICALITY); // a handler may copy headers to outbound requests
         }
 
         let now = Instant::now();
-        let context = Context::current().with_criticality(claimed.criticality).with_timeout(budget);
-        Some(Bound {
+        let context = Context::current().with_criticality(granted.criticality).with_timeout(timeout);
+        Some(RequestTerms {
             context,
-            // Further away than the clock can count is as good as in a year.
+            // A deadline beyond the range of `Instant` is replaced by one in a year.
             deadline: context.deadline().unwrap_or(now + Duration::from_secs(31_536_000)),
-            curious: terms.tell_remaining || parts.headers.contains_key(DEADLINE_REMAINING),
-            grpc: is_grpc(&parts.headers),
+            report_remaining: settings.report_remaining || parts.headers.contains_key(DEADLINE_REMAINING),
+            is_grpc: is_grpc(&parts.headers),
         })
     }
 
-    /// Waits for the handler, but not much longer than its client does.
-    async fn within<F: Future>(&self, deadline: Instant, work: F) -> Option<F::Output> {
-        match self.terms.grace.and_then(|grace| deadline.checked_add(grace)) {
-            Some(end) => timeout_at(end, work).await.ok(),
-            None => Some(work.await),
+    /// Awaits the handler until the deadline plus grace. Returns none if it does not finish.
+    async fn await_handler<F: Future>(&self, deadline: Instant, handler: F) -> Option<F::Output> {
+        match self.settings.grace.and_then(|grace| deadline.checked_add(grace)) {
+            Some(end) => timeout_at(end, handler).await.ok(),
+            None => Some(handler.await),
         }
     }
 
-    /// Who has no time left.
-    fn too_late<B: From<Bytes>>(&self, grpc: bool) -> Response<B> {
+    /// Returns the response to a request whose deadline has passed.
+    fn deadline_exceeded<B: From<Bytes>>(&self, is_grpc: bool) -> Response<B> {
+        if is_grpc {
+            return grpc_deadline_exceeded();
+        }
         let rejection = Rejection::new(RejectionCode::DeadlineExceeded);
-        let rejected = match &self.terms.module {
-            Some(module) => RejectionResponse::by(module, rejection),
+        let response = match &self.settings.module {
+            Some(module) => RejectionResponse::for_module(module, rejection),
             None => RejectionResponse::new(rejection),
         };
-        if grpc { deadline_exceeded() } else { rejected.into_response_with() }
+        response.into_http_response()
     }
 
-    /// Gives a rejection from inside the status that the service has chosen.
-    fn restate<B: From<Bytes>>(&self, response: Response<B>) -> Response<B> {
-        let Some(module) = &self.terms.module else { return response };
+    /// Gives a rejection returned by the handler the status configured in the module.
+    fn apply_module_status<B: From<Bytes>>(&self, response: Response<B>) -> Response<B> {
+        let Some(module) = &self.settings.module else { return response };
         let rejected = response.extensions().get::<RejectionResponse>();
-        // Whoever changed the status on the way meant it.
-        let untouched = rejected.filter(|rejected| rejected.status() == response.status().as_u16());
-        let Some(restated) = untouched.and_then(|rejected| rejected.restated(module)) else { return response };
-        let mut again = restated.into_response_with();
+        // A layer inside may have changed the status on purpose; such a response stays as it is.
+        let unchanged = rejected.filter(|rejected| rejected.status() == response.status().as_u16());
+        let Some(rejected) = unchanged.and_then(|rejected| rejected.with_status_of(module)) else { return response };
+        let mut replaced = rejected.into_http_response();
         for (name, value) in response.headers() {
-            if name != CONTENT_LENGTH && !again.headers().contains_key(name) {
-                again.headers_mut().append(name, value.clone());
+            if name != CONTENT_LENGTH && !replaced.headers().contains_key(name) {
+                replaced.headers_mut().append(name, value.clone());
             }
         }
-        again
+        replaced
     }
 }
 
@@ -125,27 +127,27 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let Some(bound) = self.edge.read(&mut parts) else {
+        let Some(terms) = self.edge.parse(&mut parts) else {
             self.edge.counters.expired.add(1);
-            return Box::pin(ready(Ok(self.edge.too_late(is_grpc(&parts.headers)))));
+            return Box::pin(ready(Ok(self.edge.deadline_exceeded(is_grpc(&parts.headers)))));
         };
-        // The one that is ready is the one to call; what takes its place gets ready by itself.
+        // Calls the service that was polled ready, and leaves a clone in its place.
         let clone = self.inner.clone();
         let (mut inner, edge) = (replace(&mut self.inner, clone), self.edge.clone());
         Box::pin(async move {
-            // Called inside, so that layers that look at the context when they are called see it too.
-            let parent = Parent::named_by(&parts.headers);
-            let work = scope(bound.context, async move { inner.call(Request::from_parts(parts, body)).await });
-            let work = parent.around(work);
-            let mut response = match edge.within(bound.deadline, work).await {
-                Some(answer) => edge.restate(answer?),
+            // `call` runs inside the scope, for layers that read the context when they are called.
+            let parent = TraceParent::from_headers(&parts.headers);
+            let handler = scope(terms.context, async move { inner.call(Request::from_parts(parts, body)).await });
+            let handler = parent.instrument(handler);
+            let mut response = match edge.await_handler(terms.deadline, handler).await {
+                Some(response) => edge.apply_module_status(response?),
                 None => {
-                    edge.counters.cut_off.add(1);
-                    edge.too_late(bound.grpc)
+                    edge.counters.timed_out.add(1);
+                    edge.deadline_exceeded(terms.is_grpc)
                 }
             };
-            if bound.curious {
-                let left = bound.deadline.saturating_duration_since(Instant::now());
+            if terms.report_remaining {
+                let left = terms.deadline.saturating_duration_since(Instant::now());
                 let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
                 response.headers_mut().insert(DEADLINE_REMAINING, HeaderValue::from(millis));
             }
@@ -158,8 +160,8 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// gRPC says it in a header, under a 200 (a response of trailers only).
-fn deadline_exceeded<B: From<Bytes>>() -> Response<B> {
+/// Returns gRPC's form of a deadline exceeded: status 200 with the gRPC status in a header (a trailers-only response).
+fn grpc_deadline_exceeded<B: From<Bytes>>() -> Response<B> {
     let mut response = Response::new(B::from(Bytes::new()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

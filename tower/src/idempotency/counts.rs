@@ -1,28 +1,28 @@
-//! What became of requests with a key, counted.
+//! Counters of requests with an idempotency key.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often the layer did what.
+/// How often each outcome of a request with a key occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdempotencyCounts {
-    /// Handlers that were run.
+    /// Handlers that ran.
     pub run: u64,
-    /// Answers that were given again.
+    /// Stored answers that were sent again.
     pub replayed: u64,
-    /// Requests rejected because another one has their key.
+    /// Requests rejected because another request has the same key.
     pub mismatched: u64,
-    /// Requests rejected because the first of their key was still being worked on.
+    /// Requests rejected because the first request of their key was still running.
     pub in_progress: u64,
-    /// Keys given back because the handler failed or rejected.
+    /// Keys released because the handler failed or a policy rejected the request.
     pub released: u64,
-    /// Answers that were not kept: too large, or the store was away.
-    pub not_kept: u64,
-    /// Answers of work whose claim somebody else had taken meanwhile: it may have happened twice.
+    /// Answers that were not stored: too large, or the store was unavailable.
+    pub not_stored: u64,
+    /// Answers of handlers that had lost their claim to another request: the effect may have happened twice.
     pub overtaken: u64,
-    /// Work cut off because it did not finish in time.
+    /// Handlers cancelled because they did not finish within `finish_within`.
     pub unfinished: u64,
-    /// Requests for which the store was away.
+    /// Requests that found the store unavailable.
     pub unavailable: u64,
 }
 
@@ -39,7 +39,7 @@ macro_rules! counters {
     };
 }
 
-counters!(run, replayed, mismatched, in_progress, released, not_kept, overtaken, unfinished, unavailable);
+counters!(run, replayed, mismatched, in_progress, released, not_stored, overtaken, unfinished, unavailable);
 
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);

@@ -1,4 +1,4 @@
-//! The layer: what a service decides once.
+//! [`IdempotencyLayer`] and its settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,39 +13,64 @@ use super::counts::{Counters, IdempotencyCounts};
 use super::service::IdempotencyService;
 use super::store::IdempotencyStore;
 
-/// What happens to a request with a key while the store is away.
+/// How to treat a request with a key while the store is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnavailable {
-    /// It is rejected: 503, `store_unavailable`. What might happen twice does not happen.
+    /// Rejects it with 503 `store_unavailable`.
     #[default]
     Reject,
-    /// It runs as if it had no key: what might happen twice may.
+    /// Runs it as if it had no key. Its effect may happen twice.
     Pass,
 }
 
-/// Makes writes with an `Idempotency-Key` happen once. See the [module](super) for what that means.
+/// Makes a write with an `Idempotency-Key` happen once. See the [module](super) for the guarantees.
 ///
-/// Clones share store, counters and bounds. Put it inside an [`EdgeLayer`](crate::edge::EdgeLayer).
-#[must_use = "a layer does nothing until something is put under it"]
+/// Clones share store, counters and limits. Apply it inside an [`EdgeLayer`](crate::edge::EdgeLayer).
+///
+/// # Examples
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use axum::{Router, body::Body, http::Request, routing::post};
+/// use phalanx_tower::idempotency::{IdempotencyLayer, MemoryIdempotency};
+/// use tower::ServiceExt;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let idempotency = IdempotencyLayer::new(MemoryIdempotency::new());
+/// let app = Router::new().route("/pay", post(async || "paid")).layer(idempotency.clone());
+///
+/// let pay = || Request::post("/pay").header("idempotency-key", "k-17").body(Body::empty());
+/// app.clone().oneshot(pay()?).await?;
+/// let retry = app.oneshot(pay()?).await?;
+/// assert_eq!(retry.headers()["idempotency-replayed"], "true");
+/// assert_eq!(idempotency.counts().run, 1); // the handler ran once
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a layer does nothing until it is applied to a service"]
 pub struct IdempotencyLayer<T> {
     pub(crate) store: Arc<T>,
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) settings: Arc<IdempotencySettings>,
     pub(crate) counters: Arc<Counters>,
-    /// Places for those who wait for somebody else's answer.
-    pub(crate) places: Arc<Semaphore>,
-    /// Slots for work: it outlives its clients, so nothing else bounds it.
-    pub(crate) slots: Arc<Semaphore>,
+    /// Limits the duplicates that wait for an answer.
+    pub(crate) waiting_permits: Arc<Semaphore>,
+    /// Limits the running handlers. They outlive their clients, so nothing else bounds them.
+    pub(crate) running_permits: Arc<Semaphore>,
 }
 
-type Scope = Arc<dyn Fn(&Parts) -> Vec<u8> + Send + Sync>;
+type ScopeFn = Arc<dyn Fn(&Parts) -> Vec<u8> + Send + Sync>;
+
+const DEFAULT_MAX_WAITING: usize = 1_024;
+const DEFAULT_MAX_RUNNING: usize = 1_024;
 
 #[derive(Clone)]
-pub(crate) struct Terms {
+pub(crate) struct IdempotencySettings {
     pub(crate) required: bool,
-    pub(crate) scope: Scope,
+    pub(crate) scope: ScopeFn,
     pub(crate) max_key: usize,
-    pub(crate) max_request: usize,
-    pub(crate) max_answer: usize,
+    pub(crate) max_request_body: usize,
+    pub(crate) max_answer_body: usize,
     pub(crate) ttl: Duration,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
@@ -54,97 +79,104 @@ pub(crate) struct Terms {
 }
 
 impl<T: IdempotencyStore> IdempotencyLayer<T> {
-    /// Over a store, with the defaults that each method names.
+    /// Creates a layer over a store, with the default settings, which each method documents.
     pub fn new(store: T) -> Self {
         let credentials =
             |parts: &Parts| parts.headers.get(AUTHORIZATION).map_or_else(Vec::new, |v| v.as_bytes().to_vec());
-        let terms = Terms {
+        let settings = IdempotencySettings {
             required: false,
             scope: Arc::new(credentials),
             max_key: 255,
-            max_request: 1 << 20,
-            max_answer: 64 << 10,
+            max_request_body: 1 << 20,
+            max_answer_body: 64 << 10,
             ttl: Duration::from_secs(86_400),
             lease: Duration::from_secs(30),
             wait: Duration::from_secs(5),
             finish_within: Duration::from_secs(60),
             on_unavailable: OnUnavailable::Reject,
         };
-        let [places, slots] = [1_024, 1_024].map(|n| Arc::new(Semaphore::new(n)));
-        Self { store: Arc::new(store), terms: Arc::new(terms), counters: Arc::default(), places, slots }
+        Self {
+            store: Arc::new(store),
+            settings: Arc::new(settings),
+            counters: Arc::default(),
+            waiting_permits: Arc::new(Semaphore::new(DEFAULT_MAX_WAITING)),
+            running_permits: Arc::new(Semaphore::new(DEFAULT_MAX_RUNNING)),
+        }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Terms)) -> Self {
-        change(Arc::make_mut(&mut self.terms));
+    fn with(mut self, change: impl FnOnce(&mut IdempotencySettings)) -> Self {
+        change(Arc::make_mut(&mut self.settings));
         self
     }
 
-    /// Rejects unsafe requests without a key (400). Default no: they pass, and nothing is promised.
+    /// Sets whether POST, PUT, PATCH and DELETE requests without a key are rejected (400). Default false: they pass,
+    /// without any guarantee.
     pub fn required(self, required: bool) -> Self {
-        self.with(|terms| terms.required = required)
+        self.with(|settings| settings.required = required)
     }
 
-    /// Whom a key belongs to: callers of another scope never meet. Default: the `Authorization` header, to the letter.
+    /// Sets to which scope a key belongs. Equal keys of different scopes are different. Default: the bytes of the
+    /// `Authorization` header.
     pub fn scope<S: Into<Vec<u8>>>(self, scope: impl Fn(&Parts) -> S + Send + Sync + 'static) -> Self {
-        self.with(|terms| terms.scope = Arc::new(move |parts| scope(parts).into()))
+        self.with(|settings| settings.scope = Arc::new(move |parts| scope(parts).into()))
     }
 
-    /// The longest key, in bytes. Default 255.
+    /// Sets the longest key, in bytes. Default 255.
     pub fn max_key(self, bytes: usize) -> Self {
-        self.with(|terms| terms.max_key = bytes)
+        self.with(|settings| settings.max_key = bytes)
     }
 
-    /// The largest request body that is read to be compared, in bytes; a larger one is rejected (413). Default 1 MiB.
+    /// Sets the largest request body, in bytes. A body is buffered to be compared; a larger one is rejected (413).
+    /// Default 1 MiB.
     pub fn max_request_body(self, bytes: usize) -> Self {
-        self.with(|terms| terms.max_request = bytes)
+        self.with(|settings| settings.max_request_body = bytes)
     }
 
-    /// The largest answer that is kept, in bytes of its body. Default 64 KiB.
+    /// Sets the largest answer that is stored, in bytes of its body. Default 64 KiB.
     pub fn max_answer_body(self, bytes: usize) -> Self {
-        self.with(|terms| terms.max_answer = bytes)
+        self.with(|settings| settings.max_answer_body = bytes)
     }
 
-    /// How long an answer is kept; a store may have a longest of its own (Redis: 30 days). Default 24 h.
+    /// Sets how long an answer is stored. A store may have a maximum (Redis: 30 days). Default 24 h.
     pub fn ttl(self, ttl: Duration) -> Self {
-        self.with(|terms| terms.ttl = ttl)
+        self.with(|settings| settings.ttl = ttl)
     }
 
-    /// How long a claim outlives its replica; renewed three times as often while the work runs. Default 30 s.
+    /// Sets how long a claim outlives a crashed replica. Renewed every third of it while the handler runs. Default 30 s.
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|terms| terms.lease = lease.max(Duration::from_millis(3)))
+        self.with(|settings| settings.lease = lease.max(Duration::from_millis(3)))
     }
 
-    /// How long a duplicate waits for the first one's answer, within its own deadline, before it gets 409. Zero: it gets
-    /// it at once. Default 5 s.
+    /// Sets how long a duplicate waits for the answer, within its own deadline, before it gets a 409. Zero: at once.
+    /// Default 5 s.
     pub fn wait(self, wait: Duration) -> Self {
-        self.with(|terms| terms.wait = wait)
+        self.with(|settings| settings.wait = wait)
     }
 
-    /// How many duplicates wait at a time; more get 409 at once. Default 1,024.
+    /// Sets how many duplicates may wait at a time. Further ones get a 409 at once. Default 1,024.
     pub fn max_waiting(mut self, duplicates: usize) -> Self {
-        self.places = Arc::new(Semaphore::new(duplicates.min(Semaphore::MAX_PERMITS)));
+        self.waiting_permits = Arc::new(Semaphore::new(duplicates.min(Semaphore::MAX_PERMITS)));
         self
     }
 
-    /// How much work runs at a time, with or without a client that waits for it; more is rejected (503,
-    /// `bulkhead_full`) and gives its key back. Default 1,024.
+    /// Sets how many handlers may run at a time, with or without a waiting client. Further requests are rejected (503,
+    /// `bulkhead_full`) and release their keys. Default 1,024.
     pub fn max_running(mut self, requests: usize) -> Self {
-        self.slots = Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS)));
+        self.running_permits = Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS)));
         self
     }
 
-    /// How long the handler's work may go on after its client has given up: its own deadline, in place of the
-    /// client's. Default 60 s.
-    pub fn finish_within(self, longest: Duration) -> Self {
-        self.with(|terms| terms.finish_within = longest)
+    /// Sets the deadline of the handler, which replaces the client's. Default 60 s.
+    pub fn finish_within(self, timeout: Duration) -> Self {
+        self.with(|settings| settings.finish_within = timeout)
     }
 
-    /// What happens while the store is away. Default: requests with a key are rejected.
+    /// Sets how requests with a key are treated while the store is unavailable. Default: rejected.
     pub fn on_unavailable(self, choice: OnUnavailable) -> Self {
-        self.with(|terms| terms.on_unavailable = choice)
+        self.with(|settings| settings.on_unavailable = choice)
     }
 
-    /// What became of requests so far.
+    /// Returns the counters.
     pub fn counts(&self) -> IdempotencyCounts {
         self.counters.read()
     }
@@ -154,10 +186,10 @@ impl<T> Clone for IdempotencyLayer<T> {
     fn clone(&self) -> Self {
         Self {
             store: self.store.clone(),
-            terms: self.terms.clone(),
+            settings: self.settings.clone(),
             counters: self.counters.clone(),
-            places: self.places.clone(),
-            slots: self.slots.clone(),
+            waiting_permits: self.waiting_permits.clone(),
+            running_permits: self.running_permits.clone(),
         }
     }
 }
@@ -172,13 +204,13 @@ impl<T, S> Layer<S> for IdempotencyLayer<T> {
 
 impl<T> fmt::Debug for IdempotencyLayer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let terms = &self.terms;
+        let settings = &self.settings;
         f.debug_struct("IdempotencyLayer")
-            .field("ttl", &terms.ttl)
-            .field("lease", &terms.lease)
-            .field("wait", &terms.wait)
-            .field("finish_within", &terms.finish_within)
-            .field("on_unavailable", &terms.on_unavailable)
+            .field("ttl", &settings.ttl)
+            .field("lease", &settings.lease)
+            .field("wait", &settings.wait)
+            .field("finish_within", &settings.finish_within)
+            .field("on_unavailable", &settings.on_unavailable)
             .field("counts", &self.counters.read())
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! Requests and answers of this process, bounded in number and size.
+//! [`MemoryIdempotency`]: claims and answers in the memory of this process, bounded in number and size.
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -9,40 +9,61 @@ use parking_lot::Mutex;
 use phalanx::Clock;
 use phalanx::store::Time;
 
-use super::kept::Kept;
-use super::store::{Claim, IdempotencyStore, Ticket, Unavailable};
+use super::store::{Claim, ClaimReply, IdempotencyStore, Unavailable};
+use super::stored_answer::StoredAnswer;
 
-/// Keeps requests in memory: for one replica, and for tests.
+/// An idempotency store in memory, for a single replica and for tests.
 ///
-/// At most 10,000 answers and 64 MiB of them: the one not asked for longest makes room, and a retry of its request would
-/// happen again. As many requests can be worked on at a time; beyond that claims are rejected as unavailable.
+/// Stores at most 10,000 answers and 64 MiB. The least recently used answer is evicted first; a retry of its request runs
+/// the handler again. As many requests can run at a time; further claims fail as unavailable.
+///
+/// # Examples
+///
+/// ```
+/// use phalanx_tower::idempotency::{Claim, ClaimReply, IdempotencyStore, MemoryIdempotency};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryIdempotency::new().capacity(1_000);
+/// let lease = Duration::from_secs(30);
+/// let claim = |owner: &str| Claim { key: "k".into(), fingerprint: "f".into(), owner: owner.into() };
+///
+/// assert!(matches!(store.claim(&claim("first"), lease).await?, ClaimReply::Claimed));
+/// assert!(matches!(store.claim(&claim("second"), lease).await?, ClaimReply::Running));
+/// assert!(store.release(&claim("first")).await?);
+/// assert!(matches!(store.claim(&claim("second"), lease).await?, ClaimReply::Claimed));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct MemoryIdempotency {
     clock: Clock,
     capacity: usize,
     max_bytes: usize,
-    requests: Mutex<Requests>,
+    entries: Mutex<Entries>,
 }
 
 #[derive(Debug)]
-struct Requests {
-    running: HashMap<String, Running>,
-    answered: LruCache<String, Answered>,
+struct Entries {
+    running: HashMap<String, RunningEntry>,
+    answered: LruCache<String, AnsweredEntry>,
+    /// The size of all answers.
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningEntry {
     fingerprint: String,
     owner: String,
-    until: Time,
+    expires_at: Time,
 }
 
 #[derive(Debug)]
-struct Answered {
+struct AnsweredEntry {
     fingerprint: String,
-    answer: Kept,
-    until: Time,
+    answer: StoredAnswer,
+    expires_at: Time,
 }
 
 impl Default for MemoryIdempotency {
@@ -52,110 +73,116 @@ impl Default for MemoryIdempotency {
 }
 
 impl MemoryIdempotency {
-    /// With its default bounds.
+    /// Creates a store with the default limits.
     pub fn new() -> Self {
-        let requests = Requests { running: HashMap::new(), answered: LruCache::unbounded(), bytes: 0 };
-        Self { clock: Clock::detect(), capacity: 10_000, max_bytes: 64 << 20, requests: Mutex::new(requests) }
+        let entries = Entries { running: HashMap::new(), answered: LruCache::unbounded(), bytes: 0 };
+        Self { clock: Clock::detect(), capacity: 10_000, max_bytes: 64 << 20, entries: Mutex::new(entries) }
     }
 
-    /// How many requests are kept at a time, and how many worked on; at least one. Default 10,000.
+    /// Sets how many answers are stored, and how many requests may run at a time; at least one. Default 10,000.
     #[must_use]
     pub fn capacity(mut self, requests: usize) -> Self {
         self.capacity = requests.max(1);
         self
     }
 
-    /// How much memory all answers together take, about. Default 64 MiB.
+    /// Sets the approximate memory of all answers, in bytes. Default 64 MiB.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// The clock. Default: the system's, or tokio's where its time is paused.
+    /// Sets the clock. Default: the system clock, or tokio's while its time is paused.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    fn claim_now(&self, ticket: &Ticket, lease: Duration) -> Result<Claim, Unavailable> {
+    fn claim_now(&self, claim: &Claim, lease: Duration) -> Result<ClaimReply, Unavailable> {
         let now = self.clock.now();
-        let requests = &mut *self.requests.lock();
-        requests.forget(&ticket.key, now);
-        if let Some(answered) = requests.answered.get(&ticket.key) {
-            let same = answered.fingerprint == ticket.fingerprint;
-            return Ok(if same { Claim::Answered(answered.answer.clone()) } else { Claim::Mismatch });
+        let entries = &mut *self.entries.lock();
+        entries.remove_expired(&claim.key, now);
+        if let Some(answered) = entries.answered.get(&claim.key) {
+            let same = answered.fingerprint == claim.fingerprint;
+            return Ok(if same { ClaimReply::Answered(answered.answer.clone()) } else { ClaimReply::Mismatch });
         }
-        if let Some(running) = requests.running.get(&ticket.key) {
+        if let Some(running) = entries.running.get(&claim.key) {
             return Ok(match running {
-                Running { fingerprint, .. } if *fingerprint != ticket.fingerprint => Claim::Mismatch,
-                Running { owner, .. } if *owner == ticket.owner => Claim::Claimed,
-                _ => Claim::Running,
+                RunningEntry { fingerprint, .. } if *fingerprint != claim.fingerprint => ClaimReply::Mismatch,
+                RunningEntry { owner, .. } if *owner == claim.owner => ClaimReply::Claimed,
+                _ => ClaimReply::Running,
             });
         }
-        if requests.running.len() >= self.capacity {
-            requests.running.retain(|_, running| now < running.until);
-            if requests.running.len() >= self.capacity {
+        if entries.running.len() >= self.capacity {
+            entries.running.retain(|_, running| now < running.expires_at);
+            if entries.running.len() >= self.capacity {
                 return Err(Unavailable { reason: "full".to_owned() });
             }
         }
-        let Ticket { key, fingerprint, owner } = ticket.clone();
-        requests.running.insert(key, Running { fingerprint, owner, until: now.after(lease) });
-        Ok(Claim::Claimed)
+        let Claim { key, fingerprint, owner } = claim.clone();
+        entries.running.insert(key, RunningEntry { fingerprint, owner, expires_at: now.after(lease) });
+        Ok(ClaimReply::Claimed)
     }
 
-    fn complete_now(&self, ticket: &Ticket, answer: &Kept, ttl: Duration) -> bool {
+    fn complete_now(&self, claim: &Claim, answer: &StoredAnswer, ttl: Duration) -> bool {
         let now = self.clock.now();
-        let requests = &mut *self.requests.lock();
-        requests.forget(&ticket.key, now);
-        let taken = requests.running.get(&ticket.key).is_some_and(|running| running.owner != ticket.owner);
-        if taken || requests.answered.contains(&ticket.key) {
+        let entries = &mut *self.entries.lock();
+        entries.remove_expired(&claim.key, now);
+        let taken = entries.running.get(&claim.key).is_some_and(|running| running.owner != claim.owner);
+        if taken || entries.answered.contains(&claim.key) {
             return false;
         }
-        requests.running.remove(&ticket.key);
-        requests.bytes += answer.size();
-        let (fingerprint, answer) = (ticket.fingerprint.clone(), answer.clone());
-        requests.answered.put(ticket.key.clone(), Answered { fingerprint, answer, until: now.after(ttl) });
-        while requests.answered.len() > self.capacity || requests.bytes > self.max_bytes {
-            let Some((_, gone)) = requests.answered.pop_lru() else { break };
-            requests.bytes -= gone.answer.size();
+        entries.running.remove(&claim.key);
+        entries.bytes += answer.size();
+        let (fingerprint, answer) = (claim.fingerprint.clone(), answer.clone());
+        let entry = AnsweredEntry { fingerprint, answer, expires_at: now.after(ttl) };
+        entries.answered.put(claim.key.clone(), entry);
+        while entries.answered.len() > self.capacity || entries.bytes > self.max_bytes {
+            let Some((_, evicted)) = entries.answered.pop_lru() else { break };
+            entries.bytes -= evicted.answer.size();
         }
         true
     }
 
-    fn with_own<T>(&self, ticket: &Ticket, then: impl FnOnce(&mut HashMap<String, Running>, Time) -> T) -> Option<T> {
+    /// Applies `change` to the running entries if this claim holds its key.
+    fn if_claimed<T>(
+        &self,
+        claim: &Claim,
+        change: impl FnOnce(&mut HashMap<String, RunningEntry>, Time) -> T,
+    ) -> Option<T> {
         let now = self.clock.now();
-        let requests = &mut *self.requests.lock();
-        requests.forget(&ticket.key, now);
-        let own = requests.running.get(&ticket.key).is_some_and(|running| running.owner == ticket.owner);
-        own.then(|| then(&mut requests.running, now))
+        let entries = &mut *self.entries.lock();
+        entries.remove_expired(&claim.key, now);
+        let owned = entries.running.get(&claim.key).is_some_and(|running| running.owner == claim.owner);
+        owned.then(|| change(&mut entries.running, now))
     }
 }
 
-impl Requests {
-    /// Drops what ran out.
-    fn forget(&mut self, key: &str, now: Time) {
-        if self.running.get(key).is_some_and(|running| now >= running.until) {
+impl Entries {
+    /// Removes the entries of this key that have expired.
+    fn remove_expired(&mut self, key: &str, now: Time) {
+        if self.running.get(key).is_some_and(|running| now >= running.expires_at) {
             self.running.remove(key);
         }
-        if self.answered.peek(key).is_some_and(|answered| now >= answered.until)
-            && let Some(gone) = self.answered.pop(key)
+        if self.answered.peek(key).is_some_and(|answered| now >= answered.expires_at)
+            && let Some(expired) = self.answered.pop(key)
         {
-            self.bytes -= gone.answer.size();
+            self.bytes -= expired.answer.size();
         }
     }
 }
 
 impl IdempotencyStore for MemoryIdempotency {
-    fn claim(&self, ticket: &Ticket, lease: Duration) -> impl Future<Output = Result<Claim, Unavailable>> + Send {
-        ready(self.claim_now(ticket, lease))
+    fn claim(&self, claim: &Claim, lease: Duration) -> impl Future<Output = Result<ClaimReply, Unavailable>> + Send {
+        ready(self.claim_now(claim, lease))
     }
 
-    fn renew(&self, ticket: &Ticket, lease: Duration) -> impl Future<Output = Result<bool, Unavailable>> + Send {
-        let renewed = self.with_own(ticket, |running, now| {
-            if let Some(claim) = running.get_mut(&ticket.key) {
-                claim.until = now.after(lease);
+    fn renew(&self, claim: &Claim, lease: Duration) -> impl Future<Output = Result<bool, Unavailable>> + Send {
+        let renewed = self.if_claimed(claim, |running, now| {
+            if let Some(entry) = running.get_mut(&claim.key) {
+                entry.expires_at = now.after(lease);
             }
         });
         ready(Ok(renewed.is_some()))
@@ -163,15 +190,15 @@ impl IdempotencyStore for MemoryIdempotency {
 
     fn complete(
         &self,
-        ticket: &Ticket,
-        answer: &Kept,
+        claim: &Claim,
+        answer: &StoredAnswer,
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, Unavailable>> + Send {
-        ready(Ok(self.complete_now(ticket, answer, ttl)))
+        ready(Ok(self.complete_now(claim, answer, ttl)))
     }
 
-    fn release(&self, ticket: &Ticket) -> impl Future<Output = Result<bool, Unavailable>> + Send {
-        let released = self.with_own(ticket, |running, _| running.remove(&ticket.key));
+    fn release(&self, claim: &Claim) -> impl Future<Output = Result<bool, Unavailable>> + Send {
+        let released = self.if_claimed(claim, |running, _| running.remove(&claim.key));
         ready(Ok(released.is_some()))
     }
 }
@@ -181,39 +208,39 @@ mod tests {
     use super::*;
     use http::{HeaderMap, StatusCode};
 
-    fn ticket(key: &[u8]) -> Ticket {
-        Ticket::new(b"", key, [b"POST", b"/", b""])
+    fn claim(key: &[u8]) -> Claim {
+        Claim::new(b"", key, [b"POST", b"/", b""])
     }
 
-    fn answer(size: usize) -> Kept {
-        Kept::new(StatusCode::OK, &HeaderMap::new(), Some(vec![0; size].into()))
+    fn answer(size: usize) -> StoredAnswer {
+        StoredAnswer::new(StatusCode::OK, &HeaderMap::new(), Some(vec![0; size].into()))
     }
 
     const DAY: Duration = Duration::from_secs(86_400);
 
     #[tokio::test]
-    async fn answers_are_bounded_in_number_and_size_and_the_least_used_makes_room() {
+    async fn answers_are_bounded_in_number_and_size_and_the_least_recently_used_is_evicted() {
         let store = MemoryIdempotency::new().capacity(2).max_bytes(1_000);
-        let [a, b, c] = [b"a", b"b", b"c"].map(|key| ticket(key));
-        for ticket in [&a, &b] {
-            assert!(store.complete(ticket, &answer(100), DAY).await.unwrap());
+        let [a, b, c] = [b"a", b"b", b"c"].map(|key| claim(key));
+        for claim in [&a, &b] {
+            assert!(store.complete(claim, &answer(100), DAY).await.unwrap());
         }
-        assert!(matches!(store.claim(&a, DAY).await, Ok(Claim::Answered(_))));
+        assert!(matches!(store.claim(&a, DAY).await, Ok(ClaimReply::Answered(_))));
         assert!(store.complete(&c, &answer(100), DAY).await.unwrap());
-        assert!(matches!(store.claim(&b, DAY).await, Ok(Claim::Claimed)), "a was asked for since");
+        assert!(matches!(store.claim(&b, DAY).await, Ok(ClaimReply::Claimed)), "a was used more recently");
         assert!(store.complete(&b, &answer(900), DAY).await.unwrap());
-        assert!(matches!(store.claim(&a, DAY).await, Ok(Claim::Claimed)));
-        assert!(store.requests.lock().bytes <= 1_000);
+        assert!(matches!(store.claim(&a, DAY).await, Ok(ClaimReply::Claimed)));
+        assert!(store.entries.lock().bytes <= 1_000);
     }
 
     #[tokio::test]
-    async fn no_more_are_worked_on_than_fit_and_the_dead_make_room() {
+    async fn running_requests_are_bounded_and_expired_ones_make_room() {
         let clock = Clock::manual();
         let store = MemoryIdempotency::new().capacity(1).clock(clock.clone());
-        let (a, b) = (ticket(b"a"), ticket(b"b"));
-        assert!(matches!(store.claim(&a, Duration::from_secs(1)).await, Ok(Claim::Claimed)));
+        let (a, b) = (claim(b"a"), claim(b"b"));
+        assert!(matches!(store.claim(&a, Duration::from_secs(1)).await, Ok(ClaimReply::Claimed)));
         assert!(store.claim(&b, DAY).await.is_err());
         clock.advance(Duration::from_secs(1));
-        assert!(matches!(store.claim(&b, DAY).await, Ok(Claim::Claimed)));
+        assert!(matches!(store.claim(&b, DAY).await, Ok(ClaimReply::Claimed)));
     }
 }

@@ -1,26 +1,28 @@
-//! Requests and answers of the whole fleet, in Redis.
+//! [`RedisIdempotency`]: claims and answers in Redis, shared by the fleet.
 
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use phalanx::ResilienceModule;
-use phalanx_store_redis::{Claim as Found, Failure, RedisIdempotency as Requests, RedisStore};
+use phalanx_store_redis::{Claim as RedisClaim, Failure, RedisIdempotency as Client, RedisStore};
 
-use super::kept::Kept;
-use super::store::{Claim, IdempotencyStore, Ticket, Unavailable};
+use super::store::{Claim, ClaimReply, IdempotencyStore, Unavailable};
+use super::stored_answer::StoredAnswer;
 
-/// Keeps requests in Redis, for all replicas: over the connection, the budget and the latch that a module over Redis has
-/// already. A Redis that is away costs each request `store_budget` at most, and is then not asked until it is well.
+/// An idempotency store in Redis, shared by all replicas.
+///
+/// It uses the connection, the budget and the health latch of a Redis store. If Redis is unreachable, a request waits at
+/// most `store_budget`; once the latch has opened, requests fail at once until Redis is healthy again.
 #[derive(Clone, Debug)]
-pub struct RedisIdempotency(Requests);
+pub struct RedisIdempotency(Client);
 
 impl RedisIdempotency {
-    /// The Redis of a module; none for one in memory.
+    /// Creates a store over the Redis of a module. Returns none for a module in memory.
     pub fn of(module: &ResilienceModule) -> Option<Self> {
         module.redis_store().map(Self::over)
     }
 
-    /// A store of one's own, for answers that should live elsewhere than limits and circuits.
+    /// Creates a store over a separate Redis store, to keep answers apart from limits and breakers.
     pub fn over(store: &RedisStore) -> Self {
         Self(store.idempotency())
     }
@@ -31,30 +33,30 @@ fn unavailable(failure: Failure) -> Unavailable {
 }
 
 impl IdempotencyStore for RedisIdempotency {
-    async fn claim(&self, ticket: &Ticket, lease: Duration) -> Result<Claim, Unavailable> {
-        let found = self.0.claim(&ticket.key, &ticket.fingerprint, &ticket.owner, lease).await;
-        match found.map_err(unavailable)? {
-            Found::Claimed => Ok(Claim::Claimed),
-            Found::Running(_) => Ok(Claim::Running),
-            Found::Mismatch => Ok(Claim::Mismatch),
-            // Another version's, or damaged: that it was answered is all that can be said, and it must not run again.
-            Found::Answered(bytes) => {
-                let unreadable = Kept { status: StatusCode::OK, headers: HeaderMap::new(), body: None };
-                Ok(Claim::Answered(Kept::decode(bytes).unwrap_or(unreadable)))
+    async fn claim(&self, claim: &Claim, lease: Duration) -> Result<ClaimReply, Unavailable> {
+        let reply = self.0.claim(&claim.key, &claim.fingerprint, &claim.owner, lease).await;
+        match reply.map_err(unavailable)? {
+            RedisClaim::Claimed => Ok(ClaimReply::Claimed),
+            RedisClaim::Running(_) => Ok(ClaimReply::Running),
+            RedisClaim::Mismatch => Ok(ClaimReply::Mismatch),
+            RedisClaim::Answered(bytes) => {
+                // An answer of another version, or a damaged one, cannot be replayed, but the handler must not run again.
+                let unreadable = StoredAnswer { status: StatusCode::OK, headers: HeaderMap::new(), body: None };
+                Ok(ClaimReply::Answered(StoredAnswer::decode(bytes).unwrap_or(unreadable)))
             }
         }
     }
 
-    async fn renew(&self, ticket: &Ticket, lease: Duration) -> Result<bool, Unavailable> {
-        self.0.renew(&ticket.key, &ticket.owner, lease).await.map_err(unavailable)
+    async fn renew(&self, claim: &Claim, lease: Duration) -> Result<bool, Unavailable> {
+        self.0.renew(&claim.key, &claim.owner, lease).await.map_err(unavailable)
     }
 
-    async fn complete(&self, ticket: &Ticket, answer: &Kept, ttl: Duration) -> Result<bool, Unavailable> {
-        let Ticket { key, fingerprint, owner } = ticket;
+    async fn complete(&self, claim: &Claim, answer: &StoredAnswer, ttl: Duration) -> Result<bool, Unavailable> {
+        let Claim { key, fingerprint, owner } = claim;
         self.0.complete(key, fingerprint, owner, &answer.encode(), ttl).await.map_err(unavailable)
     }
 
-    async fn release(&self, ticket: &Ticket) -> Result<bool, Unavailable> {
-        self.0.release(&ticket.key, &ticket.owner).await.map_err(unavailable)
+    async fn release(&self, claim: &Claim) -> Result<bool, Unavailable> {
+        self.0.release(&claim.key, &claim.owner).await.map_err(unavailable)
     }
 }

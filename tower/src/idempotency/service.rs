@@ -1,6 +1,5 @@
-//! One request with a key: find what became of it, and do it if nothing did.
+//! [`IdempotencyService`]: claims the key of a request, then runs the handler, replays the answer or rejects.
 
-use std::error::Error;
 use std::future::Future;
 use std::mem::replace;
 use std::pin::Pin;
@@ -17,87 +16,91 @@ use phalanx::{Context, Rejection, RejectionCode};
 use tokio::time::{Instant, sleep};
 use tower_service::Service;
 
-use super::body::ReplayBody;
-use super::kept::Kept;
 use super::layer::{IdempotencyLayer, OnUnavailable};
-use super::problems::Trouble;
-use super::store::{Claim, IdempotencyStore, Ticket};
+use super::problem::IdempotencyProblem;
+use super::replay_body::ReplayBody;
+use super::store::{Claim, ClaimReply, IdempotencyStore};
+use super::stored_answer::StoredAnswer;
 use super::{IDEMPOTENCY_KEY, REPLAYED};
+use crate::BoxError;
 use crate::edge::RejectionResponse;
 
-/// A service behind an [`IdempotencyLayer`].
+/// A service with an [`IdempotencyLayer`] applied.
 pub struct IdempotencyService<T, S> {
     pub(crate) inner: S,
     pub(crate) layer: IdempotencyLayer<T>,
 }
 
-/// How often who waits asks again: soon at first, then less and less.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// The pause between two polls of a waiting duplicate, which grows by half each time.
+const MIN_POLL_PAUSE: Duration = Duration::from_millis(10);
+const MAX_POLL_PAUSE: Duration = Duration::from_millis(250);
 
-type Answer<R> = Response<ReplayBody<R>>;
-type BoxError = Box<dyn Error + Send + Sync>;
+pub(crate) type ReplayResponse<R> = Response<ReplayBody<R>>;
 
-/// What is to be done about a request.
-enum Next {
-    Work,
-    Replay(Kept),
-    Reject(Trouble),
-    Unavailable,
+/// How to continue with a request.
+enum Action {
+    Run,
+    Replay(StoredAnswer),
+    Reject(IdempotencyProblem),
+    StoreUnavailable,
 }
 
 impl<T: IdempotencyStore> IdempotencyLayer<T> {
-    /// The key of a request; none if it passes as it is.
-    fn key_of<B>(&self, request: &Request<B>) -> Result<Option<Bytes>, Trouble> {
+    /// Returns the key of a request; none if the layer does not apply to it.
+    fn key_of<B>(&self, request: &Request<B>) -> Result<Option<Bytes>, IdempotencyProblem> {
         if request.method().is_safe() {
             return Ok(None);
         }
         let mut values = request.headers().get_all(IDEMPOTENCY_KEY).iter();
         match (values.next(), values.next()) {
-            (None, _) if self.terms.required => Err(Trouble::KeyMissing),
+            (None, _) if self.settings.required => Err(IdempotencyProblem::KeyMissing),
             (None, _) => Ok(None),
             (Some(key), None) => {
                 let key = key.as_bytes();
-                let plain = key.iter().all(|byte| (b' '..=b'~').contains(byte));
-                let fits = (1..=self.terms.max_key).contains(&key.len());
-                if plain && fits { Ok(Some(Bytes::copy_from_slice(key))) } else { Err(Trouble::KeyInvalid) }
+                let visible = key.iter().all(|byte| (b' '..=b'~').contains(byte));
+                let fits = (1..=self.settings.max_key).contains(&key.len());
+                if visible && fits {
+                    Ok(Some(Bytes::copy_from_slice(key)))
+                } else {
+                    Err(IdempotencyProblem::KeyInvalid)
+                }
             }
-            _ => Err(Trouble::KeyInvalid),
+            _ => Err(IdempotencyProblem::KeyInvalid),
         }
     }
 
-    fn ticket(&self, key: &[u8], parts: &Parts, body: &[u8]) -> Ticket {
+    fn new_claim(&self, key: &[u8], parts: &Parts, body: &[u8]) -> Claim {
         let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
-        Ticket::new(&(self.terms.scope)(parts), key, [parts.method.as_str().as_bytes(), path.as_bytes(), body])
+        Claim::new(&(self.settings.scope)(parts), key, [parts.method.as_str().as_bytes(), path.as_bytes(), body])
     }
 
-    /// Claims the request, or waits for what becomes of it.
-    async fn find(&self, ticket: &Ticket) -> Next {
-        let until = Instant::now() + self.terms.wait.min(Duration::from_secs(86_400));
+    /// Claims the key, or waits for the answer of the request that holds it.
+    async fn claim_or_wait(&self, claim: &Claim) -> Action {
+        let until = Instant::now() + self.settings.wait.min(Duration::from_secs(86_400));
         let until = Context::current().deadline().map_or(until, |deadline| deadline.min(until));
-        let (mut pause, mut place) = (FIRST_PAUSE, None);
+        let (mut pause, mut permit) = (MIN_POLL_PAUSE, None);
         loop {
-            let asked = Asked { layer: self, ticket, answered: false };
-            match asked.claim().await {
-                Ok(Claim::Claimed) => return Next::Work,
-                Ok(Claim::Answered(kept)) => return Next::Replay(kept),
-                Ok(Claim::Mismatch) => return Next::Reject(Trouble::Mismatch),
-                Err(_) => return Next::Unavailable,
-                Ok(Claim::Running) => {}
+            let request = PendingClaim { layer: self, claim, replied: false };
+            match request.send().await {
+                Ok(ClaimReply::Claimed) => return Action::Run,
+                Ok(ClaimReply::Answered(answer)) => return Action::Replay(answer),
+                Ok(ClaimReply::Mismatch) => return Action::Reject(IdempotencyProblem::Mismatch),
+                Err(_) => return Action::StoreUnavailable,
+                Ok(ClaimReply::Running) => {}
             }
             let left = until.saturating_duration_since(Instant::now());
-            if place.is_none() {
-                place = self.places.try_acquire().ok();
+            if permit.is_none() {
+                permit = self.waiting_permits.try_acquire().ok();
             }
-            if left.is_zero() || place.is_none() {
-                return Next::Reject(Trouble::InProgress);
+            if left.is_zero() || permit.is_none() {
+                return Action::Reject(IdempotencyProblem::InProgress);
             }
             sleep(pause.min(left)).await;
-            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+            pause = (pause * 3 / 2).min(MAX_POLL_PAUSE);
         }
     }
 
-    async fn serve<S, B, R>(&self, mut inner: S, request: Request<B>) -> Result<Answer<R>, S::Error>
+    async fn serve<S, B, R>(&self, mut inner: S, request: Request<B>) -> Result<ReplayResponse<R>, S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
@@ -109,40 +112,42 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
     {
         let key = match self.key_of(&request) {
             Ok(Some(key)) => key,
-            Ok(None) => return inner.call(request).await.map(|response| response.map(ReplayBody::passing)),
-            Err(trouble) => return Ok(trouble.into_response()),
+            Ok(None) => return inner.call(request).await.map(|response| response.map(ReplayBody::streaming)),
+            Err(problem) => return Ok(problem.into_response()),
         };
         let (parts, body) = request.into_parts();
-        let body = match Limited::new(body, self.terms.max_request).collect().await {
+        let body = match Limited::new(body, self.settings.max_request_body).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => return Ok(Trouble::BodyTooLarge.into_response()),
-            Err(_) => return Ok(Trouble::BodyUnreadable.into_response()),
+            Err(error) if error.is::<LengthLimitError>() => return Ok(IdempotencyProblem::BodyTooLarge.into_response()),
+            Err(_) => return Ok(IdempotencyProblem::BodyUnreadable.into_response()),
         };
-        let ticket = self.ticket(&key, &parts, &body);
+        let claim = self.new_claim(&key, &parts, &body);
         let request = Request::from_parts(parts, B::from(body));
-        match self.find(&ticket).await {
-            Next::Work => match Arc::clone(&self.slots).try_acquire_owned() {
-                Ok(slot) => self.work(inner, request, ticket, slot).await,
+        match self.claim_or_wait(&claim).await {
+            Action::Run => match Arc::clone(&self.running_permits).try_acquire_owned() {
+                Ok(permit) => self.run_detached(inner, request, claim, permit).await,
                 Err(_) => {
-                    let _ = self.store.release(&ticket).await; // else it runs out
+                    let _ = self.store.release(&claim).await; // if this fails, the claim expires
                     Ok(rejection(RejectionCode::BulkheadFull))
                 }
             },
-            Next::Replay(kept) => {
+            Action::Replay(answer) => {
                 self.counters.replayed.add_one();
-                Ok(replay(kept))
+                Ok(replay(answer))
             }
-            Next::Reject(trouble) => {
-                match trouble {
-                    Trouble::Mismatch => self.counters.mismatched.add_one(),
+            Action::Reject(problem) => {
+                match problem {
+                    IdempotencyProblem::Mismatch => self.counters.mismatched.add_one(),
                     _ => self.counters.in_progress.add_one(),
                 }
-                Ok(trouble.into_response())
+                Ok(problem.into_response())
             }
-            Next::Unavailable => {
+            Action::StoreUnavailable => {
                 self.counters.unavailable.add_one();
-                match self.terms.on_unavailable {
-                    OnUnavailable::Pass => inner.call(request).await.map(|response| response.map(ReplayBody::passing)),
+                match self.settings.on_unavailable {
+                    OnUnavailable::Pass => {
+                        inner.call(request).await.map(|response| response.map(ReplayBody::streaming))
+                    }
                     OnUnavailable::Reject => Ok(rejection(RejectionCode::StoreUnavailable)),
                 }
             }
@@ -150,45 +155,45 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
     }
 }
 
-pub(crate) fn rejection<R: Body>(code: RejectionCode) -> Answer<R> {
-    RejectionResponse::new(Rejection::new(code)).into_response_with()
+pub(crate) fn rejection<R: Body>(code: RejectionCode) -> ReplayResponse<R> {
+    RejectionResponse::new(Rejection::new(code)).into_http_response()
 }
 
-fn replay<R: Body>(kept: Kept) -> Answer<R> {
-    let Some(body) = kept.body else {
-        return Trouble::AnswerNotKept.into_response();
+fn replay<R: Body>(answer: StoredAnswer) -> ReplayResponse<R> {
+    let Some(body) = answer.body else {
+        return IdempotencyProblem::AnswerNotStored.into_response();
     };
     let mut response = Response::new(body.into());
-    *response.status_mut() = kept.status;
-    *response.headers_mut() = kept.headers;
+    *response.status_mut() = answer.status;
+    *response.headers_mut() = answer.headers;
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response
 }
 
-/// A question about a claim. Who goes away before it is answered, or is not answered, may have been given the claim all
-/// the same: it is given back, or nobody could try again until it runs out.
-struct Asked<'a, T: IdempotencyStore> {
+/// A claim request to the store. If it is cancelled or fails, the store may have granted the claim nevertheless, so it is
+/// released. Otherwise retries would have to wait for the lease to end.
+struct PendingClaim<'a, T: IdempotencyStore> {
     layer: &'a IdempotencyLayer<T>,
-    ticket: &'a Ticket,
-    answered: bool,
+    claim: &'a Claim,
+    replied: bool,
 }
 
-impl<T: IdempotencyStore> Asked<'_, T> {
-    async fn claim(mut self) -> Result<Claim, super::Unavailable> {
-        let claim = self.layer.store.claim(self.ticket, self.layer.terms.lease).await;
-        self.answered = claim.is_ok();
-        claim
+impl<T: IdempotencyStore> PendingClaim<'_, T> {
+    async fn send(mut self) -> Result<ClaimReply, super::Unavailable> {
+        let reply = self.layer.store.claim(self.claim, self.layer.settings.lease).await;
+        self.replied = reply.is_ok();
+        reply
     }
 }
 
-impl<T: IdempotencyStore> Drop for Asked<'_, T> {
+impl<T: IdempotencyStore> Drop for PendingClaim<'_, T> {
     fn drop(&mut self) {
-        if self.answered {
+        if self.replied {
             return;
         }
-        let (store, ticket) = (Arc::clone(&self.layer.store), self.ticket.clone());
+        let (store, claim) = (Arc::clone(&self.layer.store), self.claim.clone());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { store.release(&ticket).await });
+            runtime.spawn(async move { store.release(&claim).await });
         }
     }
 }
@@ -217,16 +222,16 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Send,
 {
-    type Response = Answer<R>;
+    type Response = ReplayResponse<R>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer<R>, S::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ReplayResponse<R>, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready is the one to call; what takes its place gets ready by itself.
+        // Calls the service that was polled ready, and leaves a clone in its place.
         let clone = self.inner.clone();
         let (inner, layer) = (replace(&mut self.inner, clone), self.layer.clone());
         Box::pin(async move { layer.serve(inner, request).await })

@@ -1,4 +1,4 @@
-//! Where it is kept who works on a request, and what it was answered with.
+//! [`IdempotencyStore`]: stores which request holds a key, and the answers of earlier requests.
 
 use std::fmt;
 use std::future::Future;
@@ -8,30 +8,30 @@ use std::time::Duration;
 use phalanx::store::Rng;
 use sha2::{Digest, Sha256};
 
-use super::kept::Kept;
+use super::stored_answer::StoredAnswer;
 
-/// One try at a request: which request it is, what it says, and whose try this is. All three in hexadecimal digits, so
-/// that no client's words enter a store.
+/// The claim of one delivery of a request to run its handler. The layer fills all fields with hexadecimal digits, so that
+/// no text of a client reaches a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    /// The hash of the client's key and of whom it belongs to.
+pub struct Claim {
+    /// The hash of the client's key and its scope.
     pub key: String,
     /// The hash of method, path, query and body.
     pub fingerprint: String,
-    /// Unique to this try.
+    /// Unique to this delivery.
     pub owner: String,
 }
 
-impl Ticket {
+impl Claim {
     pub(crate) fn new(scope: &[u8], key: &[u8], request: [&[u8]; 3]) -> Self {
-        // Two sources of 64 bits each: no two tries of any replica are taken for one.
+        // 128 random bits, so that no two deliveries on any replica share an owner.
         static SOURCES: LazyLock<[Rng; 2]> = LazyLock::new(|| [Rng::from_entropy(), Rng::from_entropy()]);
         let owner = SOURCES.each_ref().map(|source| format!("{:016x}", source.next())).concat();
         Self { key: hash(&[scope, key]), fingerprint: hash(&request), owner }
     }
 }
 
-/// Each part with its length before it, so that no two lists of parts are the same bytes.
+/// Hashes each part with its length, so that different lists of parts never hash the same bytes.
 fn hash(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -41,23 +41,23 @@ fn hash(parts: &[&[u8]]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What there is under a key.
+/// The store's reply to a claim.
 #[derive(Clone, Debug)]
-pub enum Claim {
-    /// Nothing was there: the request is this try's, for as long as its lease.
+pub enum ClaimReply {
+    /// The key was free. The claim holds it for its lease.
     Claimed,
-    /// Another try works on it.
+    /// Another claim holds the key.
     Running,
-    /// It was answered.
-    Answered(Kept),
-    /// Another request has this key.
+    /// The request has been answered.
+    Answered(StoredAnswer),
+    /// The key belongs to another request.
     Mismatch,
 }
 
-/// The store did not answer, or cannot serve.
+/// The store did not reply, or is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
-    /// Why, in a word.
+    /// A short reason, such as `timeout`.
     pub reason: String,
 }
 
@@ -69,33 +69,33 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// Keeps requests and their answers.
+/// Stores claims and answers.
 ///
 /// # Behaviour
-/// - Of several tries at a key one claims it; the others see it running until it is answered or released.
-/// - A claim that is not renewed for its lease is nobody's.
-/// - An answer is kept for its time to live, and no claim is given meanwhile.
-/// - Another fingerprint under a key is a mismatch, whether it runs or was answered.
-/// - Only the owner of a claim renews or releases it; an answer can be completed by its owner, and by who lost the claim
-///   if nobody else has it.
-/// - It answers within its own bounded time, or says that it cannot.
+/// - Of several claims of a key one is granted; the others get `Running` until it is answered or released.
+/// - A claim that is not renewed within its lease expires.
+/// - An answer is stored for its ttl, and no claim of its key is granted meanwhile.
+/// - Another fingerprint under a key is a mismatch, whether the request is running or answered.
+/// - Only the owner of a claim renews or releases it. An answer is stored for the owner of the claim, and for a former
+///   owner if no other claim holds the key.
+/// - Every operation returns within the store's own time limit, with an error if it could not be done.
 pub trait IdempotencyStore: Send + Sync + 'static {
-    /// Claims a request, or finds what became of it.
-    fn claim(&self, ticket: &Ticket, lease: Duration) -> impl Future<Output = Result<Claim, Unavailable>> + Send;
+    /// Claims a key, or returns what holds it.
+    fn claim(&self, claim: &Claim, lease: Duration) -> impl Future<Output = Result<ClaimReply, Unavailable>> + Send;
 
-    /// Keeps a claim for another lease. Whether it is still this try's.
-    fn renew(&self, ticket: &Ticket, lease: Duration) -> impl Future<Output = Result<bool, Unavailable>> + Send;
+    /// Extends a claim by another lease. Returns false if it no longer holds the key.
+    fn renew(&self, claim: &Claim, lease: Duration) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 
-    /// Keeps the answer. Whether it is kept.
+    /// Stores the answer. Returns false if it was not stored.
     fn complete(
         &self,
-        ticket: &Ticket,
-        answer: &Kept,
+        claim: &Claim,
+        answer: &StoredAnswer,
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 
-    /// Gives a claim up. Whether it was this try's.
-    fn release(&self, ticket: &Ticket) -> impl Future<Output = Result<bool, Unavailable>> + Send;
+    /// Releases a claim. Returns false if it did not hold the key.
+    fn release(&self, claim: &Claim) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 }
 
 #[cfg(test)]
@@ -103,11 +103,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_cut_elsewhere_are_another_request_and_every_try_is_its_own() {
-        let one = Ticket::new(b"a", b"bc", [b"POST", b"/x", b""]);
-        let two = Ticket::new(b"ab", b"c", [b"POST", b"/", b"x"]);
+    fn parts_split_elsewhere_hash_differently_and_every_claim_has_its_own_owner() {
+        let one = Claim::new(b"a", b"bc", [b"POST", b"/x", b""]);
+        let two = Claim::new(b"ab", b"c", [b"POST", b"/", b"x"]);
         assert!(one.key != two.key && one.fingerprint != two.fingerprint && one.owner != two.owner);
-        let again = Ticket::new(b"a", b"bc", [b"POST", b"/x", b""]);
+        let again = Claim::new(b"a", b"bc", [b"POST", b"/x", b""]);
         assert!(one.key == again.key && one.fingerprint == again.fingerprint && one.owner != again.owner);
         assert!(
             [&one.key, &one.fingerprint, &one.owner].iter().all(|text| text.bytes().all(|b| b.is_ascii_hexdigit()))

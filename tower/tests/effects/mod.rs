@@ -1,6 +1,6 @@
-//! What tests of idempotency need: a service that counts its effects, and requests to it.
+//! Shared by the idempotency tests: a service that counts its effects, and requests to it.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it; tests may unwrap
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use phalanx_tower::edge::EdgeLayer;
 use phalanx_tower::idempotency::{IdempotencyLayer, IdempotencyStore};
 use tower::ServiceExt;
 
-/// Counts what was done.
+/// Counts the effects of the handler.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<AtomicUsize>);
 
@@ -26,7 +26,7 @@ impl Ledger {
     }
 }
 
-/// Takes as long as the request says, does its one effect in the middle, and answers with its number.
+/// Takes `x-takes` milliseconds, has its effect after half of it, and answers with the number of the effect.
 async fn pay(State(ledger): State<Ledger>, headers: HeaderMap, body: String) -> impl IntoResponse {
     let number = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().parse::<u64>().unwrap());
     let half = Duration::from_millis(number("x-takes").unwrap_or(0)) / 2;
@@ -34,19 +34,19 @@ async fn pay(State(ledger): State<Ledger>, headers: HeaderMap, body: String) -> 
     let effect = ledger.0.fetch_add(1, Ordering::SeqCst) + 1;
     tokio::time::sleep(half).await;
     if headers.contains_key("x-panics") {
-        std::panic::resume_unwind(Box::new("asked to")); // one that does not print
+        std::panic::resume_unwind(Box::new("requested")); // skips the panic hook
     }
     let status = StatusCode::from_u16(number("x-status").unwrap_or(201) as u16).unwrap();
     let padding = "x".repeat(number("x-size").unwrap_or(0) as usize);
     (status, [("x-effect", effect.to_string())], format!("{effect}: {body}{padding}"))
 }
 
-/// The service behind the layer, behind an edge.
+/// The service with the idempotency layer and an edge applied.
 pub fn service<T: IdempotencyStore>(ledger: &Ledger, layer: &IdempotencyLayer<T>) -> Router {
     Router::new().route("/pay", post(pay)).with_state(ledger.clone()).layer(layer.clone()).layer(EdgeLayer::new())
 }
 
-/// A request to pay.
+/// Returns a request to pay.
 pub fn request(key: Option<&str>, body: &str, headers: &[(&str, &str)]) -> Request<Body> {
     let mut request = Request::post("/pay");
     if let Some(key) = key {
@@ -56,7 +56,7 @@ pub fn request(key: Option<&str>, body: &str, headers: &[(&str, &str)]) -> Reque
     request.body(Body::from(body.to_owned())).unwrap()
 }
 
-/// Status, whether it was given before, and the body.
+/// Returns the status, whether the answer was replayed, and the body.
 pub async fn send(app: &Router, request: Request<Body>) -> (u16, bool, String) {
     let response = app.clone().oneshot(request).await.unwrap();
     let replayed = response.headers().get("idempotency-replayed").is_some_and(|value| value == "true");

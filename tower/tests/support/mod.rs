@@ -1,6 +1,6 @@
-//! What the tests share: modules, policies, an upstream that plays a script, servers on loopback.
+//! Shared by the tests: modules, policies, a scripted upstream, servers on loopback.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part; a test may unwrap
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it; tests may unwrap
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,50 +22,50 @@ pub fn module(policy: Policy) -> ResilienceModule {
     ResilienceModule::in_memory().seed(7).policy(policy).build().unwrap()
 }
 
-/// Up to three attempts, next to no wait.
+/// Up to three attempts, one millisecond apart.
 pub fn retry() -> RetrySpec {
     RetrySpec::attempts(3).backoff(Backoff::constant(MS).jitter(Jitter::None))
 }
 
-/// One failure opens it.
-pub fn brittle() -> BreakerSpec {
+/// A breaker that one failure opens.
+pub fn open_on_first_failure() -> BreakerSpec {
     BreakerSpec::consecutive_failures(1).break_for(60 * SECOND)
 }
 
-/// An HTTP upstream that answers with these statuses in turn, then with 200, and remembers the bodies it was sent.
+/// An HTTP upstream that answers with the scripted statuses in turn, then with 200, and records the requests it received.
 #[derive(Clone, Default)]
 pub struct Upstream(Arc<Mutex<Script>>);
 
 #[derive(Default)]
 struct Script {
     answers: VecDeque<(u16, Option<u32>)>,
-    seen: Vec<(http::request::Parts, Bytes)>,
+    received: Vec<(http::request::Parts, Bytes)>,
 }
 
 impl Upstream {
-    pub fn playing(statuses: impl IntoIterator<Item = u16>) -> Self {
-        Self::saying(statuses.into_iter().map(|status| (status, None)))
+    pub fn with_statuses(statuses: impl IntoIterator<Item = u16>) -> Self {
+        Self::with_answers(statuses.into_iter().map(|status| (status, None)))
     }
 
-    /// With a `Retry-After` in seconds.
-    pub fn saying(answers: impl IntoIterator<Item = (u16, Option<u32>)>) -> Self {
+    /// Scripts statuses with a `Retry-After` in seconds.
+    pub fn with_answers(answers: impl IntoIterator<Item = (u16, Option<u32>)>) -> Self {
         let upstream = Self::default();
         upstream.0.lock().unwrap().answers.extend(answers);
         upstream
     }
 
     pub fn calls(&self) -> usize {
-        self.0.lock().unwrap().seen.len()
+        self.0.lock().unwrap().received.len()
     }
 
     pub fn bodies(&self) -> Vec<Bytes> {
-        self.0.lock().unwrap().seen.iter().map(|(_, body)| body.clone()).collect()
+        self.0.lock().unwrap().received.iter().map(|(_, body)| body.clone()).collect()
     }
 
-    /// A header of each request, in the order of their arrival.
+    /// Returns a header of each request, in order of arrival.
     pub fn header(&self, name: &str) -> Vec<Option<String>> {
         let text = |parts: &http::request::Parts| Some(parts.headers.get(name)?.to_str().unwrap().to_owned());
-        self.0.lock().unwrap().seen.iter().map(|(parts, _)| text(parts)).collect()
+        self.0.lock().unwrap().received.iter().map(|(parts, _)| text(parts)).collect()
     }
 
     pub async fn answer<B>(self, request: Request<B>) -> Result<Response<Body>, Infallible>
@@ -75,7 +75,7 @@ impl Upstream {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let mut script = self.0.lock().unwrap();
-        script.seen.push((parts, body));
+        script.received.push((parts, body));
         let (status, after) = script.answers.pop_front().unwrap_or((200, None));
         let mut response = Response::builder().status(status);
         if let Some(after) = after {
@@ -84,7 +84,7 @@ impl Upstream {
         Ok(response.body(Body::from("answer")).unwrap())
     }
 
-    /// This upstream as an axum server on loopback; its address as a URL.
+    /// Serves this upstream with axum on loopback and returns its URL.
     pub async fn serve(&self) -> String {
         let upstream = self.clone();
         let answer = move |request: Request<Body>| upstream.clone().answer(request);
@@ -92,7 +92,7 @@ impl Upstream {
     }
 }
 
-/// A router on loopback; its address as a URL.
+/// Serves a router on loopback and returns its URL.
 pub async fn serve(app: axum::Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

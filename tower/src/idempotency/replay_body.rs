@@ -1,4 +1,4 @@
-//! The body of an answer that was looked at before it was sent on.
+//! [`ReplayBody`]: a response body that may have been read ahead, to decide whether it can be stored.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,33 +7,33 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-/// A body: whole, or what was read of it already with the rest behind.
+/// A response body: buffered as a whole, or a prefix that was read ahead followed by the rest of the stream.
 pub struct ReplayBody<R: Body>(Inner<R>);
 
 enum Inner<R: Body> {
-    Whole(Option<Bytes>),
-    Rest { first: Option<Bytes>, next: Option<Result<Frame<Bytes>, R::Error>>, rest: Pin<Box<R>> },
+    Buffered(Option<Bytes>),
+    Streaming { prefix: Option<Bytes>, next: Option<Result<Frame<Bytes>, R::Error>>, rest: Pin<Box<R>> },
 }
 
 impl<R: Body<Data = Bytes>> ReplayBody<R> {
-    /// As it comes.
-    pub(crate) fn passing(rest: R) -> Self {
-        Self(Inner::Rest { first: None, next: None, rest: Box::pin(rest) })
+    /// Passes a body through without reading it.
+    pub(crate) fn streaming(body: R) -> Self {
+        Self(Inner::Streaming { prefix: None, next: None, rest: Box::pin(body) })
     }
 
-    /// Reads a body to its end, if that comes before `most` bytes: then it is whole, and given beside.
-    pub(crate) async fn read(body: R, most: usize) -> (Self, Option<Bytes>) {
+    /// Reads a body of at most `max_bytes` to its end, and returns its bytes too. A longer body stays a stream.
+    pub(crate) async fn read(body: R, max_bytes: usize) -> (Self, Option<Bytes>) {
         let mut rest = Box::pin(body);
-        let mut first = BytesMut::new();
+        let mut prefix = BytesMut::new();
         loop {
             let next = match rest.frame().await {
                 None => {
-                    let whole = first.freeze();
+                    let whole = prefix.freeze();
                     return (whole.clone().into(), Some(whole));
                 }
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if first.len() + data.len() <= most => {
-                        first.extend_from_slice(&data);
+                    Ok(data) if prefix.len() + data.len() <= max_bytes => {
+                        prefix.extend_from_slice(&data);
                         continue;
                     }
                     Ok(data) => Ok(Frame::data(data)),
@@ -41,18 +41,18 @@ impl<R: Body<Data = Bytes>> ReplayBody<R> {
                 },
                 Some(Err(error)) => Err(error),
             };
-            return (Self(Inner::Rest { first: Some(first.freeze()), next: Some(next), rest }), None);
+            return (Self(Inner::Streaming { prefix: Some(prefix.freeze()), next: Some(next), rest }), None);
         }
     }
 }
 
 impl<R: Body> From<Bytes> for ReplayBody<R> {
     fn from(bytes: Bytes) -> Self {
-        Self(Inner::Whole(Some(bytes)))
+        Self(Inner::Buffered(Some(bytes)))
     }
 }
 
-/// Nothing is pinned in place: the rest is in a box.
+/// The stream is boxed, so the body itself can move.
 impl<R: Body> Unpin for ReplayBody<R> {}
 
 impl<R: Body<Data = Bytes>> Body for ReplayBody<R> {
@@ -65,8 +65,8 @@ impl<R: Body<Data = Bytes>> Body for ReplayBody<R> {
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let nonempty = |bytes: &mut Option<Bytes>| bytes.take().filter(|bytes| !bytes.is_empty()).map(Frame::data);
         match &mut self.0 {
-            Inner::Whole(bytes) => Poll::Ready(nonempty(bytes).map(Ok)),
-            Inner::Rest { first, next, rest } => match nonempty(first).map(Ok).or_else(|| next.take()) {
+            Inner::Buffered(bytes) => Poll::Ready(nonempty(bytes).map(Ok)),
+            Inner::Streaming { prefix, next, rest } => match nonempty(prefix).map(Ok).or_else(|| next.take()) {
                 Some(frame) => Poll::Ready(Some(frame)),
                 None => rest.as_mut().poll_frame(cx),
             },
@@ -75,18 +75,18 @@ impl<R: Body<Data = Bytes>> Body for ReplayBody<R> {
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Inner::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            Inner::Rest { first, next, rest } => {
-                first.as_ref().is_none_or(Bytes::is_empty) && next.is_none() && rest.is_end_stream()
+            Inner::Buffered(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Inner::Streaming { prefix, next, rest } => {
+                prefix.as_ref().is_none_or(Bytes::is_empty) && next.is_none() && rest.is_end_stream()
             }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Inner::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Inner::Rest { first: None, next: None, rest } => rest.size_hint(),
-            Inner::Rest { .. } => SizeHint::default(),
+            Inner::Buffered(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Inner::Streaming { prefix: None, next: None, rest } => rest.size_hint(),
+            Inner::Streaming { .. } => SizeHint::default(),
         }
     }
 }
@@ -94,8 +94,8 @@ impl<R: Body<Data = Bytes>> Body for ReplayBody<R> {
 impl<R: Body> std::fmt::Debug for ReplayBody<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.0 {
-            Inner::Whole(_) => "ReplayBody(whole)",
-            Inner::Rest { .. } => "ReplayBody(streaming)",
+            Inner::Buffered(_) => "ReplayBody(buffered)",
+            Inner::Streaming { .. } => "ReplayBody(streaming)",
         })
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_up_to_the_limit_is_kept_whole_and_a_longer_one_goes_on_unchanged() {
+    async fn a_body_within_the_limit_is_buffered_and_a_longer_one_streams_unchanged() {
         let (body, whole) = ReplayBody::read(frames(&[4, 6]), 10).await;
         assert_eq!((whole.map(|whole| whole.len()), body.size_hint().exact()), (Some(10), Some(10)));
         let (body, whole) = ReplayBody::read(frames(&[4, 6, 5]), 9).await;

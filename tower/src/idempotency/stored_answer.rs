@@ -1,27 +1,27 @@
-//! An answer as it is kept: status, headers and body in one run of bytes.
+//! [`StoredAnswer`]: status, headers and body of an answer, and its binary encoding.
 //!
-//! `1, status: u16, has body: u8, headers: u16, { name: u16, value: u32, name, value }…, body`, big-endian. What comes
-//! back from a store is not trusted: whatever does not read as that is no answer.
+//! `1, status: u16, has body: u8, headers: u16, { name: u16, value: u32, name, value }…, body`, big-endian. Bytes from a
+//! store are not trusted: `decode` returns none for anything else.
 
 use bytes::{Buf, BufMut, Bytes};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// An answer that can be given again.
+/// An answer that can be sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredAnswer {
     /// The status.
     pub status: StatusCode,
-    /// The headers, without those that concern one connection or one moment.
+    /// The headers, without those of a single connection or moment.
     pub headers: HeaderMap,
-    /// The body; none if it was too large to keep.
+    /// The body; none if it was too large to store.
     pub body: Option<Bytes>,
 }
 
 const VERSION: u8 = 1;
 
-/// What belongs to one connection or one moment.
-const PASSING: [HeaderName; 9] = [
+/// Headers of a single connection or moment, which are not stored.
+const TRANSIENT_HEADERS: [HeaderName; 9] = [
     CONNECTION,
     CONTENT_LENGTH,
     DATE,
@@ -33,28 +33,28 @@ const PASSING: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-impl Kept {
+impl StoredAnswer {
     pub(crate) fn new(status: StatusCode, headers: &HeaderMap, body: Option<Bytes>) -> Self {
         let mut headers = headers.clone();
-        for name in &PASSING {
+        for name in &TRANSIENT_HEADERS {
             headers.remove(name);
         }
         Self { status, headers, body }
     }
 
-    /// About how much memory it takes.
+    /// Returns its approximate size in memory, in bytes.
     pub fn size(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
         headers + self.body.as_ref().map_or(0, Bytes::len) + 64
     }
 
-    /// As bytes.
+    /// Encodes the answer.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.size());
         bytes.put_u8(VERSION);
         bytes.put_u16(self.status.as_u16());
         bytes.put_u8(self.body.is_some().into());
-        // A head that does not fit is far beyond what any server lets through; what fits is kept.
+        // Headers beyond these sizes exceed the limits of every server; they are left out.
         let fits = |(name, value): &(&HeaderName, &HeaderValue)| {
             u16::try_from(name.as_str().len()).is_ok() && u32::try_from(value.len()).is_ok()
         };
@@ -70,7 +70,7 @@ impl Kept {
         bytes
     }
 
-    /// Read back; nothing if it is not an answer.
+    /// Decodes an answer. Returns none if the bytes are not a valid encoding.
     pub fn decode(bytes: impl Into<Bytes>) -> Option<Self> {
         let mut bytes: Bytes = bytes.into();
         if bytes.try_get_u8().ok()? != VERSION {
@@ -99,17 +99,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_belongs_to_one_connection_is_not_kept() {
+    fn headers_of_a_single_connection_are_not_stored() {
         let mut headers = HeaderMap::new();
         for name in ["connection", "date", "content-length", "etag"] {
             headers.insert(name, HeaderValue::from_static("1"));
         }
-        assert_eq!(Kept::new(StatusCode::OK, &headers, None).headers.keys().collect::<Vec<_>>(), ["etag"]);
+        assert_eq!(StoredAnswer::new(StatusCode::OK, &headers, None).headers.keys().collect::<Vec<_>>(), ["etag"]);
     }
 
     proptest! {
         #[test]
-        fn an_answer_is_read_back_as_it_was(
+        fn an_encoded_answer_decodes_to_itself(
             status in 100_u16..1000, body in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..200)),
             headers in proptest::collection::vec(("[a-z][a-z0-9-]{0,20}", "[ -~]{0,40}"), 0..6),
         ) {
@@ -117,16 +117,16 @@ mod tests {
             for (name, value) in headers {
                 map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
             }
-            let kept = Kept { status: StatusCode::from_u16(status).unwrap(), headers: map, body: body.map(Bytes::from) };
-            prop_assert_eq!(Kept::decode(kept.encode()), Some(kept));
+            let answer = StoredAnswer { status: StatusCode::from_u16(status).unwrap(), headers: map, body: body.map(Bytes::from) };
+            prop_assert_eq!(StoredAnswer::decode(answer.encode()), Some(answer));
         }
 
         #[test]
-        fn any_bytes_are_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0_usize..60) {
-            let _ = Kept::decode(bytes);
-            let kept = Kept::new(StatusCode::OK, &HeaderMap::from_iter([(DATE, HeaderValue::from_static("x"))]), None);
-            let bytes = kept.encode();
-            let _ = Kept::decode(bytes[..cut.min(bytes.len())].to_vec());
+        fn decoding_any_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0_usize..60) {
+            let _ = StoredAnswer::decode(bytes);
+            let answer = StoredAnswer::new(StatusCode::OK, &HeaderMap::from_iter([(DATE, HeaderValue::from_static("x"))]), None);
+            let bytes = answer.encode();
+            let _ = StoredAnswer::decode(bytes[..cut.min(bytes.len())].to_vec());
         }
     }
 }

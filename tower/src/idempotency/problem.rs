@@ -1,4 +1,4 @@
-//! What the layer itself answers.
+//! [`IdempotencyProblem`]: the responses that the layer itself makes.
 
 use bytes::Bytes;
 use http::Response;
@@ -6,22 +6,23 @@ use http::Response;
 use crate::edge::Problem;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum IdempotencyProblem {
     KeyMissing,
     KeyInvalid,
     BodyUnreadable,
     BodyTooLarge,
     Mismatch,
     InProgress,
-    AnswerNotKept,
+    AnswerNotStored,
 }
 
-impl Trouble {
-    const fn row(self) -> (u16, &'static str, &'static str, &'static str) {
+impl IdempotencyProblem {
+    /// Returns status, area, code and title.
+    const fn parts(self) -> (u16, &'static str, &'static str, &'static str) {
         match self {
             Self::KeyMissing => (400, "VALIDATION", "idempotency_key_missing", "this request needs an Idempotency-Key"),
             Self::KeyInvalid => {
-                (400, "VALIDATION", "idempotency_key_invalid", "the Idempotency-Key is too long, repeated or not plain")
+                (400, "VALIDATION", "idempotency_key_invalid", "the Idempotency-Key is too long, repeated or not ASCII")
             }
             Self::BodyUnreadable => (400, "VALIDATION", "idempotency_body_unreadable", "the body could not be read"),
             Self::BodyTooLarge => {
@@ -30,19 +31,25 @@ impl Trouble {
             Self::Mismatch => {
                 (409, "CONFLICT", "idempotency_mismatch", "another request was sent with this Idempotency-Key")
             }
-            Self::InProgress => {
-                (409, "CONFLICT", "idempotency_in_progress", "the first request with this Idempotency-Key still runs")
-            }
-            Self::AnswerNotKept => {
-                (409, "CONFLICT", "idempotency_answer_not_kept", "the request was done; its answer was not kept")
-            }
+            Self::InProgress => (
+                409,
+                "CONFLICT",
+                "idempotency_in_progress",
+                "the first request with this Idempotency-Key is still running",
+            ),
+            Self::AnswerNotStored => (
+                409,
+                "CONFLICT",
+                "idempotency_answer_not_stored",
+                "the request was answered; its answer was not stored",
+            ),
         }
     }
 
     pub(crate) fn into_response<B: From<Bytes>>(self) -> Response<B> {
-        let (status, area, code, title) = self.row();
+        let (status, area, code, title) = self.parts();
         let problem = Problem {
-            explained_at: "https://docs.rs/phalanx-tower/latest/phalanx_tower/idempotency/index.html".to_owned(),
+            type_uri: "https://docs.rs/phalanx-tower/latest/phalanx_tower/idempotency/index.html".to_owned(),
             title,
             status,
             code,
