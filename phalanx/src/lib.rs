@@ -81,9 +81,9 @@
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `lifecycle` | yes | [`lifecycle`]: startup in waves, drain, readiness, singleton steps, tickers |
-//! | `macros` | yes | the attribute `#[resilient]` |
 //! | `redis` | yes | `ResilienceModule::with_redis` and the Redis types in [`store`] |
+//! | `lifecycle` | | [`lifecycle`]: startup in waves, drain, readiness, singleton steps, tickers |
+//! | `macros` | | the attribute `#[resilient]` |
 //! | `redis-tls` | | `rediss://` URLs, over rustls |
 //! | `axum` | | axum routes: `/readyz`, `/livez` and, with `prometheus`, `/metrics` |
 //! | `serde` | | `Serialize` and `Deserialize` for every spec |

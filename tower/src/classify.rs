@@ -1,6 +1,6 @@
 //! Classification of results beyond `Classify`: by a closure, by one kind for all errors, by gRPC status.
 
-use phalanx::internal::core::call::Classifier;
+use phalanx::internal::core::classify::Classifier;
 use phalanx::{Class, Classify, Kind};
 
 /// Classifies the whole result with a closure.
