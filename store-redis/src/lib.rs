@@ -1,19 +1,20 @@
 //! The Redis store of Phalanx: breakers, token buckets and latency digests shared by all replicas.
 //!
-//! * A healthy breaker costs a caller no round trip. An exact rate limit costs one, shared with all callers of the key that
-//!   arrived during the previous one.
-//! * A caller waits for Redis at most `store_budget`. If Redis is slow, unreachable or cannot serve, a few calls wait that
-//!   long; then the latch trips and the twin decides in this process. One event is emitted when it trips, and one when Redis
-//!   decides again.
+//! * A healthy breaker costs a caller no round trip. An exact rate limit costs one, shared with all callers of the
+//!   key that arrived during the previous one.
+//! * A caller waits for Redis at most `store_budget`. If Redis is slow, unreachable or cannot serve, a few calls wait
+//!   that long; then the latch trips and the twin decides in this process. One event is emitted when it trips, and
+//!   one when Redis decides again.
 //! * Locks and idempotency keys fail closed: without a reply in time, nothing is held.
-//! * All state changes are Lua scripts (`phalanx-lua`) on the server's clock. A script that may have run is never retried.
+//! * All state changes are Lua scripts (`phalanx-lua`) on the server's clock. A script that may have run is never
+//!   retried.
 //!
 //! # Where to find what
 //!
 //! ```text
 //! store.rs             RedisStore, StoreBuilder; store/inner.rs: what all cells share
 //! bucket.rs            the cell of a rate limit     ─┐
-//! breaker.rs           the cell of a breaker         ├─ one cell per key, with a twin for outages
+//! breaker.rs           the cell of a breaker         ├─ one cell per key, which also decides during outages
 //! digest.rs            the cell of a latency digest ─┘
 //! batch.rs             callers of one key that share a round trip
 //! dispatcher.rs        round trips to one server, shared by all cells; latch.rs: whether it is asked at all
@@ -28,7 +29,7 @@
 //!   caller        store.rs              RateLimitStore::acquire
 //!     │
 //!     ▼
-//!   cell          bucket.rs             SharedBucket::acquire ── latch down: the twin grants (bucket/share.rs)
+//!   cell          bucket.rs             acquire_now: with the latch down the twin grants (bucket/share.rs), else acquire
 //!     │
 //!     ▼
 //!   batch         batch.rs              PendingRequest joins the open batch of the key
@@ -46,10 +47,11 @@
 //!     │
 //!     │ (1)       bucket.rs             complete_batch: one Grant per caller; without a reply the twin grants
 //!     ▼
-//!   caller        batch.rs              PendingRequest resolves; a dropped caller's permits are refunded
+//!   caller        batch.rs (2)          PendingRequest resolves; a dropped caller's permits are refunded
 //!
 //!   (1) The cell is entered again: only when a round trip starts is it known which callers share it, and only the cell
 //!       can decode its reply.
+//!   (2) The same future as above, polled again.
 //! ```
 //!
 //! # A trip pushed to another replica
