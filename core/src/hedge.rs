@@ -39,6 +39,7 @@ use crate::budget::BudgetSpec;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct HedgeSpec {
     /// How long an attempt may take before a hedge starts, and each hedge before the next. With

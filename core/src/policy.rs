@@ -95,6 +95,7 @@ pub enum OnDegraded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(from = "deadline_form::Form"))]
 #[cfg_attr(feature = "schema", schemars(with = "deadline_form::Form"))]
 pub struct DeadlineSpec {
@@ -246,6 +247,7 @@ impl From<Duration> for DeadlineSpec {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Policy {
     /// The name that calls refer to. In files it is the key of the policy's table.

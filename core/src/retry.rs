@@ -36,6 +36,7 @@ use crate::kind::{Kind, Kinds};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct RetrySpec {
     /// Attempts in all, the first included; at least 1.

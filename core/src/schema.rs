@@ -76,6 +76,15 @@ numbers! {
     Positive = { "type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000 };
 }
 
+/// Removes the examples from a description: they are Rust code, and the schema is about files.
+pub(crate) fn without_examples(schema: &mut Schema) {
+    let description = schema.get("description").and_then(|text| text.as_str());
+    if let Some((summary, _)) = description.and_then(|text| text.split_once("\n\n# Examples")) {
+        let summary = summary.to_owned();
+        schema.insert("description".to_owned(), summary.into());
+    }
+}
+
 /// A list of at least one retryable kind.
 pub(crate) fn retryable_kinds(_: &mut SchemaGenerator) -> Schema {
     let kinds: Vec<_> = Kind::ALL.into_iter().filter(|kind| kind.retryable()).map(Kind::name).collect();

@@ -37,6 +37,7 @@ use crate::estimate::ring::{Counts, Ring};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct ThrottleSpec {
     /// Requests that are sent for each one accepted, at least 1.0. Default 2.0.

@@ -27,6 +27,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct BreakerSpec {
     /// Trips when this share of the calls in the window failed, 0.0 to 1.0. Default none.
@@ -136,6 +137,7 @@ pub struct LatencyTrip {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct RampSpec {
     /// The time from closing to full traffic.

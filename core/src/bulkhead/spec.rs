@@ -24,6 +24,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct BulkheadSpec {
     /// The limit of calls in flight, at least 1. For an adaptive limit, its maximum and its start.
@@ -80,6 +81,7 @@ pub struct BulkheadSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct AdaptiveSpec {
     /// A completion slower than this lowers the limit.
@@ -125,6 +127,7 @@ pub struct AdaptiveSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct GradientSpec {
     /// The lowest limit, at least 1. Default 1.
