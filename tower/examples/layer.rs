@@ -14,7 +14,7 @@ use std::convert::Infallible;
 
 use phalanx::{Error, Policy, RateLimitSpec, ResilienceModule};
 use phalanx_tower::ResilienceLayer;
-use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 // The clock of tokio is paused and jumps from timer to timer: no time passes while the example waits.
 #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -22,13 +22,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let search = Policy::named("search").rate_limit(RateLimitSpec::per_second(10).burst(2));
     let module = ResilienceModule::in_memory().policy(search).build()?;
 
-    let mut service = ServiceBuilder::new()
+    let service = ServiceBuilder::new()
         .layer(ResilienceLayer::new(&module, "search")?.route("eu")?.any_service())
-        .service(service_fn(async |_product: &str| Ok::<_, Infallible>(3)));
+        .service(service_fn(async |_product: String| Ok::<_, Infallible>(3)));
 
     let mut rejected = 0;
     for product in ["shoes", "hats", "boots", "boots"] {
-        match service.ready().await?.call(product).await {
+        match service.clone().oneshot(product.to_owned()).await {
             Ok(results) => println!("{product}: {results} results"),
             Err(Error::Inner(never)) => match never {},
             Err(Error::Rejected(rejection)) => {
