@@ -40,7 +40,6 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{self, Poll};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -50,17 +49,12 @@ use self::stripe::{NO_WAKER, Stripe};
 
 use crate::context::{self, Context};
 use crate::rejection::{Rejection, RejectionCode};
-use crate::striped::{CacheLine, thread_number};
+use crate::striped::Striped;
 
 /// The default retry-after: by then a load balancer sends the caller to another replica.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long cancelled calls have to unwind.
 const UNWIND_TIME: Duration = Duration::from_millis(50);
-
-/// There are twice as many stripes as processors, because threads share a stripe by chance; more than the maximum are not
-/// worth their memory.
-const MIN_STRIPES: usize = 4;
-const MAX_STRIPES: usize = 16;
 
 /// The gate that calls enter and leave. Cheap to clone; clones are the same gate.
 ///
@@ -87,7 +81,7 @@ const MAX_STRIPES: usize = 16;
 pub struct Gate(Arc<Shared>);
 
 struct Shared {
-    stripes: Box<[CacheLine<Stripe>]>,
+    stripes: Striped<Stripe>,
     /// The mark in the context of tasks inside the gate.
     id: u32,
     retry_after: Duration,
@@ -118,10 +112,8 @@ impl Gate {
     /// Returns an open gate whose rejections carry this retry-after. [`Gate::default`] uses one second.
     pub fn new(retry_after: Duration) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let threads = available_parallelism().map_or(1, usize::from);
-        let stripes = (2 * threads).next_power_of_two().clamp(MIN_STRIPES, MAX_STRIPES);
         Self(Arc::new(Shared {
-            stripes: (0..stripes).map(|_| CacheLine(Stripe::new())).collect(),
+            stripes: Striped::new(Stripe::new),
             id: NEXT.fetch_add(1, Ordering::Relaxed).max(1),
             retry_after,
             emptied: Notify::new(),
@@ -149,17 +141,17 @@ impl Gate {
 
     /// Returns the calls in flight, nested ones included.
     pub fn in_flight(&self) -> u64 {
-        self.0.stripes.iter().map(|stripe| stripe.0.in_flight()).sum()
+        self.0.stripes.iter().map(Stripe::in_flight).sum()
     }
 
     /// Whether the gate has stopped admitting new calls.
     pub fn is_draining(&self) -> bool {
-        self.0.stripes.first().is_some_and(|stripe| stripe.0.is_draining())
+        self.0.stripes.get(0).is_draining()
     }
 
     /// Stops admitting new calls. Idempotent.
     pub fn begin(&self) {
-        self.0.stripes.iter().for_each(|stripe| stripe.0.drain());
+        self.0.stripes.iter().for_each(Stripe::drain);
     }
 
     /// Stops admitting new calls, waits at most `window` for those in flight, and cancels the rest. May be called again,
@@ -171,14 +163,14 @@ impl Gate {
         // A window beyond the range of the clock is cut to a month.
         let until = start.checked_add(window).unwrap_or(start + Duration::from_secs(30 * 24 * 3_600));
         let mut over = timeout_at(until, self.emptied()).await.is_err();
-        self.0.stripes.iter().for_each(|stripe| stripe.0.close());
+        self.0.stripes.iter().for_each(Stripe::close);
         if !over {
             // A nested call may have entered between the count and `close`: its outer call spawned it and has ended.
             over = timeout_at(until, self.emptied()).await.is_err();
         }
         let leftovers = if over { self.in_flight() } else { 0 };
         if leftovers > 0 {
-            self.0.stripes.iter().for_each(|stripe| stripe.0.cancel());
+            self.0.stripes.iter().for_each(Stripe::cancel);
             let _ = timeout_at(Instant::now() + UNWIND_TIME, self.emptied()).await;
         }
         let stuck = if over { self.in_flight() } else { 0 };
@@ -201,8 +193,8 @@ impl Gate {
     #[inline]
     pub(crate) fn admit(&self, current: Context) -> Option<GateTicket> {
         let stripes = &self.0.stripes;
-        let index = thread_number() & (stripes.len() - 1);
-        stripes[index].0.enter(current.is_inside(self.id())).then(|| GateTicket::of(index as u16))
+        let index = stripes.index();
+        stripes.get(index).enter(current.is_inside(self.id())).then(|| GateTicket::of(index as u16))
     }
 
     /// Whether the call is cancelled; if not, the task is woken when it is.
@@ -235,7 +227,7 @@ impl Gate {
     }
 
     fn stripe(&self, ticket: &GateTicket) -> &Stripe {
-        &self.0.stripes[usize::from(ticket.stripe) & (self.0.stripes.len() - 1)].0
+        self.0.stripes.get(usize::from(ticket.stripe))
     }
 }
 

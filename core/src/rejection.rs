@@ -145,7 +145,7 @@ pub enum Source {
     /// The local twin, because the shared store is away.
     Degraded,
     /// An override by an operator.
-    Override,
+    Forced,
     /// Decided and reported, but not enforced.
     Shadow,
 }
@@ -158,7 +158,7 @@ impl Source {
             Self::Leased => "leased",
             Self::Local => "local",
             Self::Degraded => "degraded",
-            Self::Override => "forced",
+            Self::Forced => "forced",
             Self::Shadow => "shadow",
         }
     }

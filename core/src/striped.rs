@@ -55,7 +55,19 @@ impl<T> Striped<T> {
     /// Returns the stripe of this thread. Threads with higher numbers than there are stripes share one.
     #[inline]
     pub fn mine(&self) -> &T {
-        &self.0[thread_number() & (self.0.len() - 1)].0
+        self.get(thread_number())
+    }
+
+    /// Returns the index of this thread's stripe, for [`get`](Self::get) from another thread.
+    #[inline]
+    pub fn index(&self) -> usize {
+        thread_number() & (self.0.len() - 1)
+    }
+
+    /// Returns a stripe by its index; indices beyond the last one wrap around.
+    #[inline]
+    pub fn get(&self, index: usize) -> &T {
+        &self.0[index & (self.0.len() - 1)].0
     }
 
     /// Returns every stripe.

@@ -211,7 +211,7 @@ async fn an_override_decides_until_it_is_released() {
     let pipeline = guarded();
     pipeline.force(Some(Override::Open)).await;
     let (answer, record) = pipeline.call().run_recorded(ok).await;
-    assert_eq!((code(answer), record.source), (RejectionCode::ForcedOpen, Source::Override));
+    assert_eq!((code(answer), record.source), (RejectionCode::ForcedOpen, Source::Forced));
     pipeline.force(Some(Override::Closed)).await;
     for _ in 0..5 {
         assert_eq!(pipeline.run(broken).await, Err(Error::Inner(BROKEN)));

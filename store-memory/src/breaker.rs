@@ -131,7 +131,7 @@ impl BreakerCell {
             let source = match breaker.overridden() {
                 None => Source::Local,
                 Some(Override::MetricsOnly) => Source::Shadow,
-                Some(_) => Source::Override,
+                Some(_) => Source::Forced,
             };
             (AdmitReply { admission, source }, transition)
         })

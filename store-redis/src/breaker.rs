@@ -260,9 +260,9 @@ impl Shared {
         match snapshot.overridden? {
             Override::Open => {
                 let rejected = Admission::Rejected { code: RejectionCode::ForcedOpen, until: Time::NEVER };
-                Some(AdmitReply { admission: rejected, source: Source::Override })
+                Some(AdmitReply { admission: rejected, source: Source::Forced })
             }
-            Override::Closed | Override::Disabled => Some(AdmitReply { admission: passes, source: Source::Override }),
+            Override::Closed | Override::Disabled => Some(AdmitReply { admission: passes, source: Source::Forced }),
             Override::MetricsOnly => shadow.then_some(AdmitReply { admission: passes, source: Source::Shadow }),
         }
     }

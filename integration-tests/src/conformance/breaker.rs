@@ -225,7 +225,7 @@ impl<B: Bed> Replica<B> {
     async fn ask(&self) -> Asked {
         let now = self.store.clock().now();
         let (answer, transition) = admit_call(&self.store, &self.circuit, now).await;
-        let allowed = [B::SOURCE, Source::Override, Source::Shadow];
+        let allowed = [B::SOURCE, Source::Forced, Source::Shadow];
         assert!(allowed.contains(&answer.source), "not decided by the store under test: {answer:?}");
         Asked { admitted: admit_result(answer.admission, now), transition, source: answer.source }
     }

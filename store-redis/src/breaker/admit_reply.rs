@@ -73,7 +73,7 @@ impl Shared {
             // This override reports the decision but never enforces it.
             (Some(Override::MetricsOnly), Admission::Rejected { .. }) => (passes(None), Source::Shadow),
             (Some(Override::MetricsOnly), decided) => (decided, Source::Shadow),
-            (Some(_), decided) => (decided, Source::Override),
+            (Some(_), decided) => (decided, Source::Forced),
         };
         Some(AdmitReply { admission, source })
     }

@@ -34,7 +34,7 @@ impl<S: Store> CallState<'_, S> {
     fn reject_forced_open(&mut self) -> bool {
         self.notes.stage = None; // the lever is above all stages
         (self.notes.code, self.notes.retry_after, self.notes.source) =
-            (RejectionCode::ForcedOpen, UNKNOWN, Source::Override);
+            (RejectionCode::ForcedOpen, UNKNOWN, Source::Forced);
         true
     }
 

@@ -14,7 +14,7 @@ pub async fn forced_open_rejects_everything<B: Bed>() {
     for _ in 0..3 {
         for replica in [&fleet.one, &fleet.two] {
             assert_eq!(replica.admit().await, Err((RejectionCode::ForcedOpen, None)));
-            assert_eq!(replica.ask().await.source, Source::Override);
+            assert_eq!(replica.ask().await.source, Source::Forced);
         }
         fleet.advance(BREAK).await;
     }

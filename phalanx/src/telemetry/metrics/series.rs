@@ -16,7 +16,7 @@ use super::timed::Timed;
 
 const OUTCOMES: [&str; 5] = ["success", "failure", "neutral", "rejected", "cancelled"];
 const SOURCES: [Source; 6] =
-    [Source::Fleet, Source::Leased, Source::Local, Source::Degraded, Source::Override, Source::Shadow];
+    [Source::Fleet, Source::Leased, Source::Local, Source::Degraded, Source::Forced, Source::Shadow];
 const END_COUNT: usize = OUTCOMES.len() * SOURCES.len();
 const PHASE_COUNT: usize = 3;
 
@@ -148,7 +148,7 @@ const fn source_number(source: Source) -> usize {
         Source::Leased => 1,
         Source::Local => 2,
         Source::Degraded => 3,
-        Source::Override => 4,
+        Source::Forced => 4,
         Source::Shadow => 5,
     }
 }
