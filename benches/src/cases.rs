@@ -1,7 +1,6 @@
-//! What is compared with what, and the bar each comparison has to meet.
+//! The cases: what is compared, and the bar of each comparison.
 //!
-//! The plain case name belongs to the first peer, the one that the bar names; the report puts every other
-//! peer's name after a dot.
+//! The bar applies to the first peer, whose row has the plain case name; rows of other peers have their name after a dot.
 
 mod attribute;
 mod layer;
@@ -9,29 +8,29 @@ mod pass_through;
 mod queue;
 mod rejected_open;
 mod stack;
-mod stages_alone;
+mod stages_standalone;
 
 use std::error::Error;
 
 use crate::contender::{Contender, Runtimes};
 
-/// One comparison: the same work by us and by peers.
+/// One comparison: the same work by Phalanx and by peers.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// The greatest ratio to the first peer that will do; none where no bar is set.
+    /// The largest acceptable ratio to the first peer; none without a bar.
     pub(crate) bar: Option<f64>,
     pub(crate) ours: Contender,
     pub(crate) peers: Vec<Contender>,
 }
 
-/// Every case, ready to be measured.
+/// Builds all cases.
 pub(crate) fn all(runtimes: &Runtimes) -> Result<Vec<Case>, Box<dyn Error>> {
     let mut cases = vec![pass_through::case()?];
     cases.extend(stack::cases(runtimes)?);
     cases.push(attribute::case()?);
     cases.push(layer::case()?);
     cases.push(rejected_open::case()?);
-    cases.extend(stages_alone::cases()?);
+    cases.extend(stages_standalone::cases()?);
     cases.extend(queue::cases()?);
     Ok(cases)
 }

@@ -1,13 +1,12 @@
-//! A contender: one implementation of a case, which can be asked for a number of calls in a row.
+//! A contender: one implementation of a case, which makes a number of calls in a row.
 //!
-//! Three ways to drive one, and the same way for all contenders of a case:
+//! There are three ways to drive one; all contenders of a case use the same:
 //!
-//! - [`Contender::plain`]: a function that is no future;
-//! - [`Contender::on_one_thread`]: a future polled in a loop on this thread, so that the scheduler, which
-//!   costs every library the same, does not water down the ratio. Timers are tokio's all the same;
-//! - [`Runtimes::on_two_workers`]: 64 tasks on a runtime of two workers, clones of one caller, so that they
-//!   contend for one key or one service. A call's time is then the wall time of all of them by their number,
-//!   and the scheduler, which two workers cannot do without, is part of it.
+//! - [`Contender::plain`]: a synchronous function;
+//! - [`Contender::on_one_thread`]: a future polled in a loop on this thread, because the cost of the scheduler, equal for
+//!   all, would hide the difference. Timers are tokio's;
+//! - [`Runtimes::on_two_workers`]: 64 tasks on a runtime of two workers, with clones of one caller, which contend for one
+//!   key or one service. The time of a call is the wall time of all calls divided by their number, scheduler included.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -17,25 +16,25 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
-/// How many tasks share one caller in the cases whose name ends in `_64`.
+/// The number of tasks that share one caller in cases whose name ends in `_64`.
 const TASKS: u64 = 64;
 
-/// Something that can make one call, and the next one when that has ended.
+/// Makes calls, one after the other.
 pub(crate) trait Caller: Send + 'static {
-    /// Makes one call; true if it was admitted and answered, false if it was rejected.
+    /// Makes one call. Returns true if it was admitted and succeeded, false if it was rejected.
     fn call(&mut self) -> impl Future<Output = bool> + Send;
 }
 
-/// What has to come of every call of a case: a case that measures something else must not pass for it.
+/// The required result of every call of a case, so that a case cannot measure something else unnoticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expectation {
-    /// Every call is admitted and answered.
+    /// Every call is admitted and succeeds.
     Admitted,
-    /// Every call is rejected before the operation is started.
+    /// Every call is rejected before the operation starts.
     Rejected,
 }
 
-/// Makes the given number of calls and says how many of them were admitted.
+/// Makes the given number of calls and returns how many were admitted.
 type Batch = Box<dyn FnMut(u64) -> u64>;
 
 /// One implementation of a case.
@@ -46,22 +45,22 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    /// A contender whose call is a plain function: true if admitted.
+    /// A contender whose call is a synchronous function that returns true if admitted.
     pub(crate) fn plain(name: &'static str, mut call: impl FnMut() -> bool + 'static) -> Self {
         Self::new(name, move |calls| (0..calls).map(|_| u64::from(black_box(call()))).sum())
     }
 
     /// A contender whose calls are awaited one after the other on the measuring thread.
     pub(crate) fn on_one_thread(name: &'static str, mut caller: impl Caller) -> Self {
-        Self::new(name, move |calls| poll_to_the_end(admitted(&mut caller, calls)))
+        Self::new(name, move |calls| poll_until_ready(admitted(&mut caller, calls)))
     }
 
-    /// The same contender for a case in which every call is to be rejected.
+    /// The same contender, for a case in which every call must be rejected.
     pub(crate) fn rejecting(self) -> Self {
         Self { expectation: Expectation::Rejected, ..self }
     }
 
-    /// Makes `calls` calls, or says what went otherwise than the case means to measure.
+    /// Makes `calls` calls. Returns an error if the results are not the expected ones.
     pub(crate) fn run(&mut self, calls: u64) -> Result<(), String> {
         let admitted = (self.batch)(calls);
         let expected = match self.expectation {
@@ -81,7 +80,7 @@ impl Contender {
 
 /// The tokio runtimes behind the contenders.
 pub(crate) struct Runtimes {
-    /// Never run: it lends its timers to the measuring thread, and has no worker that could be woken for one.
+    /// Never run: it provides timers to the measuring thread, without workers that a timer could wake.
     one_thread: Runtime,
     two_workers: Arc<Runtime>,
 }
@@ -94,14 +93,14 @@ impl Runtimes {
         })
     }
 
-    /// Lets the measuring thread use timers; hold the guard while contenders are built and run.
+    /// Lets the measuring thread use timers while the guard is held.
     pub(crate) fn enter_one_thread(&self) -> EnterGuard<'_> {
         self.one_thread.enter()
     }
 
-    /// A contender whose calls are made by 64 tasks, each with its own clone of what `build` returns.
+    /// A contender whose calls are made by 64 tasks, each with a clone of the caller that `build` returns.
     ///
-    /// `build` runs inside the runtime, because some peers spawn a task or create a timer when built.
+    /// `build` runs inside the runtime, because some peers spawn a task or create a timer when they are built.
     pub(crate) fn on_two_workers<C: Caller + Clone>(&self, name: &'static str, build: impl FnOnce() -> C) -> Contender {
         let runtime = Arc::clone(&self.two_workers);
         let caller = {
@@ -136,8 +135,8 @@ async fn admitted(caller: &mut impl Caller, calls: u64) -> u64 {
     admitted
 }
 
-/// Polls until ready. Nothing measured here waits for anything but itself, so there is no one to be woken by.
-pub(crate) fn poll_to_the_end<F: Future>(future: F) -> F::Output {
+/// Polls until ready. No measured future waits for another task, so no waker is needed.
+pub(crate) fn poll_until_ready<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
     loop {

@@ -1,14 +1,15 @@
-//! The `fleet` command: the same questions when the state lies in Redis, on a server that the command starts itself.
+//! The `fleet` command: measures shared state in Redis, on a server that the command starts itself.
 //!
 //! ```text
-//!   contest.rs    contenders take turns, round by round, on one runtime of two workers; medians
+//!   contest.rs    contenders alternate, round by round, on one runtime of two workers; medians
 //!     ├─ callers.rs    n callers in a closed loop: calls a second, and latencies
 //!     ├─ exact.rs      an exact rate limit: ours, naive.rs, limitador.rs
 //!     └─ guarded.rs    breaker and digest, shared and in memory; the whole stack
-//!   commands.rs   what Redis is asked per 1,000 calls
-//!   trips.rs      a trip here, a rejection in another process
-//!   hang.rs       what a stopped Redis costs a caller
-//!   server.rs     the Redis; figures.rs  how results are told
+//!   commands.rs   Redis commands per 1,000 calls
+//!   trips.rs      from a trip in one process to a rejection in another
+//!   hang.rs       the cost of a stopped Redis to a caller
+//!   server.rs     the Redis server
+//!   figures.rs    the output
 //! ```
 
 mod callers;
@@ -41,8 +42,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// How long contenders are measured side by side, in seconds, all cases together. What has no peer (commands, trips,
-    /// hangs) takes half a minute more.
+    /// Total time in seconds for cases with peers. Cases without peers (commands, trips, hangs) take half a minute more.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 
@@ -53,14 +53,14 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 pub(crate) enum Child {
-    /// Becomes a redis-server that ends with its parent.
+    /// Becomes a redis-server that exits with its parent.
     Serve { port: u16 },
     /// The other replica of `trip_p99`.
     Watch { url: String },
 }
 
-/// Case names that no contest has.
-const ALONE: &[(&[&str], Measure)] =
+/// Cases without peers.
+const WITHOUT_PEERS: &[(&[&str], Measure)] =
     &[(commands::CASES, commands::measure), (trips::CASES, trips::measure), (hang::CASES, hang::measure)];
 
 type Measure = fn(&Runtime) -> Result<Vec<Row>, Box<dyn Error>>;
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let runtime = two_workers()?;
     let wanted = |case: &str| case.contains(&arguments.only);
     let mut rows = contests(&runtime, Duration::from_secs(arguments.seconds), &wanted)?;
-    for (cases, measure) in ALONE {
+    for (cases, measure) in WITHOUT_PEERS {
         if cases.iter().any(|case| wanted(case)) {
             rows.extend(measure(&runtime)?.into_iter().filter(|row| wanted(row.case())));
         }
@@ -93,7 +93,7 @@ pub(crate) fn run_child(child: &Child) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Every case in which contenders meet, in one run on one server.
+/// Measures all cases with peers, in one run on one server.
 fn contests(runtime: &Runtime, budget: Duration, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let server = Server::start()?;
     let mut cases = exact::cases(runtime, &server, wanted)?;
@@ -104,7 +104,7 @@ fn contests(runtime: &Runtime, budget: Duration, wanted: &dyn Fn(&str) -> bool) 
     contest::run(runtime, cases, budget)
 }
 
-/// What every contender runs on.
+/// The runtime of all contenders.
 fn two_workers() -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }

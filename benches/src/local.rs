@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// How long to measure, in seconds, all cases together.
+    /// Total time of the measurement in seconds.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 

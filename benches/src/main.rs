@@ -1,4 +1,4 @@
-//! `phalanx-bench`: what a call through Phalanx costs beside what it costs through its peers, in one run.
+//! `phalanx-bench`: compares the cost of a call through Phalanx with comparable crates, in one run.
 //!
 //! ```text
 //! cargo run --release -p phalanx-bench -- local [--json] [--seconds N] [--only TEXT]
@@ -6,14 +6,14 @@
 //! ```
 //!
 //! ```text
-//!   cases/      what is compared: a name, a bar, our contender, the peers' contenders
-//!     ├─ ours.rs     everything that names the phalanx crate
-//!     └─ peers/      one file a peer, set up as someone who knows it would for speed
-//!   settings.rs   the numbers all of them are set up with
-//!   contender.rs  one implementation that can be asked for n calls, and how it is driven
-//!   measure.rs    rounds, interleaved and in alternating order; medians
-//!   report.rs     a table, or one JSON object a line
-//!   fleet/        the same questions over a Redis of its own: see fleet.rs
+//!   cases/      the comparisons: a name, a bar, our contender, the peers' contenders
+//!     ├─ ours.rs     contenders that use the phalanx crate
+//!     └─ peers/      one file per peer, configured for speed
+//!   settings.rs   the configuration common to all contenders
+//!   contender.rs  one implementation of a case, and how it is driven
+//!   measure.rs    interleaved rounds in alternating order; medians
+//!   report.rs     a table, or one JSON object per line
+//!   fleet/        comparisons over Redis: see fleet.rs
 //! ```
 
 mod cases;
@@ -31,7 +31,7 @@ use std::error::Error;
 
 use clap::{Parser, Subcommand};
 
-/// Measures Phalanx beside its peers.
+/// Compares Phalanx with its peers.
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
@@ -41,11 +41,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// One process, no network: nanoseconds a call, ours and each peer's, and their ratio.
+    /// One process, no network: nanoseconds per call for Phalanx and each peer, and their ratio.
     Local(local::Arguments),
-    /// Over a Redis of its own on loopback: exact limits, shared circuits, trips and hangs.
+    /// Over a Redis started on loopback: exact limits, shared breakers, trips and hangs.
     Fleet(fleet::Arguments),
-    /// What `fleet` starts itself as; not for people.
+    /// Child processes of `fleet`.
     #[command(hide = true, subcommand)]
     FleetChild(fleet::Child),
 }

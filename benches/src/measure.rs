@@ -1,10 +1,10 @@
-//! The stop watch: short batches, many rounds, medians.
+//! Time measurement: short batches, many rounds, medians.
 //!
-//! A round gives every contender of every case one batch of a few milliseconds. Contenders of one case run
-//! one right after the other, in an order that turns with the round, so that a machine that gets slower or
-//! busier does so for all of them alike; the median over the rounds forgets the batches that were disturbed.
+//! In each round every contender of every case runs one batch of a few milliseconds. Contenders of one case run directly
+//! one after the other, in an order that rotates with the round, so that a machine that becomes slower affects all of them
+//! equally; the median over the rounds ignores disturbed batches.
 
-// The point of this program is to read real time; `phalanx_core::Clock` is what is being measured.
+// This program measures real time; `phalanx_core::Clock` is part of what is measured.
 #![allow(clippy::disallowed_methods)]
 
 use std::time::{Duration, Instant};
@@ -12,82 +12,85 @@ use std::time::{Duration, Instant};
 use crate::cases::Case;
 use crate::contender::Contender;
 
-/// Long enough that starting it does not count, short enough that a disturbance spoils few of them.
+/// Long enough to hide the cost of starting a batch, short enough that a disturbance affects few batches.
 const BATCH: Duration = Duration::from_millis(6);
 
-/// Fewer rounds than this and a median is a lottery, however little time was asked for.
-const FEWEST_ROUNDS: usize = 5;
+/// The minimum number of rounds for a meaningful median, even if they exceed the requested time.
+const MIN_ROUNDS: usize = 5;
 
-/// A case with its medians, in nanoseconds a call.
+/// A case with its medians, in nanoseconds per call.
 pub(crate) struct Measured {
     pub(crate) case: &'static str,
     pub(crate) bar: Option<f64>,
     pub(crate) ours_ns: f64,
-    /// In the order of the case: the first is the one that the bar is about.
+    /// In the order of the case; the bar applies to the first.
     pub(crate) peers: Vec<(&'static str, f64)>,
 }
 
-/// Measures all cases for about `budget` together.
+/// Measures all cases for about `budget` in total.
 pub(crate) fn run(cases: Vec<Case>, budget: Duration) -> Result<Vec<Measured>, String> {
-    let mut heats = cases.into_iter().map(Heat::prepare).collect::<Result<Vec<_>, _>>()?;
+    let mut runs = cases.into_iter().map(CaseRun::prepare).collect::<Result<Vec<_>, _>>()?;
     let end = Instant::now() + budget;
     let mut round = 0;
-    while round < FEWEST_ROUNDS || Instant::now() < end {
-        for heat in &mut heats {
-            heat.run(round)?;
+    while round < MIN_ROUNDS || Instant::now() < end {
+        for run in &mut runs {
+            run.run(round)?;
         }
         round += 1;
     }
-    Ok(heats.into_iter().map(Heat::finish).collect())
+    Ok(runs.into_iter().map(CaseRun::finish).collect())
 }
 
 /// A case while it is measured.
-struct Heat {
+struct CaseRun {
     case: &'static str,
     bar: Option<f64>,
     /// Ours first, then the peers.
-    lanes: Vec<Lane>,
+    contenders: Vec<ContenderRun>,
 }
 
 /// A contender, the size of its batch, and its times so far.
-struct Lane {
+struct ContenderRun {
     contender: Contender,
     calls: u64,
     ns_per_call: Vec<f64>,
 }
 
-impl Heat {
+impl CaseRun {
     fn prepare(case: Case) -> Result<Self, String> {
         let contenders = std::iter::once(case.ours).chain(case.peers);
-        let lanes = contenders.map(Lane::prepare).collect::<Result<_, _>>();
-        let lanes = lanes.map_err(|reason| format!("{}: {reason}", case.name))?;
-        Ok(Self { case: case.name, bar: case.bar, lanes })
+        let contenders = contenders.map(ContenderRun::prepare).collect::<Result<_, _>>();
+        let contenders = contenders.map_err(|reason| format!("{}: {reason}", case.name))?;
+        Ok(Self { case: case.name, bar: case.bar, contenders })
     }
 
     fn run(&mut self, round: usize) -> Result<(), String> {
-        let lanes = self.lanes.len();
-        for place in 0..lanes {
-            // Turning alone would leave everyone behind the same neighbour; every other turn goes backwards.
-            let place = if (round / lanes).is_multiple_of(2) { place } else { lanes - 1 - place };
-            self.lanes[(round + place) % lanes].run().map_err(|reason| format!("{}: {reason}", self.case))?;
+        let contenders = self.contenders.len();
+        for index in 0..contenders {
+            // Rotation alone would keep each contender behind the same one; so every other rotation is reversed.
+            let index = if (round / contenders).is_multiple_of(2) { index } else { contenders - 1 - index };
+            self.contenders[(round + index) % contenders].run().map_err(|reason| format!("{}: {reason}", self.case))?;
         }
         Ok(())
     }
 
     fn finish(self) -> Measured {
-        let mut medians: Vec<_> =
-            self.lanes.into_iter().map(|lane| (lane.contender.name, median(lane.ns_per_call))).collect();
+        let mut medians: Vec<_> = self
+            .contenders
+            .into_iter()
+            .map(|contender_run| (contender_run.contender.name, median(contender_run.ns_per_call)))
+            .collect();
         let (_, ours_ns) = medians.remove(0);
         Measured { case: self.case, bar: self.bar, ours_ns, peers: medians }
     }
 }
 
-impl Lane {
-    /// Finds the number of calls that fills a batch, which also warms everything up.
+impl ContenderRun {
+    /// Finds the number of calls that fills a batch, which also serves as a warm-up.
     fn prepare(mut contender: Contender) -> Result<Self, String> {
         let mut calls = 64;
         loop {
-            // The shorter of two, lest one that was disturbed end the search with far too small a batch.
+            // The shorter of two, because one disturbed measurement would end the search with a batch that is too small.
             let took = time(&mut contender, calls)?.min(time(&mut contender, calls)?);
             if took >= BATCH / 2 {
                 let calls = calls as f64 * BATCH.as_secs_f64() / took.as_secs_f64();

@@ -1,7 +1,7 @@
-//! What is called through every stack: an operation that does nothing, so that what is left is the stack.
+//! The operation called through every stack. It does nothing, so that only the stack is measured.
 //!
-//! Two of them, because a stack may do its expensive work only when the operation has to wait: [`ready`]
-//! has its answer at the first poll, [`pending_once`] at the second.
+//! There are two, because a stack may do expensive work only when the operation waits: [`ready`] is ready at the first
+//! poll, [`pending_once`] at the second.
 
 use std::fmt;
 use std::future::Future;
@@ -9,10 +9,10 @@ use std::hint::black_box;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The answer of an operation. A number and not `()`, so that the answer has to be carried.
+/// The result of an operation. A number and not `()`, so that the result has to be moved.
 pub(crate) type Answer = Result<u32, OperationError>;
 
-/// The error that the operations never return; every stack must be ready to carry one.
+/// The error type of the operations, which they never return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OperationError;
 
@@ -37,13 +37,13 @@ where
     type Running = Running;
 }
 
-/// Answers at the first poll.
+/// Is ready at the first poll.
 pub(crate) async fn ready() -> Answer {
-    // Opaque, or a stack that inlines well would fold the answer into the caller and be measured as nothing.
+    // Opaque, or an inlined stack could be optimized away completely.
     black_box(Ok(1))
 }
 
-/// Is pending at the first poll, having woken its task, and answers at the second.
+/// Wakes its task and is pending at the first poll, and is ready at the second.
 pub(crate) async fn pending_once() -> Answer {
     Yield { polled: false }.await;
     black_box(Ok(1))
@@ -61,8 +61,8 @@ impl Future for Yield {
             return Poll::Ready(());
         }
         self.polled = true;
-        // Not `tokio::task::yield_now`: that one defers its wake to the runtime's next turn of the timers, so
-        // the price of a turn would be part of every call.
+        // Not `tokio::task::yield_now`: it defers the wake-up to the runtime's next pass over its timers, and the cost of
+        // that pass would be part of every call.
         context.waker().wake_by_ref();
         Poll::Pending
     }

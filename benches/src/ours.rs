@@ -1,4 +1,4 @@
-//! Ours: everything that names the `phalanx` crate.
+//! The contenders that use the `phalanx` crate.
 
 mod by_name;
 pub(crate) mod layer;
@@ -15,21 +15,21 @@ use phalanx::{
 };
 
 pub(crate) use self::by_name::{by_attribute, by_hand};
-use crate::contender::{Caller, poll_to_the_end};
+use crate::contender::{Caller, poll_until_ready};
 use crate::operation::{Operation, OperationError};
 use crate::settings::{
     ATTEMPTS, FAILURE_RATIO, FIRST_BACKOFF, HEDGE_DELAY, LONG_BREAK, LONGEST_BACKOFF, MIN_CALLS, SLOTS, TIMEOUT,
     UNREACHABLE_RATE,
 };
 
-/// A kept handle, as the hot path of a service would hold it; its clones share one key.
+/// Calls through a kept pipeline, like the hot path of a service; clones share one key.
 #[derive(Clone)]
-struct Through<O> {
+struct PipelineCaller<O> {
     pipeline: Pipeline,
     operation: O,
 }
 
-impl<O: Operation> Caller for Through<O> {
+impl<O: Operation> Caller for PipelineCaller<O> {
     async fn call(&mut self) -> bool {
         self.pipeline.run(self.operation).await.is_ok()
     }
@@ -41,7 +41,7 @@ impl Classify for OperationError {
     }
 }
 
-/// Every stage that `peers::tower_resilience::stack` has.
+/// The same stages as `peers::tower_resilience::stack`.
 pub(crate) fn stack<O: Operation>(operation: O) -> Result<impl Caller + Clone, Box<dyn Error>> {
     through(operation, five_stages())
 }
@@ -51,25 +51,25 @@ pub(crate) fn hedged_stack<O: Operation>(operation: O) -> Result<impl Caller, Bo
     through(operation, five_stages().hedge(HedgeSpec::after(HEDGE_DELAY)).idempotent())
 }
 
-/// A policy with no stage on.
+/// A policy without stages.
 pub(crate) fn pass_through<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
     through(operation, policy())
 }
 
-/// A token bucket by itself.
+/// A stand-alone rate limiter.
 pub(crate) fn rate_limiter() -> Result<impl FnMut() -> bool, Box<dyn Error>> {
     let limiter = RateLimiter::new(&rate_limit_spec())?;
     Ok(move || limiter.try_acquire().is_ok())
 }
 
-/// A circuit breaker by itself, around a call that succeeds.
+/// A stand-alone circuit breaker around a call that succeeds.
 pub(crate) fn circuit_breaker() -> Result<impl FnMut() -> bool, Box<dyn Error>> {
     let breaker = CircuitBreaker::new(&breaker_spec())?;
     Ok(move || breaker.enter().map(|entered| entered.succeeded()).is_ok())
 }
 
-/// A bulkhead by itself: a slot is taken and given back.
-pub(crate) fn bulkhead_alone() -> Result<impl FnMut() -> bool, Box<dyn Error>> {
+/// A stand-alone bulkhead: acquires and releases a slot.
+pub(crate) fn bulkhead_standalone() -> Result<impl FnMut() -> bool, Box<dyn Error>> {
     let bulkhead = Bulkhead::new(&bulkhead_spec())?;
     Ok(move || bulkhead.try_enter().map(drop).is_ok())
 }
@@ -94,11 +94,11 @@ pub(crate) fn timeout<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn
     through(operation, policy().timeout(TIMEOUT))
 }
 
-/// A breaker alone, open for longer than any run after one failure.
+/// A policy with only a breaker, which is open for longer than any run.
 pub(crate) fn open_breaker<O: Operation>(operation: O) -> Result<impl Caller, Box<dyn Error>> {
     let breaker = BreakerSpec::consecutive_failures(1).break_for(LONG_BREAK).escalate(1.0, LONG_BREAK);
     let breaker = through(operation, policy().breaker(breaker))?;
-    let _failed = poll_to_the_end(breaker.pipeline.run(|| async { Err::<u32, _>(OperationError) }));
+    let _failed = poll_until_ready(breaker.pipeline.run(|| async { Err::<u32, _>(OperationError) }));
     Ok(breaker)
 }
 
@@ -115,9 +115,9 @@ fn policy() -> Policy {
     Policy::named("bench")
 }
 
-fn through<O: Operation>(operation: O, policy: Policy) -> Result<Through<O>, Box<dyn Error>> {
+fn through<O: Operation>(operation: O, policy: Policy) -> Result<PipelineCaller<O>, Box<dyn Error>> {
     let module = ResilienceModule::in_memory().policy(policy).build()?;
-    Ok(Through { pipeline: module.pipeline("bench", "peer")?, operation })
+    Ok(PipelineCaller { pipeline: module.pipeline("bench", "peer")?, operation })
 }
 
 fn retry_spec() -> RetrySpec {

@@ -1,5 +1,5 @@
-//! The peers, one file each, set up as someone who knows them would for speed: no tracing or metrics
-//! features, no listeners, built once and reused, and limits that nothing ever reaches.
+//! The peers, one file each, configured for speed: no tracing or metrics features, no listeners, built once and reused,
+//! with limits that are never reached.
 
 pub(crate) mod backon;
 pub(crate) mod failsafe;

@@ -1,4 +1,4 @@
-//! How the medians are told: a table for people, one JSON object a line for programs.
+//! The output of `local`: a table, or one JSON object per line.
 
 use std::io::{self, Write};
 
@@ -9,12 +9,12 @@ use crate::measure::Measured;
 /// One comparison. Field names and order are the format of `--json`.
 #[derive(Serialize)]
 pub(crate) struct Row {
-    /// The case; for any peer but the one that the bar is about, a dot and the peer's name after it.
+    /// The case; for any peer but the first, followed by a dot and the peer's name.
     case: String,
     ours_ns: f64,
     peer: &'static str,
     peer_ns: f64,
-    /// Ours by the peer's: below one, ours is faster.
+    /// Ours divided by the peer's: below one, Phalanx is faster.
     ratio: f64,
     #[serde(skip)]
     bar: Option<f64>,
@@ -23,8 +23,8 @@ pub(crate) struct Row {
 pub(crate) fn rows(measured: &[Measured]) -> Vec<Row> {
     let mut rows = Vec::new();
     for case in measured {
-        for (place, &(peer, peer_ns)) in case.peers.iter().enumerate() {
-            let is_named_by_the_bar = place == 0;
+        for (index, &(peer, peer_ns)) in case.peers.iter().enumerate() {
+            let is_named_by_the_bar = index == 0;
             rows.push(Row {
                 case: if is_named_by_the_bar { case.case.to_owned() } else { format!("{}.{peer}", case.case) },
                 ours_ns: rounded(case.ours_ns, 1),

@@ -1,4 +1,4 @@
-//! `#[resilient]` against what it writes for you: it may not cost anything.
+//! `#[resilient]` compared with the equivalent hand-written call: it must add no cost.
 
 use std::error::Error;
 

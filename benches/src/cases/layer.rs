@@ -1,4 +1,4 @@
-//! All stages on around a tower service: one layer of ours, five of theirs, the service called in the same way.
+//! All stages around a tower service: one Phalanx layer, five layers of each peer, called in the same way.
 
 use std::error::Error;
 

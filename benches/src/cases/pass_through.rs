@@ -1,4 +1,4 @@
-//! Nothing switched on: what the mere walk through the library costs.
+//! No stage: the cost of the library itself.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! A breaker alone, open: how fast is a call rejected?
+//! Only a breaker, open: the cost of a rejection.
 
 use std::error::Error;
 

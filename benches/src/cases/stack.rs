@@ -1,8 +1,7 @@
-//! All stages on: retry, breaker, bulkhead, rate limit, timeout; by one caller, and by 64 tasks on two workers. And a
-//! sixth, a hedge that never fires. And the five while somebody observes them, beside themselves unobserved.
+//! All five stages (retry, breaker, bulkhead, rate limit, timeout), with one caller and with 64 tasks on two workers; the
+//! same with a hedge that is never sent; and the same with telemetry, compared with itself without.
 //!
-//! The stages themselves are listed twice, once for us (`ours::stack`) and once for tower-resilience
-//! (`peers::tower_resilience::stack`); a new stage is a line in each.
+//! The stages are listed in `ours::stack` and in `peers::tower_resilience::stack`; a new stage is added to both.
 
 use std::error::Error;
 
@@ -64,7 +63,7 @@ fn hedged(name: &'static str, bar: f64, operation: impl Operation) -> Result<Cas
     })
 }
 
-/// What it costs to be observed: the same stack with metrics on, and with tracing that a filter turns off.
+/// The cost of telemetry: the same stack with metrics, and with tracing disabled by a filter.
 fn observed(name: &'static str, bar: f64) -> Result<Case, Box<dyn Error>> {
     Ok(Case {
         name,
@@ -74,7 +73,7 @@ fn observed(name: &'static str, bar: f64) -> Result<Case, Box<dyn Error>> {
     })
 }
 
-/// The same with contention, of which most is the SDK's: it keeps a series behind locks.
+/// The same with contention, most of it in the SDK, which keeps its series behind locks.
 fn observed_by_two_workers(name: &'static str, runtimes: &Runtimes) -> Result<Case, Box<dyn Error>> {
     let (observed, plain) = (ours::observed::stack(ready)?, ours::stack(ready)?);
     Ok(Case {

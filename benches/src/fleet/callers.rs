@@ -1,7 +1,7 @@
-//! Callers in a closed loop: each makes its next call when the last one has ended.
+//! Callers in a closed loop: each makes its next call when the previous one has ended.
 //!
-//! A heat is a short run of so many callers: some warm-up, then a span in which calls count. Latencies are sampled, so
-//! that the clock costs every contender the same little.
+//! A load run has a warm-up and a span in which calls are counted. Latencies are sampled, to keep the cost of the clock
+//! small.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -18,33 +18,34 @@ const WARMING_UP: u8 = 0;
 const COUNTING: u8 = 1;
 const OVER: u8 = 2;
 
-/// Before calls count: as long as the slowest contender takes for a few calls of each caller.
+/// The warm-up: long enough for a few calls of each caller of the slowest contender.
 const WARM_UP: Duration = Duration::from_millis(60);
 
-/// With more callers than this only every [`SAMPLED`]th call is timed: two looks at the clock would show.
+/// With more callers than this only every [`SAMPLED`]th call is timed, because reading the clock would affect the result.
 const ALL_TIMED: usize = 16;
 const SAMPLED: u64 = 8;
 
-/// What one heat came to.
+/// The results of one load run.
 #[derive(Debug, Default)]
-pub(crate) struct Heat {
+pub(crate) struct LoadRun {
     pub(crate) calls_per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// Calls that came out as the case means to measure, and all others, which are in no rate.
+    /// Calls with the expected result.
     pub(crate) calls: u64,
-    pub(crate) astray: u64,
+    /// Calls with another result, which are not counted in rates.
+    pub(crate) unexpected: u64,
 }
 
-/// What one caller has seen.
+/// The results of one caller.
 #[derive(Default)]
-struct Seen {
+struct CallerStats {
     calls: u64,
-    astray: u64,
+    unexpected: u64,
     nanoseconds: Vec<u32>,
 }
 
-/// Which calls are timed, and by what.
+/// Selects the calls that are timed, and times them.
 struct Timing {
     clock: Clock,
     turn: u64,
@@ -62,11 +63,16 @@ impl Timing {
     }
 }
 
-/// Lets `callers` of them call for `span`.
-pub(crate) fn heat<C: Caller>(runtime: &Runtime, callers: usize, span: Duration, caller: impl Fn(usize) -> C) -> Heat {
+/// Runs `callers` callers for `span`, after a warm-up.
+pub(crate) fn run_load<C: Caller>(
+    runtime: &Runtime,
+    callers: usize,
+    span: Duration,
+    caller: impl Fn(usize) -> C,
+) -> LoadRun {
     let (phase, clock) = (Arc::new(AtomicU8::new(WARMING_UP)), Clock::new());
     let every = if callers <= ALL_TIMED { 1 } else { SAMPLED };
-    // Not all callers sample the same turns: of slow contenders each caller has but a few.
+    // Callers sample different calls, because each caller of a slow contender makes only a few.
     let first = |number: usize| number as u64 % every;
     let start = |number| {
         let timing = Timing { clock: clock.clone(), turn: first(number), every };
@@ -82,51 +88,51 @@ pub(crate) fn heat<C: Caller>(runtime: &Runtime, callers: usize, span: Duration,
     summary(runtime.block_on(all(tasks)), took)
 }
 
-async fn closed_loop<C: Caller>(mut caller: C, phase: Arc<AtomicU8>, mut timing: Timing) -> Seen {
-    let mut seen = Seen::default();
+async fn closed_loop<C: Caller>(mut caller: C, phase: Arc<AtomicU8>, mut timing: Timing) -> CallerStats {
+    let mut stats = CallerStats::default();
     loop {
         let sent = timing.start();
-        let as_meant = caller.call().await;
+        let as_expected = caller.call().await;
         match phase.load(Ordering::Relaxed) {
             WARMING_UP => continue,
             COUNTING => {}
-            _ => return seen,
+            _ => return stats,
         }
-        *(if as_meant { &mut seen.calls } else { &mut seen.astray }) += 1;
+        *(if as_expected { &mut stats.calls } else { &mut stats.unexpected }) += 1;
         if let Some(sent) = sent {
-            seen.nanoseconds.push(timing.since(sent));
+            stats.nanoseconds.push(timing.since(sent));
         }
     }
 }
 
-async fn all(tasks: Vec<JoinHandle<Seen>>) -> Seen {
-    let mut all = Seen::default();
+async fn all(tasks: Vec<JoinHandle<CallerStats>>) -> CallerStats {
+    let mut all = CallerStats::default();
     for task in tasks {
-        // A task that panicked has made no call that counts; its message is on the screen.
-        let seen = task.await.unwrap_or(Seen { astray: 1, ..Seen::default() });
-        all.calls += seen.calls;
-        all.astray += seen.astray;
-        all.nanoseconds.extend(seen.nanoseconds);
+        // A panicked task counts as one unexpected call; its message was printed.
+        let stats = task.await.unwrap_or(CallerStats { unexpected: 1, ..CallerStats::default() });
+        all.calls += stats.calls;
+        all.unexpected += stats.unexpected;
+        all.nanoseconds.extend(stats.nanoseconds);
     }
     all
 }
 
-fn summary(mut seen: Seen, took: Duration) -> Heat {
-    seen.nanoseconds.sort_unstable();
-    let micros = |quantile| f64::from(quantile_of(&seen.nanoseconds, quantile)) / 1e3;
-    Heat {
-        calls_per_s: seen.calls as f64 / took.as_secs_f64(),
+fn summary(mut stats: CallerStats, took: Duration) -> LoadRun {
+    stats.nanoseconds.sort_unstable();
+    let micros = |quantile| f64::from(quantile_of(&stats.nanoseconds, quantile)) / 1e3;
+    LoadRun {
+        calls_per_s: stats.calls as f64 / took.as_secs_f64(),
         p50_us: micros(0.5),
         p99_us: micros(0.99),
-        astray: seen.astray,
-        calls: seen.calls,
+        unexpected: stats.unexpected,
+        calls: stats.calls,
     }
 }
 
-/// The value below which this share of the sorted values lies; the default value if there are none.
+/// Returns a quantile of sorted values; the default value if there are none.
 pub(crate) fn quantile_of<T: Copy + Default>(sorted: &[T], quantile: f64) -> T {
-    let place = (sorted.len() as f64 * quantile).ceil() as usize;
-    sorted.get(place.saturating_sub(1)).copied().unwrap_or_default()
+    let index = (sorted.len() as f64 * quantile).ceil() as usize;
+    sorted.get(index.saturating_sub(1)).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -134,7 +140,7 @@ mod tests {
     use super::quantile_of;
 
     #[test]
-    fn a_quantile_is_a_value_that_was_seen() {
+    fn a_quantile_is_one_of_the_values() {
         let values: Vec<u32> = (1..=100).collect();
         assert_eq!([0.0, 0.5, 0.99, 1.0].map(|q| quantile_of(&values, q)), [1, 50, 99, 100]);
         assert_eq!(quantile_of::<u32>(&[], 0.5), 0);

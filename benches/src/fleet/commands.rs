@@ -1,8 +1,8 @@
-//! What Redis is asked per 1,000 guarded calls: breaker and digest, no limit, at a rate as of a busy service.
+//! Redis commands per 1,000 calls through breaker and digest, at the rate of a busy service.
 //!
-//! Redis' own count of commands, with those that scripts call: more than what goes over the wire.
+//! Commands are counted by Redis and include those called by scripts, which are more than are sent over the network.
 
-// The point of this program is to read real time; `phalanx_core::Clock` is what is being measured.
+// This program measures real time; `phalanx_core::Clock` is part of what is measured.
 #![allow(clippy::disallowed_methods)]
 
 use std::error::Error;
@@ -13,13 +13,13 @@ use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
 use super::figures::{Bar, Row};
-use super::policies::{self, NAME, Through};
+use super::policies::{self, NAME, PipelineCaller};
 use super::server::Server;
 use crate::contender::Caller;
 
 pub(crate) const CASES: &[&str] = &["commands_per_1000", "commands_per_1000_8routes"];
 
-/// Calls a second: above what the bar is about, below what one task can do.
+/// Calls per second: above the rate of the bar, below the limit of one task.
 const RATE: f64 = 70_000.0;
 const WARM_UP: Duration = Duration::from_millis(700);
 const SPAN: Duration = Duration::from_secs(4);
@@ -41,24 +41,24 @@ impl Recorded {
     fn row(&self, case: &str) -> Row {
         let per_1000 = |count: u64| count as f64 * 1_000.0 / self.calls as f64;
         Row::value(case, per_1000(self.commands), "commands")
-            .beside("scripts", per_1000(self.scripts))
-            .beside("calls_per_s", self.calls as f64 / self.took.as_secs_f64())
+            .with("scripts", per_1000(self.scripts))
+            .with("calls_per_s", self.calls as f64 / self.took.as_secs_f64())
     }
 }
 
 fn with_routes(runtime: &Runtime, routes: usize) -> Result<Recorded, Box<dyn Error>> {
     let server = Server::start()?;
     let module = policies::module(&server, "commands", policies::guarded())?;
-    let route = |number: usize| module.pipeline(NAME, &format!("route-{number}")).map(Through);
-    let mut throughs = (0..routes).map(route).collect::<Result<Vec<_>, _>>()?;
+    let route = |number: usize| module.pipeline(NAME, &format!("route-{number}")).map(PipelineCaller);
+    let mut callers = (0..routes).map(route).collect::<Result<Vec<_>, _>>()?;
     let client = server.client()?;
-    // On a worker, as a service's calls are: `block_on` would make them on this thread.
+    // On a worker thread, like the calls of a service; `block_on` would run them on this thread.
     let counted = runtime.spawn(async move {
-        calls_at_the_rate(&mut throughs, WARM_UP).await?;
-        let (before, start) = (Asked::of(&client)?, Instant::now());
-        let calls = calls_at_the_rate(&mut throughs, SPAN).await?;
-        let (after, took) = (Asked::of(&client)?, start.elapsed());
-        // The INFO that looked before is counted by the one that looks after.
+        call_at_rate(&mut callers, WARM_UP).await?;
+        let (before, start) = (CommandCounts::of(&client)?, Instant::now());
+        let calls = call_at_rate(&mut callers, SPAN).await?;
+        let (after, took) = (CommandCounts::of(&client)?, start.elapsed());
+        // The first INFO is included in the count of the second.
         let commands = after.commands.saturating_sub(before.commands + 1);
         Ok::<_, String>(Recorded { calls, commands, scripts: after.scripts - before.scripts, took })
     });
@@ -67,14 +67,14 @@ fn with_routes(runtime: &Runtime, routes: usize) -> Result<Recorded, Box<dyn Err
     Ok(counted)
 }
 
-/// Makes calls for `span`, catching up every millisecond with what is due.
-async fn calls_at_the_rate(throughs: &mut [Through], span: Duration) -> Result<u64, String> {
-    let (start, routes) = (Instant::now(), throughs.len());
+/// Makes calls for `span`, catching up with the rate every millisecond.
+async fn call_at_rate(callers: &mut [PipelineCaller], span: Duration) -> Result<u64, String> {
+    let (start, routes) = (Instant::now(), callers.len());
     let mut made = 0;
     while start.elapsed() < span {
         let due = (start.elapsed().as_secs_f64() * RATE) as u64;
         while made < due {
-            if !throughs[made as usize % routes].call().await {
+            if !callers[made as usize % routes].call().await {
                 return Err("commands_per_1000: a call was rejected".to_owned());
             }
             made += 1;
@@ -84,13 +84,13 @@ async fn calls_at_the_rate(throughs: &mut [Through], span: Duration) -> Result<u
     Ok(made)
 }
 
-/// What a server was asked so far.
-struct Asked {
+/// Command counters of a server.
+struct CommandCounts {
     commands: u64,
     scripts: u64,
 }
 
-impl Asked {
+impl CommandCounts {
     fn of(client: &Client) -> Result<Self, String> {
         let info = client.get_connection().and_then(|mut connection| {
             redis::cmd("INFO").arg("stats").arg("commandstats").query::<String>(&mut connection)

@@ -1,4 +1,4 @@
-//! One exact admission, at so many callers, on one key or on keys drawn at random: ours beside the naive way.
+//! An exact rate limit with many callers, on one key or on random keys, compared with one EVALSHA per call.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::policies;
 use super::server::Server;
 use crate::contender::Caller;
 
-/// Name, callers, keys, what is compared, and the bar.
-type Plan = (&'static str, usize, usize, Compared, Bar);
+/// Name, callers, keys, comparison and bar.
+type CasePlan = (&'static str, usize, usize, Compared, Bar);
 
-const PLANS: &[Plan] = &[
+const PLANS: &[CasePlan] = &[
     ("exact_1", 1, 1, Compared::Latency, Bar::AtMost(1.2)),
     ("exact_16", 16, 1, Compared::Throughput, Bar::AtLeast(1.2)),
     ("exact_128", 128, 1, Compared::Throughput, Bar::AtLeast(5.5)),
@@ -47,7 +47,7 @@ pub(crate) fn cases(
     Ok(cases)
 }
 
-/// The store and its buckets, resolved.
+/// The store and its resolved buckets.
 #[derive(Clone)]
 pub(crate) struct Ours {
     store: RedisStore,
@@ -67,7 +67,7 @@ impl Ours {
 }
 
 impl Caller for Ours {
-    /// One admission, as the pipeline asks for it; as meant if Redis granted it.
+    /// Acquires one permit like the pipeline does. Expected: granted by Redis.
     async fn call(&mut self) -> bool {
         let bucket = self.draw.one_of(&self.buckets);
         let (now, ask) = (self.store.clock().now(), AcquireRequest { cost: 1, max_wait: Duration::ZERO });
@@ -79,7 +79,7 @@ impl Caller for Ours {
     }
 }
 
-/// Which key is next: a xorshift of the caller's own, the same for all contenders.
+/// Selects the next key: a xorshift per caller, the same for all contenders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draw(u64);
 

@@ -1,12 +1,12 @@
-//! How the results of `fleet` are told: a table for people, one JSON object a line for programs.
+//! The output of `fleet`: a table, or one JSON object per line.
 //!
-//! A row has a `ratio` where there is a peer, else a `value` with its `unit`; what else was seen stands beside it.
+//! A row has a `ratio` if there is a peer, otherwise a `value` with its `unit`, followed by other figures.
 
 use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-/// What has to be met.
+/// The bar of a result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bar {
     AtMost(f64),
@@ -40,13 +40,13 @@ enum Figure {
 /// One result. In `--json` its figures are the fields of the object, in this order.
 pub(crate) struct Row {
     figures: Vec<(&'static str, Figure)>,
-    /// The figure that the row is about.
+    /// The main figure of the row.
     result: f64,
     bar: Option<Bar>,
 }
 
 impl Row {
-    /// Ours beside a peer's.
+    /// A comparison with a peer.
     pub(crate) fn ratio(case: impl Into<String>, peer: &str, ratio: f64) -> Self {
         let (result, case) = (rounded(ratio), case.into());
         let figures = vec![
@@ -57,7 +57,7 @@ impl Row {
         Self { figures, result, bar: None }
     }
 
-    /// Something that no peer has.
+    /// A value without a peer.
     pub(crate) fn value(case: impl Into<String>, value: f64, unit: &str) -> Self {
         let (result, case) = (rounded(value), case.into());
         let figures = vec![
@@ -73,8 +73,8 @@ impl Row {
         self
     }
 
-    /// What else was seen.
-    pub(crate) fn beside(mut self, name: &'static str, value: f64) -> Self {
+    /// Adds another figure.
+    pub(crate) fn with(mut self, name: &'static str, value: f64) -> Self {
         self.figures.push((name, Figure::Number(rounded(value))));
         self
     }
@@ -90,7 +90,7 @@ impl Row {
         })
     }
 
-    fn numbers_beside(&self) -> String {
+    fn other_numbers(&self) -> String {
         let number = |(name, figure): &(&'static str, Figure)| match figure {
             Figure::Number(number) => Some(format!("{name} {number}")),
             Figure::Text(_) => None,
@@ -115,18 +115,18 @@ pub(crate) fn json(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
 
 pub(crate) fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let widest = rows.iter().map(|row| row.case().len()).max().unwrap_or(0);
-    writeln!(out, "{:<widest$}  {:>20}  {:<15}  beside it", "case", "result", "bar")?;
+    writeln!(out, "{:<widest$}  {:>20}  {:<15}  other figures", "case", "result", "bar")?;
     for row in rows {
         let result =
             row.text("unit").map_or_else(|| format!("{}x", row.result), |unit| format!("{} {unit}", row.result));
         let bar = row.bar.map_or_else(String::new, |bar| bar.text(row.result));
-        let line = format!("{:<widest$}  {result:>20}  {bar:<15}  {}", row.case(), row.numbers_beside());
+        let line = format!("{:<widest$}  {result:>20}  {bar:<15}  {}", row.case(), row.other_numbers());
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
 }
 
-/// Four digits that mean something; a whole number where it is large.
+/// Rounds to three decimals, or to an integer from 1,000 on.
 fn rounded(value: f64) -> f64 {
     let digits = if value.abs() >= 1_000.0 { 0 } else { 3 };
     let scale = 10f64.powi(digits);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_row_is_one_object_with_its_figures_in_order() {
         let rows = [
-            Row::ratio("a", "p", 2.50004).beside("ours_per_s", 1234.56).bar(Bar::AtLeast(2.0)),
+            Row::ratio("a", "p", 2.50004).with("ours_per_s", 1234.56).bar(Bar::AtLeast(2.0)),
             Row::value("b", 0.1234, "ms").bar(Bar::AtMost(0.1)),
         ];
         let (mut objects, mut lines) = (Vec::new(), Vec::new());

@@ -1,4 +1,5 @@
-//! Breaker and digest shared through Redis beside the same in memory, and the whole stack beside a naive limit.
+//! Breaker and digest shared through Redis compared with the same in memory, and the whole stack compared with one EVALSHA
+//! per call.
 
 use std::error::Error;
 
@@ -8,11 +9,11 @@ use tokio::runtime::Runtime;
 use super::contest::{Case, Compared, Contender};
 use super::figures::Bar;
 use super::naive::Naive;
-use super::policies::{self, NAME, Stretch, Through};
+use super::policies::{self, CallBatch, NAME, PipelineCaller};
 use super::server::Server;
 
-/// Calls between two turns of the scheduler: so many that its price does not water down the ratio.
-const STRETCH: u32 = 1_024;
+/// Calls between two yields to the scheduler: so many that its cost does not affect the ratio.
+const BATCH_CALLS: u32 = 1_024;
 
 pub(crate) fn cases(
     runtime: &Runtime,
@@ -38,26 +39,26 @@ fn shared_vs_memory(
     callers: usize,
     bar: Option<Bar>,
 ) -> Result<Case, Box<dyn Error>> {
-    let shared = stretch(policies::module(server, &name.replace('_', "-"), policies::guarded())?)?;
-    let memory = stretch(ResilienceModule::in_memory().policy(policies::guarded()).build()?)?;
+    let shared = call_batch(policies::module(server, &name.replace('_', "-"), policies::guarded())?)?;
+    let memory = call_batch(ResilienceModule::in_memory().policy(policies::guarded()).build()?)?;
     Ok(Case {
         name,
-        compared: Compared::Stretches(STRETCH),
+        compared: Compared::Batches(BATCH_CALLS),
         bar,
         ours: Contender::new("redis", callers, move |_| shared.clone()),
         peers: vec![Contender::new("in_memory", callers, move |_| memory.clone())],
     })
 }
 
-fn stretch(module: ResilienceModule) -> Result<Stretch, Box<dyn Error>> {
-    let through = Through(module.pipeline(NAME, "route")?);
-    Ok(Stretch { module, through, calls: STRETCH })
+fn call_batch(module: ResilienceModule) -> Result<CallBatch, Box<dyn Error>> {
+    let caller = PipelineCaller(module.pipeline(NAME, "route")?);
+    Ok(CallBatch { module, caller, calls: BATCH_CALLS })
 }
 
-/// Everything on, beside one limit alone: what the whole costs a service that pays for the naive limit today.
+/// The whole stack compared with only a limit by EVALSHA: the cost for a service that uses the latter today.
 fn stack(runtime: &Runtime, server: &Server, name: &'static str, callers: usize) -> Result<Case, Box<dyn Error>> {
     let module = policies::module(server, "stack", policies::stack())?;
-    let through = Through(module.pipeline(NAME, "route")?);
+    let caller = PipelineCaller(module.pipeline(NAME, "route")?);
     let naive = Naive::connect(runtime, server, name, 1)?;
     Ok(Case {
         name,
@@ -65,7 +66,7 @@ fn stack(runtime: &Runtime, server: &Server, name: &'static str, callers: usize)
         bar: None,
         ours: Contender::new("phalanx", callers, move |_| {
             let _keeps_it_alive = &module;
-            through.clone()
+            caller.clone()
         }),
         peers: vec![Contender::new("evalsha_per_call", callers, move |number| naive.caller(number))],
     })

@@ -1,9 +1,7 @@
-//! What a stopped Redis costs a caller: SIGSTOP in the middle of full load, which leaves all connections open and
-//! everybody without an answer.
+//! The cost of a stopped Redis to a caller: SIGSTOP under full load leaves all connections open and without replies.
 //!
-//! Two things are looked at: the longest that any call took until the latch fell, and how long calls took after that.
-//! The latter at the 99.9th percentile, with the worst beside it: among millions of calls on two cores some are put
-//! aside by the scheduler, whatever they call.
+//! Measured are the longest call until the store degrades, and the duration of calls after that, at the 99.9th percentile:
+//! among millions of calls on two cores the scheduler delays some, whatever they do. The longest is reported too.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use super::callers::quantile_of;
 use super::figures::{Bar, Row};
-use super::policies::{self, NAME, Through};
+use super::policies::{self, NAME, PipelineCaller};
 use super::server::Server;
 use crate::contender::Caller;
 
@@ -27,12 +25,12 @@ const STORE_BUDGET: Duration = Duration::from_millis(20);
 const RUNS: usize = 2;
 const HEALTHY: Duration = Duration::from_millis(400);
 const STOPPED: Duration = Duration::from_millis(600);
-/// What a caller does between two calls. With none, a thousand callers whose calls no longer wait would fill both
-/// workers, and what others wait for is then their turn, not Redis.
+/// The pause between two calls of a caller. Without it, a thousand callers that no longer wait for Redis would fill both
+/// workers, and calls would wait for the scheduler.
 const PAUSE: Duration = Duration::from_millis(5);
-const MOST_RECOVERY: Duration = Duration::from_secs(15);
+const MAX_RECOVERY: Duration = Duration::from_secs(15);
 
-/// A moment that has not come.
+/// The value of a time that has not been reached.
 const NEVER: u64 = u64::MAX;
 
 pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
@@ -40,24 +38,24 @@ pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
     let bar = 3.0 * STORE_BUDGET.as_secs_f64() * 1e3 + 5.0;
     let worst = Row::value(CASES[0], few.worst_wait_ms.max(many.worst_wait_ms), "ms")
         .bar(Bar::AtMost(bar))
-        .beside("callers_64_ms", few.worst_wait_ms)
-        .beside("callers_1000_ms", many.worst_wait_ms)
-        .beside("recovery_ms", few.recovery_ms.max(many.recovery_ms));
+        .with("callers_64_ms", few.worst_wait_ms)
+        .with("callers_1000_ms", many.worst_wait_ms)
+        .with("recovery_ms", few.recovery_ms.max(many.recovery_ms));
     let after = Row::value(CASES[1], few.after_us(0.999).max(many.after_us(0.999)), "us")
         .bar(Bar::AtMost(50.0))
-        .beside("p50_us", few.after_us(0.5).max(many.after_us(0.5)))
-        .beside("callers_64_worst_us", few.after_us(1.0))
-        .beside("callers_1000_worst_us", many.after_us(1.0))
-        .beside("calls", (few.after.len() + many.after.len()) as f64);
+        .with("p50_us", few.after_us(0.5).max(many.after_us(0.5)))
+        .with("callers_64_worst_us", few.after_us(1.0))
+        .with("callers_1000_worst_us", many.after_us(1.0))
+        .with("calls", (few.after.len() + many.after.len()) as f64);
     Ok(vec![worst, after])
 }
 
-/// What callers went through, the worst of all runs.
+/// Times of callers, the worst of all runs.
 #[derive(Default)]
 struct Hang {
     worst_wait_ms: f64,
     recovery_ms: f64,
-    /// Nanoseconds of calls after the latch fell, sorted.
+    /// Nanoseconds of calls after the store degraded, sorted.
     after: Vec<u32>,
 }
 
@@ -67,20 +65,20 @@ impl Hang {
     }
 }
 
-/// When what happened, on one clock.
+/// The times of all events, on one clock.
 struct Moments {
     clock: Clock,
     stopped: AtomicU64,
     latched: AtomicU64,
-    went_on: AtomicU64,
+    resumed: AtomicU64,
     recovered: AtomicU64,
     over: AtomicBool,
 }
 
 impl Moments {
     fn new() -> Arc<Self> {
-        let [stopped, latched, went_on, recovered] = [NEVER; 4].map(AtomicU64::new);
-        Arc::new(Self { clock: Clock::new(), stopped, latched, went_on, recovered, over: AtomicBool::new(false) })
+        let [stopped, latched, resumed, recovered] = [NEVER; 4].map(AtomicU64::new);
+        Arc::new(Self { clock: Clock::new(), stopped, latched, resumed, recovered, over: AtomicBool::new(false) })
     }
 
     fn mark(&self, moment: &AtomicU64) {
@@ -91,7 +89,7 @@ impl Moments {
         self.clock.delta_as_nanos(from, to)
     }
 
-    fn hear(&self, event: &Event<'_>) {
+    fn record(&self, event: &Event<'_>) {
         match event.kind {
             EventKind::StoreDegraded { .. } => self.mark(&self.latched),
             EventKind::StoreRecovered { .. } => self.mark(&self.recovered),
@@ -115,8 +113,8 @@ fn hangs(runtime: &Runtime, callers: usize) -> Result<Hang, Box<dyn Error>> {
 fn hang(runtime: &Runtime, callers: usize) -> Result<Hang, Box<dyn Error>> {
     let (server, moments) = (Server::start()?, Moments::new());
     let module = module(&server, &moments, policies::stack())?;
-    let through = Through(module.pipeline(NAME, "route")?);
-    let start = |_| runtime.spawn(closed_loop(through.clone(), moments.clone()));
+    let caller = PipelineCaller(module.pipeline(NAME, "route")?);
+    let start = |_| runtime.spawn(closed_loop(caller.clone(), moments.clone()));
     let tasks: Vec<_> = (0..callers).map(start).collect();
 
     sleep(HEALTHY);
@@ -124,56 +122,56 @@ fn hang(runtime: &Runtime, callers: usize) -> Result<Hang, Box<dyn Error>> {
         return Err(format!("hang: {callers} callers degraded a healthy Redis").into());
     }
     moments.mark(&moments.stopped);
-    server.halt()?;
+    server.stop()?;
     sleep(STOPPED);
-    moments.mark(&moments.went_on);
-    server.go_on()?;
+    moments.mark(&moments.resumed);
+    server.resume()?;
     let recovery_ms = recovery(&moments)?;
     moments.over.store(true, Ordering::Relaxed);
 
     let mut hang = Hang { recovery_ms, ..Hang::default() };
     for task in tasks {
-        let seen = runtime.block_on(task)?;
-        hang.worst_wait_ms = hang.worst_wait_ms.max(seen.worst_wait_ms);
-        hang.after.extend(seen.after);
+        let stats = runtime.block_on(task)?;
+        hang.worst_wait_ms = hang.worst_wait_ms.max(stats.worst_wait_ms);
+        hang.after.extend(stats.after);
     }
     Ok(hang)
 }
 
 fn module(server: &Server, moments: &Arc<Moments>, policy: Policy) -> Result<ResilienceModule, Box<dyn Error>> {
-    let hearing = moments.clone();
+    let recorder = moments.clone();
     let module = ResilienceModule::with_redis(server.client()?).environment("hang").store_budget(STORE_BUDGET);
-    Ok(module.policy(policy).on_event(move |event| hearing.hear(event)).build()?)
+    Ok(module.policy(policy).on_event(move |event| recorder.record(event)).build()?)
 }
 
-/// Milliseconds from SIGCONT until Redis decides again.
+/// Returns the milliseconds from SIGCONT until Redis decides again.
 fn recovery(moments: &Moments) -> Result<f64, Box<dyn Error>> {
     let pause = Duration::from_millis(5);
-    for _ in 0..MOST_RECOVERY.as_millis() / pause.as_millis() {
-        let (went_on, recovered) = (moments.went_on.load(Ordering::Relaxed), moments.recovered.load(Ordering::Relaxed));
+    for _ in 0..MAX_RECOVERY.as_millis() / pause.as_millis() {
+        let (resumed, recovered) = (moments.resumed.load(Ordering::Relaxed), moments.recovered.load(Ordering::Relaxed));
         if recovered != NEVER {
-            return Ok(moments.nanoseconds(went_on, recovered) as f64 / 1e6);
+            return Ok(moments.nanoseconds(resumed, recovered) as f64 / 1e6);
         }
         sleep(pause);
     }
-    Err(format!("hang: not recovered {MOST_RECOVERY:?} after SIGCONT").into())
+    Err(format!("hang: not recovered {MAX_RECOVERY:?} after SIGCONT").into())
 }
 
-/// One caller; what it went through.
-async fn closed_loop(mut through: Through, moments: Arc<Moments>) -> Hang {
-    let (mut seen, clock) = (Hang::default(), &moments.clock);
+/// Runs one caller and returns its times.
+async fn closed_loop(mut caller: PipelineCaller, moments: Arc<Moments>) -> Hang {
+    let (mut stats, clock) = (Hang::default(), &moments.clock);
     let moment = |moment: &AtomicU64| moment.load(Ordering::Relaxed);
     while !moments.over.load(Ordering::Relaxed) {
         let sent = clock.raw();
-        let _answer = through.call().await;
+        let _answer = caller.call().await;
         let done = clock.raw();
         let took = moments.nanoseconds(sent, done);
-        if sent >= moment(&moments.latched) && done < moment(&moments.went_on) {
-            seen.after.push(u32::try_from(took).unwrap_or(u32::MAX));
-        } else if done >= moment(&moments.stopped) && sent < moment(&moments.went_on) {
-            seen.worst_wait_ms = seen.worst_wait_ms.max(took as f64 / 1e6);
+        if sent >= moment(&moments.latched) && done < moment(&moments.resumed) {
+            stats.after.push(u32::try_from(took).unwrap_or(u32::MAX));
+        } else if done >= moment(&moments.stopped) && sent < moment(&moments.resumed) {
+            stats.worst_wait_ms = stats.worst_wait_ms.max(took as f64 / 1e6);
         }
         tokio::time::sleep(PAUSE).await;
     }
-    seen
+    stats
 }

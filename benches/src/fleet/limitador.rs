@@ -30,7 +30,7 @@ pub(crate) fn cases(
     if !wanted(NAME) {
         return Ok(Vec::new());
     }
-    // The cached storage spawns its flushing task when it is made.
+    // The cached storage spawns its flush task when it is built.
     let (cached, exact) = runtime.block_on(async {
         let cached = CachedRedisStorage::new(server.url()).await?;
         let exact = AsyncRedisStorage::new(server.url()).await?;
@@ -45,7 +45,7 @@ pub(crate) fn cases(
     }])
 }
 
-/// One limit without conditions or variables: the least that limitador can be asked to do.
+/// One limit without conditions or variables: the least work for limitador.
 #[derive(Clone)]
 struct Limiter {
     limiter: Arc<AsyncRateLimiter>,

@@ -1,6 +1,6 @@
-//! The naive way: one `EVALSHA` a call, over one multiplexed connection that all callers share.
+//! One `EVALSHA` per call, over one multiplexed connection shared by all callers.
 //!
-//! It runs the very script that ours runs, for one caller, so that Redis does the same for an admission either way.
+//! It runs the same script as Phalanx, for one caller, so that Redis does the same work per permit.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Naive {
     pub(crate) fn connect(runtime: &Runtime, server: &Server, case: &str, keys: usize) -> Result<Self, Box<dyn Error>> {
         let client = server.client()?;
         let connecting = async {
-            // As someone after speed would: no timer a call.
+            // For speed: no timer per call.
             let config = AsyncConnectionConfig::new().set_response_timeout(None);
             let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(RATE_LIMIT_ACQUIRE.source).to_owned();
@@ -43,7 +43,7 @@ impl Naive {
         Ok(Self { connection, digest: digest.into(), keys, rate, draw: Draw::new(0) })
     }
 
-    /// The caller of this number.
+    /// Returns the caller with this number.
     pub(crate) fn caller(&self, number: usize) -> Self {
         Self { draw: Draw::new(number), ..self.clone() }
     }

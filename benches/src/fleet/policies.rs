@@ -1,4 +1,4 @@
-//! What ours is set up with: the policies of `fleet`, and modules and pipelines over them.
+//! The policies of `fleet`, with their modules and callers.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::contender::Caller;
 use crate::operation::ready;
 use crate::settings::{FAILURE_RATIO, LONG_BREAK, MIN_CALLS, UNREACHABLE_RATE};
 
-/// Under this name every policy here is found.
+/// The name of every policy here.
 pub(crate) const NAME: &str = "bench";
 
-/// Breaker and latency digest: a circuit that also watches a quantile.
+/// A breaker with a failure ratio and a latency quantile, which needs the digest.
 pub(crate) fn guarded() -> Policy {
     let breaker = BreakerSpec::failure_ratio(FAILURE_RATIO).window(Duration::from_secs(10)).min_throughput(MIN_CALLS);
     Policy::named(NAME).breaker(breaker.or_latency(0.95, Duration::from_secs(1), Duration::from_secs(5)))
@@ -25,8 +25,8 @@ pub(crate) fn stack() -> Policy {
     guarded().rate_limit(limit())
 }
 
-/// A circuit that opens at the first failure and stays open.
-pub(crate) fn touchy() -> Policy {
+/// A breaker that trips at the first failure and stays open.
+pub(crate) fn trips_at_once() -> Policy {
     let breaker = BreakerSpec::consecutive_failures(1).break_for(LONG_BREAK).escalate(1.0, LONG_BREAK);
     Policy::named(NAME).breaker(breaker)
 }
@@ -36,7 +36,7 @@ pub(crate) fn limit() -> RateLimitSpec {
     RateLimitSpec::per_second(UNREACHABLE_RATE.into())
 }
 
-/// A module over the server; `environment` keeps the cases' keys apart.
+/// Builds a module over the server; `environment` separates the keys of the cases.
 pub(crate) fn module(server: &Server, environment: &str, policy: Policy) -> Result<ResilienceModule, Box<dyn Error>> {
     let module = ResilienceModule::with_redis(server.client()?).environment(environment);
     Ok(module.policy(policy).build()?)
@@ -44,30 +44,30 @@ pub(crate) fn module(server: &Server, environment: &str, policy: Policy) -> Resu
 
 /// Calls an operation that is ready at once, through a kept pipeline.
 #[derive(Clone)]
-pub(crate) struct Through(pub(crate) Pipeline);
+pub(crate) struct PipelineCaller(pub(crate) Pipeline);
 
-impl Caller for Through {
+impl Caller for PipelineCaller {
     async fn call(&mut self) -> bool {
         self.0.run(ready).await.is_ok()
     }
 }
 
-/// Calls so many times at a stretch and then lets other tasks have a turn, which a call that never waits does not.
+/// Makes a batch of calls and then yields, because calls that never wait do not yield.
 #[derive(Clone)]
-pub(crate) struct Stretch {
+pub(crate) struct CallBatch {
     pub(crate) module: ResilienceModule,
-    pub(crate) through: Through,
+    pub(crate) caller: PipelineCaller,
     pub(crate) calls: u32,
 }
 
-impl Caller for Stretch {
-    /// Whether all were answered, and Redis (where there is one) decided.
+impl Caller for CallBatch {
+    /// Expected: all calls succeed, and the store, if shared, is not degraded.
     async fn call(&mut self) -> bool {
-        let mut as_meant = self.module.store_mode() != Some(StoreMode::Degraded);
+        let mut as_expected = self.module.store_mode() != Some(StoreMode::Degraded);
         for _ in 0..self.calls {
-            as_meant &= self.through.call().await;
+            as_expected &= self.caller.call().await;
         }
         tokio::task::yield_now().await;
-        as_meant
+        as_expected
     }
 }

@@ -1,7 +1,7 @@
-//! A Redis of our own: started on a free loopback port, keeping nothing, and ended with us, however we end.
+//! A Redis server on a free loopback port, without persistence, which ends with this process however it ends.
 //!
-//! The program starts itself as [`become_redis`], which asks the kernel to be killed with its parent and then turns
-//! into `redis-server`: so a panic, a ctrl-c or a `kill -9` leaves no server behind.
+//! The program starts itself as [`become_redis`], which requests to be killed with its parent and then execs
+//! `redis-server`: so a panic, a ctrl-c or a `kill -9` leaves no server behind.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 const PROGRAM: &str = "redis-server";
 
-/// How long a server may take until it answers.
-const STARTING: Duration = Duration::from_secs(10);
+/// The longest wait for a started server to reply.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server.
 pub(crate) struct Server {
@@ -35,7 +35,7 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()?;
         let server = Self { process, url: format!("redis://127.0.0.1:{port}") };
-        server.wait_until_it_answers()?;
+        server.wait_until_ready()?;
         Ok(server)
     }
 
@@ -47,13 +47,13 @@ impl Server {
         Ok(Client::open(self.url())?)
     }
 
-    /// Stops it where it stands, with all connections open.
-    pub(crate) fn halt(&self) -> io::Result<()> {
+    /// Sends SIGSTOP; all connections stay open.
+    pub(crate) fn stop(&self) -> io::Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
-    pub(crate) fn go_on(&self) -> io::Result<()> {
+    /// Sends SIGCONT.
+    pub(crate) fn resume(&self) -> io::Result<()> {
         self.signal(Signal::CONT)
     }
 
@@ -62,28 +62,28 @@ impl Server {
         Ok(kill_process(pid.ok_or(ErrorKind::InvalidInput)?, signal)?)
     }
 
-    fn wait_until_it_answers(&self) -> Result<(), Box<dyn Error>> {
+    fn wait_until_ready(&self) -> Result<(), Box<dyn Error>> {
         let (client, pause) = (self.client()?, Duration::from_millis(10));
-        for _ in 0..STARTING.as_millis() / pause.as_millis() {
+        for _ in 0..START_TIMEOUT.as_millis() / pause.as_millis() {
             let answer = client.get_connection_with_timeout(Duration::from_secs(1));
             if answer.and_then(|mut connection| redis::cmd("PING").query::<String>(&mut connection)).is_ok() {
                 return Ok(());
             }
             sleep(pause);
         }
-        Err(format!("{PROGRAM} did not answer at {} within {STARTING:?}", self.url).into())
+        Err(format!("{PROGRAM} did not answer at {} within {START_TIMEOUT:?}", self.url).into())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGKILL, which ends a halted process too.
+        // SIGKILL also ends a stopped process.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Turns this process into a server that ends with its parent.
+/// Turns this process into a server that exits with its parent.
 pub(crate) fn become_redis(port: u16) -> Result<(), Box<dyn Error>> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut redis = Command::new(PROGRAM);

@@ -1,7 +1,7 @@
-//! From the failure that trips a circuit in this process until another process rejects.
+//! The time from the failure that trips a breaker in this process until another process rejects.
 //!
-//! The other is this program started once more ([`watch`]): told a route, it calls it, says `ready`, and goes on calling
-//! until it is rejected; then it says at which moment. Moments are the machine's monotonic clock, which both share.
+//! The other process is this program again ([`watch`]): it reads a route, calls it, writes `ready`, and calls until it is
+//! rejected; then it writes the time. Times are of the machine's monotonic clock, which both processes share.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Lines, Write};
@@ -24,18 +24,18 @@ use crate::operation::{OperationError, ready};
 pub(crate) const CASES: &[&str] = &["trip_p99"];
 
 const ENVIRONMENT: &str = "trips";
-/// Trips that count, each on a route of its own, and those before them, in which connections are made.
+/// The measured trips, each on a route of its own, and the warm-up trips, in which connections are opened.
 const TRIPS: usize = 300;
 const WARM_UPS: usize = 10;
-/// Between two calls of the one who watches. Part of what is measured.
+/// The pause between two calls of the other process. It is part of the measured time.
 const PAUSE: Duration = Duration::from_micros(100);
-/// After so long the other will not hear of it any more.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for the rejection.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
     let server = Server::start()?;
     let mut watcher = Watcher::start(server.url())?;
-    let module = policies::module(&server, ENVIRONMENT, policies::touchy())?;
+    let module = policies::module(&server, ENVIRONMENT, policies::trips_at_once())?;
     let mut took = Vec::new();
     for trip in 0..WARM_UPS + TRIPS {
         let route = format!("route-{trip}");
@@ -43,18 +43,18 @@ pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
         runtime.block_on(pipeline.run(ready)).map_err(|_| "trip_p99: a new circuit rejected")?;
         watcher.begin(&route)?;
         let failed = fail(runtime, &pipeline)?;
-        let rejected = watcher.moment_of_rejection()?;
+        let rejected = watcher.rejection_time()?;
         if trip >= WARM_UPS {
             took.push(rejected.saturating_sub(failed) as f64 / 1e6);
         }
     }
     took.sort_by(f64::total_cmp);
     let row = Row::value(CASES[0], quantile_of(&took, 0.99), "ms").bar(Bar::AtMost(20.0));
-    let row = row.beside("p50_ms", quantile_of(&took, 0.5)).beside("worst_ms", quantile_of(&took, 1.0));
-    Ok(vec![row.beside("trips", took.len() as f64)])
+    let row = row.with("p50_ms", quantile_of(&took, 0.5)).with("worst_ms", quantile_of(&took, 1.0));
+    Ok(vec![row.with("trips", took.len() as f64)])
 }
 
-/// Fails once, and says when: just before the failure is recorded.
+/// Makes a failing call. Returns the time just before the failure is recorded.
 fn fail(runtime: &Runtime, pipeline: &Pipeline) -> Result<u64, Box<dyn Error>> {
     let failed = AtomicU64::new(0);
     let failing = pipeline.run(|| async {
@@ -68,7 +68,7 @@ fn fail(runtime: &Runtime, pipeline: &Pipeline) -> Result<u64, Box<dyn Error>> {
     }
 }
 
-/// The other process, from here. It ends when its input does.
+/// The handle of the other process, which exits when its input is closed.
 struct Watcher {
     process: Child,
     to: Option<ChildStdin>,
@@ -86,22 +86,22 @@ impl Watcher {
         Ok(Self { process, to, from: BufReader::new(from).lines() })
     }
 
-    /// Returns when the other has called the route and goes on doing so.
+    /// Waits until the other process has called the route and continues to do so.
     fn begin(&mut self, route: &str) -> Result<(), Box<dyn Error>> {
         let to = self.to.as_mut().ok_or("no input")?;
         writeln!(to, "{route}")?;
         match self.line()?.as_str() {
             "ready" => Ok(()),
-            other => Err(format!("trip_p99: the watcher said {other:?}").into()),
+            other => Err(format!("trip_p99: the watcher wrote {other:?}").into()),
         }
     }
 
-    fn moment_of_rejection(&mut self) -> Result<u64, Box<dyn Error>> {
+    fn rejection_time(&mut self) -> Result<u64, Box<dyn Error>> {
         Ok(self.line()?.parse().map_err(|_| "trip_p99: the other process was never rejected")?)
     }
 
     fn line(&mut self) -> Result<String, Box<dyn Error>> {
-        Ok(self.from.next().ok_or("trip_p99: the watcher has gone")??)
+        Ok(self.from.next().ok_or("trip_p99: the watcher exited")??)
     }
 }
 
@@ -112,11 +112,12 @@ impl Drop for Watcher {
     }
 }
 
-/// The other process, from inside.
+/// Runs the other process.
 pub(crate) fn watch(url: &str) -> Result<(), Box<dyn Error>> {
     let runtime = two_workers()?;
     let client = redis::Client::open(url)?;
-    let module = ResilienceModule::with_redis(client).environment(ENVIRONMENT).policy(policies::touchy()).build()?;
+    let module =
+        ResilienceModule::with_redis(client).environment(ENVIRONMENT).policy(policies::trips_at_once()).build()?;
     for route in io::stdin().lock().lines() {
         let pipeline = module.pipeline(NAME, &route?)?;
         let admitted = runtime.block_on(pipeline.run(ready)).is_ok();
@@ -129,9 +130,9 @@ pub(crate) fn watch(url: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Calls until it is rejected.
+/// Calls until a rejection and returns its time.
 fn rejection(runtime: &Runtime, pipeline: &Pipeline) -> Option<u64> {
-    for _ in 0..PATIENCE.as_micros() / PAUSE.as_micros() {
+    for _ in 0..MAX_WAIT.as_micros() / PAUSE.as_micros() {
         if runtime.block_on(pipeline.run(ready)).is_err() {
             return Some(monotonic());
         }
@@ -140,7 +141,7 @@ fn rejection(runtime: &Runtime, pipeline: &Pipeline) -> Option<u64> {
     None
 }
 
-/// Nanoseconds on the clock that all processes of this machine share.
+/// Returns the nanoseconds of the clock shared by all processes of this machine.
 fn monotonic() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

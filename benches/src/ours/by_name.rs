@@ -1,4 +1,4 @@
-//! The same five stages by the policy's name: through `#[resilient]` and by hand.
+//! The same five stages by policy name: through `#[resilient]` and hand-written.
 
 use std::error::Error;
 
@@ -11,7 +11,7 @@ use crate::settings::{SLOTS, TIMEOUT};
 
 type Guarded = Result<u32, phalanx::Error<OperationError>>;
 
-/// What a service has: an adapter that knows its module.
+/// An adapter with its module, as in a service.
 struct Adapter<O> {
     module: ResilienceModule,
     operation: O,

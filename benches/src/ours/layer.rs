@@ -1,4 +1,4 @@
-//! The same policy as a layer around a service.
+//! The same policy as a tower layer around a service.
 
 use std::error::Error;
 
@@ -11,7 +11,7 @@ use crate::contender::Caller;
 use crate::operation::Operation;
 use crate::peers::service::{ServiceCaller, serve};
 
-/// Every stage that `peers::tower_resilience::stack` has.
+/// The same stages as `peers::tower_resilience::stack`.
 pub(crate) fn stack(operation: impl Operation) -> Result<impl Caller + Clone, Box<dyn Error>> {
     let module = ResilienceModule::in_memory().policy(five_stages()).build()?;
     let layer = ResilienceLayer::new(&module, "bench")?.route("peer")?.any_service();

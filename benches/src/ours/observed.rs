@@ -1,5 +1,5 @@
-//! The five stages while somebody observes them: metrics through a real SDK with a Prometheus exporter behind it, and
-//! tracing with a subscriber that is there but whose filter wants nothing of ours.
+//! The five stages with telemetry: metrics through a real SDK with a Prometheus exporter, and tracing with a subscriber
+//! whose filter disables Phalanx.
 
 use std::error::Error;
 use std::sync::Once;
@@ -13,12 +13,12 @@ use super::five_stages;
 use crate::contender::Caller;
 use crate::operation::Operation;
 
-/// A kept handle, and what collects its metrics.
+/// A pipeline and the exporter of its metrics.
 #[derive(Clone)]
 struct Observed<O> {
     pipeline: Pipeline,
     operation: O,
-    /// Kept, or nobody would collect.
+    /// Kept, because metrics are collected only while the page exists.
     _page: Page,
 }
 
@@ -28,7 +28,7 @@ impl<O: Operation> Caller for Observed<O> {
     }
 }
 
-/// Every stage that `ours::stack` has.
+/// The same stages as `ours::stack`.
 pub(crate) fn stack<O: Operation>(operation: O) -> Result<impl Caller + Clone, Box<dyn Error>> {
     subscribe();
     let page = Page::new()?;
@@ -37,12 +37,12 @@ pub(crate) fn stack<O: Operation>(operation: O) -> Result<impl Caller + Clone, B
     Ok(Observed { pipeline: module.pipeline("bench", "peer")?, operation, _page: page })
 }
 
-/// A subscriber for the whole process: services have one, and it is the filter that decides.
+/// Installs a subscriber for the whole process, as services have, with a filter.
 fn subscribe() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let filter = EnvFilter::new("info,phalanx=off,phalanx_core=off");
-        // Somebody else's subscriber would do as well.
+        // An already installed subscriber serves as well.
         let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::sink).try_init();
     });
 }

@@ -1,4 +1,4 @@
-//! `backon`: a retry around the operation. Its settings are plain data, copied into each call.
+//! `backon`: a retry around the operation. Its settings are copied into each call.
 
 use backon::{ExponentialBuilder, Retryable};
 

@@ -1,4 +1,4 @@
-//! `failsafe`: its breaker around a plain function, which spares it the future.
+//! `failsafe`: its breaker around a synchronous function, which avoids the cost of a future.
 
 use failsafe::{CircuitBreaker, Config, backoff, failure_policy};
 

@@ -1,4 +1,4 @@
-//! No library at all: the operation, awaited.
+//! No library: the operation is awaited directly.
 
 use crate::contender::Caller;
 use crate::operation::Operation;

@@ -1,4 +1,4 @@
-//! `recloser`: its breaker around a plain function, which spares it the future.
+//! `recloser`: its breaker around a synchronous function, which avoids the cost of a future.
 
 use recloser::Recloser;
 
@@ -10,7 +10,7 @@ pub(crate) fn closed() -> impl FnMut() -> bool {
     calls(Recloser::default())
 }
 
-/// Open for longer than any run: a ring of one, filled with a failure, and a second one to have it judged.
+/// Open for longer than any run: a ring of one outcome, filled with a failure, and a second failure that evaluates it.
 pub(crate) fn open() -> impl FnMut() -> bool {
     let breaker = Recloser::custom().closed_len(1).open_wait(LONG_BREAK).build();
     for _ in 0..2 {

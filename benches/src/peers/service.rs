@@ -1,4 +1,4 @@
-//! How any tower service is called: `ready().await`, then `call`, as its contract asks of a real caller.
+//! Calls a tower service: `ready().await`, then `call`, as its contract requires.
 
 use tower::util::ServiceExt;
 use tower::{Service, service_fn};

@@ -14,7 +14,7 @@ impl<O: Operation> Caller for Timed<O> {
     }
 }
 
-/// A permit is taken and given back.
+/// Acquires and releases a permit.
 pub(crate) fn semaphore() -> impl FnMut() -> bool {
     let semaphore = Semaphore::new(SLOTS as usize);
     move || semaphore.try_acquire().map(drop).is_ok()

@@ -1,8 +1,8 @@
-//! `tower`'s own layers: rate limit, concurrency limit, retry, timeout. It has no circuit breaker, so its stack is one stage short.
+//! `tower`'s own layers: rate limit, concurrency limit, retry, timeout. It has no circuit breaker, so its stack has one
+//! stage less.
 //!
-//! Its `RateLimit` keeps its count in the service and is not `Clone`. That leaves two consequences: it has to
-//! be outermost, because `Retry` clones what it wraps; and callers can share it only through a `Buffer`, a
-//! task of its own with a queue before it, as its documentation says.
+//! Its `RateLimit` keeps its count in the service and is not `Clone`. So it has to be outermost, because `Retry` clones its
+//! inner service; and callers can share it only through a `Buffer`, a task with a queue, as its documentation says.
 
 use tower::buffer::Buffer;
 use tower::retry::Policy;
@@ -16,7 +16,7 @@ use crate::settings::{ATTEMPTS, FIRST_BACKOFF, LONGEST_BACKOFF, SLOTS, TIMEOUT, 
 const RATE: u64 = UNREACHABLE_RATE as u64;
 const PERIOD: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// As many as there are tasks: no caller waits for a place in the queue.
+/// The number of tasks, so that no caller waits for the queue.
 const BUFFERED: usize = 64;
 
 pub(crate) fn pass_through(operation: impl Operation) -> impl Caller {
@@ -34,7 +34,7 @@ pub(crate) fn stack(operation: impl Operation) -> impl Caller {
     )
 }
 
-/// To be called inside a runtime: the buffer spawns its task there.
+/// Must be called inside a runtime, because the buffer spawns a task.
 pub(crate) fn shared_stack(operation: impl Operation) -> impl Caller + Clone {
     let stack = ServiceBuilder::new()
         .rate_limit(RATE, PERIOD)
@@ -61,7 +61,7 @@ pub(crate) fn timeout(operation: impl Operation) -> impl Caller {
     ServiceCaller(ServiceBuilder::new().timeout(TIMEOUT).service(serve(operation)))
 }
 
-/// A retry policy: tower has the loop, its user writes this.
+/// A retry policy, which users of tower write themselves.
 #[derive(Clone, Copy)]
 struct Attempts {
     made: u32,

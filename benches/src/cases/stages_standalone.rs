@@ -1,4 +1,4 @@
-//! One stage at a time, beside the crates that do just that stage.
+//! One stage at a time, compared with crates for that stage.
 
 use std::error::Error;
 
@@ -16,15 +16,15 @@ pub(crate) fn cases() -> Result<Vec<Case>, Box<dyn Error>> {
         bulkhead()?,
         bulkhead_stage()?,
         retry()?,
-        timeout("timeout_alone", ready)?,
-        timeout("timeout_alone_pending", pending_once)?,
+        timeout("timeout_standalone", ready)?,
+        timeout("timeout_standalone_pending", pending_once)?,
     ])
 }
 
-/// A plain function on both sides.
+/// A synchronous function on both sides.
 fn rate_limit() -> Result<Case, Box<dyn Error>> {
     Ok(Case {
-        name: "rate_limit_alone",
+        name: "rate_limit_standalone",
         bar: Some(1.5),
         ours: Contender::plain("phalanx", ours::rate_limiter()?),
         peers: vec![Contender::plain("governor", peers::governor::check())],
@@ -46,7 +46,7 @@ fn rate_limit_stage() -> Result<Case, Box<dyn Error>> {
 
 fn breaker() -> Result<Case, Box<dyn Error>> {
     Ok(Case {
-        name: "breaker_alone",
+        name: "breaker_standalone",
         bar: Some(0.6),
         ours: Contender::plain("phalanx", ours::circuit_breaker()?),
         peers: vec![
@@ -65,12 +65,12 @@ fn breaker_stage() -> Result<Case, Box<dyn Error>> {
     })
 }
 
-/// A plain function on both sides.
+/// A synchronous function on both sides.
 fn bulkhead() -> Result<Case, Box<dyn Error>> {
     Ok(Case {
-        name: "bulkhead_alone",
+        name: "bulkhead_standalone",
         bar: Some(2.0),
-        ours: Contender::plain("phalanx", ours::bulkhead_alone()?),
+        ours: Contender::plain("phalanx", ours::bulkhead_standalone()?),
         peers: vec![Contender::plain("tokio", peers::tokio::semaphore())],
     })
 }
@@ -89,7 +89,7 @@ fn bulkhead_stage() -> Result<Case, Box<dyn Error>> {
 
 fn retry() -> Result<Case, Box<dyn Error>> {
     Ok(Case {
-        name: "retry_alone",
+        name: "retry_standalone",
         bar: None,
         ours: Contender::on_one_thread("phalanx", ours::retry(ready)?),
         peers: vec![
