@@ -31,10 +31,7 @@ async fn force_open_rejects_every_call_and_takes_no_permits() {
     module.pull("p", LeverSpec::force_open().reason("drill")).unwrap();
     let upstream = Upstream::always(Ok(1));
     assert_eq!(rejected(pipeline.run(|| upstream.call()).await), (RejectionCode::ForcedOpen, Source::Forced));
-    assert_eq!(
-        rejected(module.run("p", "new", || upstream.call()).await),
-        (RejectionCode::ForcedOpen, Source::Forced)
-    );
+    assert_eq!(rejected(module.run("p", "new", || upstream.call()).await), (RejectionCode::ForcedOpen, Source::Forced));
     assert_eq!(upstream.calls(), 0);
     assert_eq!((pipeline.available_permits().await, pipeline.available_slots()), (Some(5), Some(1)));
     assert!(module.release("p"));
