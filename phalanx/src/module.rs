@@ -245,7 +245,7 @@ impl ResilienceModule {
         self.engine.change(|txn| {
             let name = policy.name.clone();
             txn.retune(policy)?;
-            self.origins.lock().now_code(&name);
+            self.origins.lock().set_code(&name);
             Ok(())
         })
     }
@@ -258,7 +258,7 @@ impl ResilienceModule {
         self.engine.change(|txn| {
             let name = policy.name.clone();
             txn.add(policy)?;
-            self.origins.lock().now_code(&name);
+            self.origins.lock().set_code(&name);
             Ok(())
         })
     }
@@ -513,7 +513,7 @@ impl ModuleBuilder {
         if let Some(config) = self.config.take() {
             self.unknown = self.unknown.or(config.unknown());
             self.max_routes = self.max_routes.or(config.max_routes());
-            let PolicySet { policies, default_policy, levers } = config.beside(&mut origins);
+            let PolicySet { policies, default_policy, levers } = config.merge_under(&mut origins);
             self.spec.policies.extend(policies);
             self.spec.default_policy = self.spec.default_policy.or(default_policy);
             self.spec.levers.extend(levers);
@@ -563,7 +563,7 @@ impl ModuleBuilder {
             }
             Ok(_) => Err(ConfigError { mistakes }),
             Err(error) => {
-                mistakes.splice(0..0, origins.place(error).mistakes);
+                mistakes.splice(0..0, origins.locate(error).mistakes);
                 Err(ConfigError { mistakes })
             }
         }

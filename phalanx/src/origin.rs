@@ -116,7 +116,7 @@ impl Origins {
     }
 
     /// Adds origins to mistakes that only the whole module reveals, such as a lever of an unknown policy.
-    pub(crate) fn place(&self, mut error: ConfigError) -> ConfigError {
+    pub(crate) fn locate(&self, mut error: ConfigError) -> ConfigError {
         let parts = [("policies", &self.given), ("levers", &self.levers)];
         let named =
             parts.into_iter().flat_map(|(part, given)| given.iter().map(move |(name, given)| (part, name, given)));
@@ -130,7 +130,7 @@ impl Origins {
     }
 
     /// Notes that code replaced this policy.
-    pub(crate) fn now_code(&mut self, policy: &str) {
+    pub(crate) fn set_code(&mut self, policy: &str) {
         self.given.remove(policy);
         self.code.insert(policy.to_owned());
     }

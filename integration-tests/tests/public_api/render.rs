@@ -249,6 +249,6 @@ fn attributes_mut(item: &mut Item) -> &mut Vec<Attribute> {
         Item::Trait(item) => &mut item.attrs,
         Item::Type(item) => &mut item.attrs,
         Item::Use(item) => &mut item.attrs,
-        other => unreachable!("{other:?} has no public part"),
+        _ => unreachable!("an item without a public part"),
     }
 }

@@ -11,7 +11,7 @@ use crate::origin::{Given, Origin, Origins};
 
 impl Config {
     /// Returns what remains of this configuration under the code's, and adds its origins to theirs.
-    pub(crate) fn beside(self, origins: &mut Origins) -> PolicySet {
+    pub(crate) fn merge_under(self, origins: &mut Origins) -> PolicySet {
         let Self { mut policies, default, mut levers, unknown: _, max_routes: _, origins: own } = self;
         let choice = origins.on_degraded;
         let choose = |policy: &mut Policy, given: &mut Given| {
@@ -59,7 +59,7 @@ impl ResilienceModule {
         outdated: impl FnOnce() -> bool,
         config: Config,
     ) -> Result<ConfigChange, ConfigError> {
-        let rules = self.rules_of(&config);
+        let rules = self.fixed_settings(&config);
         self.engine.change(|txn| {
             if outdated() {
                 return Ok(ConfigChange::default());
@@ -67,15 +67,15 @@ impl ResilienceModule {
             let mut origins = self.origins.lock().clone();
             let before = (origins.unknown.clone(), origins.max_routes.clone());
             let present = txn.present();
-            let mut plan = config.beside(&mut origins);
+            let mut plan = config.merge_under(&mut origins);
             plan.policies.extend(present.policies.into_iter().filter(|policy| origins.code.contains(&policy.name)));
             if origins.code_default {
                 plan.default_policy = present.default_policy;
             }
             plan.levers.extend(origins.code_levers.clone());
-            origins.unknown = rules.unknown.still(before.0);
-            origins.max_routes = rules.max_routes.still(before.1);
-            let change = txn.apply(plan).map_err(|error| origins.place(error))?;
+            origins.unknown = rules.unknown.origin_in_force(before.0);
+            origins.max_routes = rules.max_routes.origin_in_force(before.1);
+            let change = txn.apply(plan).map_err(|error| origins.locate(error))?;
             // Inside the transaction: a change by the program comes before both policies and origins, or after both.
             *self.origins.lock() = origins;
             Ok(change)
@@ -83,10 +83,10 @@ impl ResilienceModule {
     }
 
     /// Compares a configuration with the settings that were fixed when the module was built.
-    fn rules_of(&self, config: &Config) -> Rules {
+    fn fixed_settings(&self, config: &Config) -> FixedSettings {
         let (unknown, routes) = (self.engine.unknown(), self.origins.lock().routes);
         let default = EngineSpec::default().max_routes;
-        Rules {
+        FixedSettings {
             unknown: Rule {
                 in_force: config.unknown().unwrap_or_default() == unknown,
                 origin: config.origins.unknown.clone(),
@@ -99,7 +99,7 @@ impl ResilienceModule {
     }
 }
 
-struct Rules {
+struct FixedSettings {
     unknown: Rule,
     max_routes: Rule,
 }
@@ -113,7 +113,7 @@ struct Rule {
 
 impl Rule {
     /// Returns the origin of the value in force.
-    fn still(self, before: Option<Origin>) -> Option<Origin> {
+    fn origin_in_force(self, before: Option<Origin>) -> Option<Origin> {
         if before == Some(Origin::Code) || !self.in_force { before } else { self.origin }
     }
 }
