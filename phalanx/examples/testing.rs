@@ -28,8 +28,10 @@ fn payments() -> Policy {
         .timeout(Duration::from_secs(1))
 }
 
+type Changes = Arc<Mutex<Vec<String>>>;
+
 /// A fresh pipeline, and the changes of its breaker as they are emitted.
-fn pipeline() -> Result<(Pipeline, Arc<Mutex<Vec<String>>>), Box<dyn std::error::Error>> {
+fn pipeline() -> Result<(Pipeline, Changes), Box<dyn std::error::Error>> {
     let changes = Arc::new(Mutex::new(Vec::new()));
     let log = changes.clone();
     let module = ResilienceModule::in_memory().policy(payments()).seed(7).on_event(move |event| {

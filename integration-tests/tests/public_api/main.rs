@@ -5,6 +5,8 @@
 //! outside: the snapshot is all of them, module by module, without bodies, private fields and documentation.
 //! `PHALANX_RENEW_DOCS=1 cargo test -p phalanx-integration-tests --test public_api` writes the snapshots anew.
 
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
+
 mod render;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! The public items of a crate as text, read from its sources: signatures without bodies.
 
+#![allow(clippy::panic, clippy::unwrap_used)] // a failed test panics, also in helpers
+
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -27,6 +29,8 @@ fn module(file: &Path, path: &str, items: &[Item], text: &mut String) {
         let path = format!("{path}::{name}");
         match &nested.content {
             Some((_, items)) => module(file, &path, items, text),
+            // Alternatives that a feature chooses between: they are private, and nothing in them is seen outside.
+            None if has_path(&nested.attrs) => assert!(!is_public(&nested.vis), "{path} has a `path` attribute"),
             None => {
                 let source = source_of(file, &name);
                 module(&source, &path, &parse(&source), text);
@@ -39,6 +43,22 @@ const fn as_module(item: &Item) -> Option<&ItemMod> {
     match item {
         Item::Mod(module) => Some(module),
         _ => None,
+    }
+}
+
+/// Whether an attribute says where the file of a module is.
+fn has_path(attributes: &[Attribute]) -> bool {
+    let is_path = |attribute: &Attribute| {
+        let conditional = attribute.path().is_ident("cfg_attr");
+        attribute.path().is_ident("path") || conditional && quoted(attribute).contains("path =")
+    };
+    attributes.iter().any(is_path)
+}
+
+fn quoted(attribute: &Attribute) -> String {
+    match &attribute.meta {
+        syn::Meta::List(list) => list.tokens.to_string(),
+        _ => String::new(),
     }
 }
 
@@ -64,7 +84,7 @@ fn public_part(item: &Item) -> Option<Item> {
     let mut item = item.clone();
     let public = match &mut item {
         Item::Const(item) => {
-            item.expr = Box::new(parse_quote!(_));
+            *item.expr = parse_quote!(_);
             &item.vis
         }
         Item::Enum(item) => {
@@ -75,7 +95,7 @@ fn public_part(item: &Item) -> Option<Item> {
             &item.vis
         }
         Item::Fn(item) => {
-            item.block = Box::new(no_body());
+            *item.block = no_body();
             &item.vis
         }
         Item::Struct(item) => {
