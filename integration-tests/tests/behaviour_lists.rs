@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use phalanx_integration_tests::conformance::CASES;
+use phalanx_testkit::conformance::CASES;
 
 /// A line of a list: the trait, the method and the line as a function name.
 type Behaviour = (String, String, String);
@@ -78,10 +78,10 @@ fn every_case_that_is_written_is_run() {
     assert_eq!(set(written_cases()), run);
 }
 
-/// Returns every `pub async fn` under `src/conformance` with its area: a top-level file and the folder of the same name.
+/// Returns every `pub async fn` under `../testkit/src/conformance` with its area: a top-level file and the folder of the same name.
 fn written_cases() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut folders = vec![here("src/conformance")];
+    let mut folders = vec![here("../testkit/src/conformance")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
@@ -89,7 +89,7 @@ fn written_cases() -> Vec<(String, String)> {
                 folders.push(path);
                 continue;
             }
-            let below = path.strip_prefix(here("src/conformance")).unwrap();
+            let below = path.strip_prefix(here("../testkit/src/conformance")).unwrap();
             let area = Path::new(below.components().next().unwrap().as_os_str()).file_stem().unwrap();
             let area = area.to_str().unwrap().to_owned();
             let text = read(&path);

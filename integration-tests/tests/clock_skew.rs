@@ -9,7 +9,7 @@ use std::time::Duration;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::key::StateKey;
 use phalanx_core::store::LatencyDigestStore;
-use phalanx_integration_tests::bed::{Bed, LuaBed};
+use phalanx_testkit::bed::{Bed, LuaBed};
 use phalanx_store_redis::{RedisStore, SharedDigest};
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
 //! The conformance suite on the Redis store, with the scripts run in this process.
 
-use phalanx_integration_tests::bed::LuaBed;
-use phalanx_integration_tests::conformance_suite;
+use phalanx_testkit::bed::LuaBed;
+use phalanx_testkit::conformance_suite;
 
 conformance_suite!(LuaBed);

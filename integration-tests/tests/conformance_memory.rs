@@ -1,6 +1,6 @@
 //! The conformance suite on the memory store.
 
-use phalanx_integration_tests::bed::MemoryBed;
-use phalanx_integration_tests::conformance_suite;
+use phalanx_testkit::bed::MemoryBed;
+use phalanx_testkit::conformance_suite;
 
 conformance_suite!(MemoryBed);

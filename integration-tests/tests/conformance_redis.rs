@@ -1,6 +1,6 @@
 //! The conformance suite on the Redis store, over a real Redis.
 
-use phalanx_integration_tests::bed::RedisBed;
-use phalanx_integration_tests::conformance_suite;
+use phalanx_testkit::bed::RedisBed;
+use phalanx_testkit::conformance_suite;
 
 conformance_suite!(RedisBed);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use phalanx::telemetry::Metrics;
 use phalanx::telemetry::prometheus::Page;
 use phalanx::{BreakerSpec, Policy, RateLimitSpec, ResilienceModule};
-use phalanx_integration_tests::server::{Proxy, Redis};
+use phalanx_testkit::server::{Proxy, Redis};
 use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use phalanx::describe::Phase;
 use phalanx::{BreakerSpec, Event, EventKind, Pipeline, Policy, RateLimitSpec, ResilienceModule};
-use phalanx_integration_tests::server::{Proxy, Redis};
+use phalanx_testkit::server::{Proxy, Redis};
 use tokio::time::{Instant, sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);

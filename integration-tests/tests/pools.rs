@@ -10,8 +10,8 @@ use std::time::Duration;
 use deadpool_redis::{Pool, Runtime};
 use phalanx::store::RedisConnection;
 use phalanx::{Pipeline, ResilienceModule, Source};
-use phalanx_integration_tests::server::RedisProcess;
-use phalanx_integration_tests::server::redis_cli::field;
+use phalanx_testkit::server::RedisProcess;
+use phalanx_testkit::server::redis_cli::field;
 use redis::Client;
 use tokio::time::Instant;
 

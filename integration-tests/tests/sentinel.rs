@@ -10,7 +10,7 @@ use std::time::Duration;
 use deadpool_redis::sentinel::SentinelServerType as PoolServerType;
 use phalanx::store::{RedisConnection, StoreMode};
 use phalanx::{Pipeline, ResilienceModule, Source};
-use phalanx_integration_tests::server::{MASTER_NAME, RedisProcess, Sentinel};
+use phalanx_testkit::server::{MASTER_NAME, RedisProcess, Sentinel};
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use tokio::time::{Instant, sleep};
 

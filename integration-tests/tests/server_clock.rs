@@ -11,8 +11,8 @@ use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::{RateLimitSpec, Take};
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{AcquireRequest, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
-use phalanx_integration_tests::replies::admit_call;
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::replies::admit_call;
+use phalanx_testkit::server::Redis;
 use phalanx_store_redis::{RedisOptions, RedisStore, SharedBreaker};
 use tokio::time::sleep;
 

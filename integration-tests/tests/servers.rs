@@ -5,7 +5,7 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use phalanx_integration_tests::server::*;
+use phalanx_testkit::server::*;
 use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClient, SentinelServerType};
 use redis::{AsyncConnectionConfig, Client, RedisResult, cmd};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use phalanx::Source;
 use phalanx::store::{RedisConnection, StoreMode};
-use phalanx_integration_tests::server::{Options, RedisProcess, TlsServer};
+use phalanx_testkit::server::{Options, RedisProcess, TlsServer};
 use phalanx_store_redis::RedisStore;
 use redis::Client;
 use tokio::io::AsyncReadExt;

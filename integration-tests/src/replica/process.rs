@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::commands::{Command, Load, Report, Setup};
-use crate::server::ChildProcess;
+use phalanx_testkit::server::ChildProcess;
 
 /// The longest wait for a report: longer than any load of a test.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use deadpool_redis::Runtime;
 use deadpool_redis::cluster::Config;
 use phalanx::store::StoreMode;
 use phalanx::{Pipeline, ResilienceModule, Source};
-use phalanx_integration_tests::server::{Cluster, RedisProcess};
+use phalanx_testkit::server::{Cluster, RedisProcess};
 use tokio::time::{Instant, sleep};
 
 use crate::harness::{self, BUDGET, EventLog, Load, MS, SECOND, SLACK};

@@ -6,7 +6,7 @@ use deadpool_redis::Runtime;
 use phalanx::ResilienceModule;
 use phalanx::describe::Phase;
 use phalanx::store::RedisConnection;
-use phalanx_integration_tests::server::{Cluster, RedisProcess};
+use phalanx_testkit::server::{Cluster, RedisProcess};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::{Client, ProtocolVersion};
 use tokio::time::Instant;

@@ -2,8 +2,8 @@
 
 use phalanx::Source;
 use phalanx::store::StoreMode;
-use phalanx_integration_tests::server::redis_cli::field;
-use phalanx_integration_tests::server::{Cluster, Options, RedisProcess};
+use phalanx_testkit::server::redis_cli::field;
+use phalanx_testkit::server::{Cluster, Options, RedisProcess};
 use tokio::time::Instant;
 
 use crate::harness::{self, EventLog, WAIT_TIMEOUT};

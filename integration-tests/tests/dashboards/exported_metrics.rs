@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use phalanx_integration_tests::server::port::Port;
-use phalanx_integration_tests::server::{ChildProcess, RedisProcess};
+use phalanx_testkit::server::port::Port;
+use phalanx_testkit::server::{ChildProcess, RedisProcess};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};

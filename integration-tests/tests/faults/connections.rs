@@ -2,7 +2,7 @@
 
 use phalanx::{BreakerSpec, Policy, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, LoggedKind, Moment, Setup};
-use phalanx_integration_tests::server::{Proxy, RedisProcess};
+use phalanx_testkit::server::{Proxy, RedisProcess};
 use tokio::time::sleep;
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, assert_one_outage, callers, plenty, replica, replicas};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use phalanx::describe::Phase;
 use phalanx::{BreakerSpec, Kind, Policy, RateLimitSpec, RejectionCode, Source};
 use phalanx_integration_tests::replica::Setup;
-use phalanx_integration_tests::server::{Proxy, RedisProcess};
+use phalanx_testkit::server::{Proxy, RedisProcess};
 use tokio::time::{sleep, timeout};
 
 use crate::harness::{MS, SECOND, replica};

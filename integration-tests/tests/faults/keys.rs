@@ -5,7 +5,7 @@ use std::time::Duration;
 use phalanx::policy::Override;
 use phalanx::{BreakerSpec, Policy, RateLimitSpec};
 use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, Setup};
-use phalanx_integration_tests::server::RedisProcess;
+use phalanx_testkit::server::RedisProcess;
 use tokio::time::sleep;
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, replicas};

@@ -1,7 +1,7 @@
 //! Heartbeats do not depend on the sync interval.
 
 use phalanx_integration_tests::replica::{LoggedKind, Setup};
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 use tokio::time::sleep;
 
 use crate::harness::{SECOND, replicas};

@@ -3,7 +3,7 @@
 use phalanx::Source;
 use phalanx::store::StoreMode;
 use phalanx_integration_tests::replica::{Command, Load, LocalReplica, LoggedKind, Moment, Setup};
-use phalanx_integration_tests::server::RedisProcess;
+use phalanx_testkit::server::RedisProcess;
 
 use crate::harness::{MS, RECOVERY, WAIT_TIMEOUT, assert_one_outage, callers, plenty};
 

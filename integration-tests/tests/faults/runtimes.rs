@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use phalanx::{Kind, Policy, RateLimitSpec, ResilienceModule, Source};
 use phalanx_integration_tests::replica::Setup;
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Barrier;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use phalanx::Source;
 use phalanx::store::StoreMode;
 use phalanx_integration_tests::replica::{Command, LocalReplica, LoggedKind, Moment, Report, Setup};
-use phalanx_integration_tests::server::{AclServer, Options, Proxy, RedisProcess};
+use phalanx_testkit::server::{AclServer, Options, Proxy, RedisProcess};
 
 use crate::harness::{RECOVERY, SECOND, WAIT_TIMEOUT, assert_one_outage, callers, plenty, replica};
 
@@ -89,7 +89,7 @@ async fn an_endless_script_of_another_client() {
     let inject = async {
         let script = async move {
             let _ =
-                phalanx_integration_tests::server::redis_cli::redis_command(&url, &["EVAL", "while true do end", "0"])
+                phalanx_testkit::server::redis_cli::redis_command(&url, &["EVAL", "while true do end", "0"])
                     .await;
         };
         tokio::spawn(script);
@@ -110,7 +110,7 @@ async fn a_server_that_is_loading_its_data() {
     let url = redis.url();
     let inject = async {
         tokio::spawn(async move {
-            phalanx_integration_tests::server::redis_cli::redis_command(&url, &["DEBUG", "RELOAD"]).await
+            phalanx_testkit::server::redis_cli::redis_command(&url, &["DEBUG", "RELOAD"]).await
         });
     };
     let recover = async {

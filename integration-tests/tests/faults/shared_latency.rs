@@ -6,7 +6,7 @@ use phalanx::store::StateKey;
 use phalanx::store::{LatencyDigestStore, Store};
 use phalanx::{BreakerSpec, Policy};
 use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, LocalReplica, Setup};
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 use tokio::time::{sleep, timeout};
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, replica, replicas};

@@ -2,7 +2,7 @@
 
 use phalanx::Source;
 use phalanx_integration_tests::replica::{Command, Setup};
-use phalanx_integration_tests::server::{Proxy, RedisProcess};
+use phalanx_testkit::server::{Proxy, RedisProcess};
 use tokio::time::sleep;
 
 use crate::harness::{MS, RECOVERY, SECOND, WAIT_TIMEOUT, assert_one_outage, callers, plenty, replica};

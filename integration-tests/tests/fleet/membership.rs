@@ -1,7 +1,7 @@
 //! Every replica counts the live replicas.
 
 use phalanx_integration_tests::replica::{Command, Moment, Setup};
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, exclusive, fleet};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use phalanx::{BreakerSpec, Policy, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, Setup, Span};
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, exclusive, fleet, trip};
 

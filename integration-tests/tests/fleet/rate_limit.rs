@@ -2,7 +2,7 @@
 
 use phalanx::{Policy, RateLimitSpec, Source};
 use phalanx_integration_tests::replica::{Command, Load, Moment, Setup};
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 
 use crate::harness::{MS, SECOND, exclusive, fleet};
 

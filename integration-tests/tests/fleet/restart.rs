@@ -2,7 +2,7 @@
 
 use phalanx::{BreakerSpec, Policy, RateLimitSpec, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, LoggedKind, Moment, Setup};
-use phalanx_integration_tests::server::RedisProcess;
+use phalanx_testkit::server::RedisProcess;
 use tokio::time::sleep;
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, exclusive, fleet, meet, replica};

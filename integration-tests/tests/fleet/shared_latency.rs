@@ -5,7 +5,7 @@ use std::time::Duration;
 use phalanx::policy::AdaptiveSpec;
 use phalanx::{BulkheadSpec, HedgeSpec, Policy};
 use phalanx_integration_tests::replica::{Command, DependencyBehavior, Gauges, Load, ReplicaProcess, Report, Setup};
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, exclusive, fleet, meet, replica};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use phalanx::{BreakerSpec, Policy};
 use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, ReplicaProcess, Setup, WaitStats};
-use phalanx_integration_tests::server::{Proxy, Redis};
+use phalanx_testkit::server::{Proxy, Redis};
 use tokio::time::sleep;
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, exclusive, fleet};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use phalanx_integration_tests::lifecycle_process::{ProcessEvent, Role};
 use phalanx_integration_tests::replica::Moment;
-use phalanx_integration_tests::server::RedisProcess;
+use phalanx_testkit::server::RedisProcess;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use phalanx_integration_tests::lifecycle_process::{Fleet, ProcessEvent, Role};
 use phalanx_integration_tests::replica::Moment;
-use phalanx_integration_tests::server::ChildProcess;
+use phalanx_testkit::server::ChildProcess;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

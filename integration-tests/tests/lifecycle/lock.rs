@@ -7,7 +7,7 @@ use phalanx::lifecycle::Fences;
 use phalanx::lifecycle::{DistributedLock, LockSpec};
 use phalanx_integration_tests::lifecycle_process::{Fleet, ProcessEvent, Role};
 use phalanx_integration_tests::replica::Moment;
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 use tokio::time::sleep;
 
 use crate::harness::{LifecycleProcess, fleet};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use phalanx_integration_tests::lifecycle_process::{Fleet, ProcessEvent, Role};
 use phalanx_integration_tests::replica::Moment;
-use phalanx_integration_tests::server::Redis;
+use phalanx_testkit::server::Redis;
 
 use crate::harness::{LifecycleProcess, fleet};
 

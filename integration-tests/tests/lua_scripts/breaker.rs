@@ -7,7 +7,7 @@ use phalanx_core::clock::Time;
 use phalanx_core::estimate::ring::slice_micros;
 use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::MAX_BACKSTEP;
-use phalanx_integration_tests::lua_server::LuaServer;
+use phalanx_testkit::lua_server::LuaServer;
 use proptest::prelude::*;
 
 use crate::breaker_client::*;

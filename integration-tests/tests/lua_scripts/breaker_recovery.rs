@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use phalanx_core::breaker::{Override, Phase};
 use phalanx_core::rejection::RejectionCode;
-use phalanx_integration_tests::lua_server::{LuaServer, Stored};
+use phalanx_testkit::lua_server::{LuaServer, Stored};
 use proptest::prelude::*;
 
 use crate::breaker_client::*;

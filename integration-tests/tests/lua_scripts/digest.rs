@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use phalanx_core::estimate::bins::{BINS, Bins};
 use phalanx_core::estimate::digest::Digest;
-use phalanx_integration_tests::lua_server::{LuaServer, Stored};
+use phalanx_testkit::lua_server::{LuaServer, Stored};
 use phalanx_lua::{DIGEST_FLUSH, DIGEST_READ};
 use proptest::prelude::*;
 

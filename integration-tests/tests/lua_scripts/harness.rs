@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx_core::clock::Time;
-use phalanx_integration_tests::lua_server::{LuaServer, Reply, Stored};
+use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use phalanx_lua::Script;
 use proptest::prelude::*;
 

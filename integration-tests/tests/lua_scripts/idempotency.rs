@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_integration_tests::lua_server::{LuaServer, Stored};
+use phalanx_testkit::lua_server::{LuaServer, Stored};
 use phalanx_lua::{IDEMPOTENCY_CLAIM, IDEMPOTENCY_COMPLETE, IDEMPOTENCY_RELEASE, IDEMPOTENCY_RENEW};
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_integration_tests::lua_server::{LuaServer, Reply, Stored};
+use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use phalanx_lua::{
     ALL, LOCK_ACQUIRE, LOCK_COMPLETE, LOCK_COMPLETED, LOCK_RELEASE, LOCK_RENEW, MEMBERSHIP_HEARTBEAT, MEMBERSHIP_LEAVE,
     PROBE, RATE_LIMIT_ACQUIRE,

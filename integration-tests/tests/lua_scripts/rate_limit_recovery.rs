@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use phalanx_core::rate_limit::{Rate, RateLimitSpec};
-use phalanx_integration_tests::lua_server::{LuaServer, Stored};
+use phalanx_testkit::lua_server::{LuaServer, Stored};
 use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
 use proptest::prelude::*;
 

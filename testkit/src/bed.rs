@@ -5,6 +5,7 @@
 //! of every other replica. No bed sleeps.
 
 mod lua;
+#[cfg(feature = "servers")]
 mod redis;
 
 use std::future::{Future, ready};
@@ -17,6 +18,7 @@ use phalanx_core::store::Store;
 use phalanx_store_memory::{MemoryLocks, MemoryStore};
 
 pub use self::lua::LuaBed;
+#[cfg(feature = "servers")]
 pub use self::redis::RedisBed;
 
 /// The initial time of every bed. The same for all beds, because slices of windows are aligned to the clock's zero; as
