@@ -94,6 +94,7 @@ enum Source {
     System(SystemClock),
     Tokio(tokio::time::Instant),
     Manual(Arc<AtomicU64>),
+    Custom(Arc<dyn Fn() -> Time + Send + Sync>),
 }
 
 #[derive(Clone)]
@@ -125,6 +126,12 @@ impl Clock {
         Self(Source::Manual(Arc::new(AtomicU64::new(0))))
     }
 
+    /// Returns a clock that a function reads: the simulator's, with an offset and a drift for each replica.
+    #[doc(hidden)]
+    pub fn custom(read: impl Fn() -> Time + Send + Sync + 'static) -> Self {
+        Self(Source::Custom(Arc::new(read)))
+    }
+
     /// Returns tokio's clock inside a runtime whose time is paused, and the system's otherwise.
     pub fn detect() -> Self {
         if tokio_time_is_paused() { Self::tokio() } else { Self::system() }
@@ -140,6 +147,7 @@ impl Clock {
             }
             Source::Tokio(origin) => Time(micros(origin.elapsed())),
             Source::Manual(micros_now) => Time(micros_now.load(Ordering::Acquire)),
+            Source::Custom(read) => read(),
         }
     }
 
@@ -189,6 +197,7 @@ impl fmt::Debug for Clock {
             Source::System(_) => "system",
             Source::Tokio(_) => "tokio",
             Source::Manual(_) => "manual",
+            Source::Custom(_) => "custom",
         };
         f.debug_tuple("Clock").field(&source).finish()
     }

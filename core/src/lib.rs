@@ -54,5 +54,7 @@ pub mod striped;
 #[doc(hidden)] // shared with the stores
 pub mod sync;
 pub mod table;
+#[doc(hidden)] // shared with the stores, lifecycle and the simulator
+pub mod task;
 pub mod throttle;
 pub mod timeout;

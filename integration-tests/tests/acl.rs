@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 
 use phalanx::Source;
 use phalanx::store::{RedisConnection, RedisOptions, StateKey};
+use phalanx_store_redis::RedisStore;
 use phalanx_testkit::server::redis_cli::redis_command;
 use phalanx_testkit::server::{AclServer, Cluster, MASTER_NAME, Options, RedisProcess, Sentinel};
-use phalanx_store_redis::RedisStore;
 use redis::Client;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 

@@ -78,7 +78,7 @@ fn every_case_that_is_written_is_run() {
     assert_eq!(set(written_cases()), run);
 }
 
-/// Returns every `pub async fn` under `../testkit/src/conformance` with its area: a top-level file and the folder of the same name.
+/// Returns every `pub async fn` of the conformance suite with its area: a top-level file and the folder of the same name.
 fn written_cases() -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut folders = vec![here("../testkit/src/conformance")];

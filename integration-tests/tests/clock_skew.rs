@@ -9,8 +9,8 @@ use std::time::Duration;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::key::StateKey;
 use phalanx_core::store::LatencyDigestStore;
-use phalanx_testkit::bed::{Bed, LuaBed};
 use phalanx_store_redis::{RedisStore, SharedDigest};
+use phalanx_testkit::bed::{Bed, LuaBed};
 use proptest::prelude::*;
 
 const WINDOW: Duration = Duration::from_secs(10);

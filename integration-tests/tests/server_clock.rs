@@ -11,9 +11,9 @@ use phalanx_core::kind::Outcome;
 use phalanx_core::rate_limit::{RateLimitSpec, Take};
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{AcquireRequest, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
+use phalanx_store_redis::{RedisOptions, RedisStore, SharedBreaker};
 use phalanx_testkit::replies::admit_call;
 use phalanx_testkit::server::Redis;
-use phalanx_store_redis::{RedisOptions, RedisStore, SharedBreaker};
 use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);

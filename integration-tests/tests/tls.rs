@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use phalanx::Source;
 use phalanx::store::{RedisConnection, StoreMode};
-use phalanx_testkit::server::{Options, RedisProcess, TlsServer};
 use phalanx_store_redis::RedisStore;
+use phalanx_testkit::server::{Options, RedisProcess, TlsServer};
 use redis::Client;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;

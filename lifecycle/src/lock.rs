@@ -14,7 +14,7 @@ use std::time::Duration;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::lock::{Acquired, LockStore, Unavailable};
 use phalanx_core::rng::Rng;
-use tokio::runtime::Handle;
+use phalanx_core::task;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -142,6 +142,15 @@ impl<S: LockStore> DistributedLock<S> {
         self
     }
 
+    /// Sets the source of owner names and jitter. In production it must not be seeded: two owners of one name would hold
+    /// the lock together.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rng(mut self, rng: Rng) -> Self {
+        self.rng = Arc::new(rng);
+        self
+    }
+
     /// Acquires the lock if it is free.
     ///
     /// # Errors
@@ -223,7 +232,8 @@ pub struct LockGuard<S: LockStore> {
     lock: DistributedLock<S>,
     owner: String,
     validity: LockValidity,
-    renewal: AbortHandle,
+    /// `None` outside a runtime, where nothing can renew.
+    renewal: Option<AbortHandle>,
     released: bool,
 }
 
@@ -231,7 +241,7 @@ impl<S: LockStore> LockGuard<S> {
     fn new(lock: DistributedLock<S>, owner: String, fence: u64, requested_at: Time) -> Self {
         let until = Arc::new(watch::Sender::new(lock.valid_until(requested_at)));
         let validity = LockValidity { fence, clock: lock.clock.clone(), until };
-        let renewal = tokio::spawn(renew(lock.clone(), owner.clone(), validity.clone())).abort_handle();
+        let renewal = task::spawn(renew(lock.clone(), owner.clone(), validity.clone()), None);
         Self { lock, owner, validity, renewal, released: false }
     }
 
@@ -267,7 +277,7 @@ impl<S: LockStore> LockGuard<S> {
     /// # Errors
     /// Returns an error if the store could not be reached in two attempts. The lock is then freed when its ttl ends.
     pub async fn release(mut self) -> Result<bool, Unavailable> {
-        self.renewal.abort();
+        self.renewal.iter().for_each(AbortHandle::abort);
         self.released = true;
         let (name, fence) = (&self.lock.spec.name, self.validity.fence);
         // A second release is harmless, and saves waiters a whole ttl if only the first reply was lost.
@@ -302,12 +312,12 @@ impl<S: LockStore> LockGuard<S> {
 
 impl<S: LockStore> Drop for LockGuard<S> {
     fn drop(&mut self) {
-        self.renewal.abort();
+        self.renewal.iter().for_each(AbortHandle::abort);
         // Needs a tokio runtime; without one the lock is freed when its ttl ends.
-        if let (false, Ok(runtime)) = (self.released, Handle::try_current()) {
+        if !self.released {
             let (store, name) = (self.lock.store.clone(), self.lock.spec.name.clone());
             let (owner, fence) = (std::mem::take(&mut self.owner), self.validity.fence);
-            runtime.spawn(async move { store.release(&name, &owner, fence).await });
+            task::spawn(async move { drop(store.release(&name, &owner, fence).await) }, None);
         }
     }
 }
@@ -348,6 +358,7 @@ impl LockValidity {
                 return lost;
             }
             tokio::select! {
+                biased; // the loop checks both
                 () = sleep(valid_until.since(self.clock.now()).max(Duration::from_millis(1))) => {}
                 _ = until.changed() => {}
             }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use phalanx_core::task;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -67,22 +68,25 @@ impl Background {
         if self.stopped.load(Ordering::Acquire) || self.running.swap(true, Ordering::AcqRel) {
             return;
         }
-        *self.runtime.lock() = Some(runtime.clone());
+        *self.runtime.lock() = Some(runtime);
         let guard = RunningGuard { store: store.clone(), running: self.running.clone() };
         let (store, wire) = (store.clone(), wire.clone());
-        runtime.spawn(async move {
+        let background = async move {
             let guard = guard; // dropped with the task, also when the runtime ends
             let store = &store;
+            // All four are polled in turn; a fixed order makes simulations repeatable.
             tokio::select! {
+                biased;
+                () = store.background.stop.notified() => {}
                 () = health::run(store, &wire) => {}
                 () = sync_loop::run(store) => {}
                 () = listen::run(store, &wire) => {}
-                () = store.background.stop.notified() => {}
             }
             sync_loop::leave(store).await;
             store.background.left.notify_waiters();
             drop(guard);
-        });
+        };
+        task::spawn(background, None);
     }
 
     /// Stops the task, which then leaves the membership.

@@ -1,5 +1,7 @@
 //! An open connection that runs scripts: with `EVALSHA`, and with `EVAL` where the server does not have the script yet.
 
+use std::sync::Arc;
+
 use futures_util::future::join_all;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
@@ -9,6 +11,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use crate::dispatcher::ScriptResult;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::transport::{Response, ScriptForm, TransportConnection};
 
 /// One open connection. Clones share it.
 #[derive(Clone)]
@@ -17,6 +20,10 @@ pub(crate) enum Connection {
     Cluster {
         connection: ClusterConnection,
         /// Dispatchers whose shards could not be reached when the connection was opened.
+        unreachable: Vec<usize>,
+    },
+    Transport {
+        connection: Arc<dyn TransportConnection>,
         unreachable: Vec<usize>,
     },
 }
@@ -32,13 +39,6 @@ pub(crate) struct Shard {
 pub(crate) const ANY_MASTER: RoutingInfo =
     RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded)));
 
-/// The result of one command.
-enum Response {
-    Reply(ScriptResult),
-    /// The server does not have the script, so it did not run.
-    UnknownScript,
-}
-
 impl Connection {
     pub(crate) const fn single(connection: MultiplexedConnection) -> Self {
         Self::Single(connection)
@@ -48,29 +48,39 @@ impl Connection {
         Self::Cluster { connection, unreachable: Vec::new() }
     }
 
+    pub(crate) const fn transport(connection: Arc<dyn TransportConnection>) -> Self {
+        Self::Transport { connection, unreachable: Vec::new() }
+    }
+
     /// Marks the shards of these dispatchers as unreachable over this connection.
     pub(crate) fn with_unreachable(self, dispatchers: Vec<usize>) -> Self {
         match self {
             Self::Cluster { connection, .. } => Self::Cluster { connection, unreachable: dispatchers },
+            Self::Transport { connection, .. } => Self::Transport { connection, unreachable: dispatchers },
             single @ Self::Single(_) => single,
         }
     }
 
     /// Whether the shard of this dispatcher is known to be unreachable over this connection.
     pub(crate) fn unreachable(&self, dispatcher: usize) -> bool {
-        matches!(self, Self::Cluster { unreachable, .. } if unreachable.contains(&dispatcher))
+        match self {
+            Self::Single(_) => false,
+            Self::Cluster { unreachable, .. } | Self::Transport { unreachable, .. } => {
+                unreachable.contains(&dispatcher)
+            }
+        }
     }
 
     /// Runs all scripts at once. The outer error means that the connection is broken.
     pub(crate) async fn run(&self, calls: &[Invocation]) -> Result<Vec<ScriptResult>, Failure> {
-        let known = self.send(calls.iter().map(|call| call.evalsha().clone()).collect()).await?;
-        let unknown = |(call, classify): (&Invocation, &Response)| {
-            matches!(classify, Response::UnknownScript).then(|| call.eval())
-        };
-        let sources: Vec<Cmd> = calls.iter().zip(&known).filter_map(unknown).collect();
+        let all: Vec<&Invocation> = calls.iter().collect();
+        let known = self.send(&all, ScriptForm::Digest).await?;
+        let did_not_run = all.iter().zip(&known).filter(|(_, response)| matches!(response, Response::UnknownScript));
+        let unknown: Vec<&Invocation> = did_not_run.map(|(call, _)| *call).collect();
         // Only scripts that did not run are sent again.
-        let mut again = if sources.is_empty() { Vec::new() } else { self.send(sources).await? }.into_iter();
-        let reply = |classify: Response| match classify {
+        let again = if unknown.is_empty() { Vec::new() } else { self.send(&unknown, ScriptForm::Source).await? };
+        let mut again = again.into_iter();
+        let reply = |response: Response| match response {
             Response::Reply(reply) => reply,
             Response::UnknownScript => match again.next() {
                 Some(Response::Reply(reply)) => reply,
@@ -80,30 +90,47 @@ impl Connection {
         Ok(known.into_iter().map(reply).collect())
     }
 
-    async fn send(&self, commands: Vec<Cmd>) -> Result<Vec<Response>, Failure> {
+    async fn send(&self, calls: &[&Invocation], form: ScriptForm) -> Result<Vec<Response>, Failure> {
+        let command = |call: &&Invocation| match form {
+            ScriptForm::Digest => call.evalsha().clone(),
+            ScriptForm::Source => call.eval(),
+        };
         match self {
-            Self::Single(connection) => send_single(connection.clone(), commands).await,
+            Self::Single(connection) => send_single(connection.clone(), calls.iter().map(command).collect()).await,
             Self::Cluster { connection, .. } => {
                 // Each goes to the master of its key; a pipeline can only go to one.
-                let each = commands.into_iter().map(|command| {
+                let each = calls.iter().map(command).map(|command| {
                     let mut connection = connection.clone();
                     async move { classify(connection.req_packed_command(&command).await) }
                 });
                 join_all(each).await.into_iter().collect()
             }
+            Self::Transport { connection, .. } => connection.send(calls, form).await,
         }
     }
 
     /// Returns the shards of a Cluster in the order of their first slot; `None` without a Cluster.
     pub(crate) async fn shards(&self) -> Option<Vec<Shard>> {
-        let Self::Cluster { connection, .. } = self else { return None };
+        let connection = match self {
+            Self::Single(_) => return None,
+            Self::Transport { .. } => return self.reachable_shards().await.map(|(shards, _)| shards),
+            Self::Cluster { connection, .. } => connection,
+        };
         Some(shards(&connection.clone().route_command(cluster_slots(), ANY_MASTER).await.ok()?))
     }
 
     /// The same, with the numbers of the shards that this connection does not reach. A command to all masters is only
     /// sent to those it is connected to, so a missing reply means an unreachable master.
     pub(crate) async fn reachable_shards(&self) -> Option<(Vec<Shard>, Vec<usize>)> {
-        let Self::Cluster { connection, .. } = self else { return None };
+        let connection = match self {
+            Self::Single(_) => return None,
+            Self::Transport { connection, .. } => {
+                let (shards, unreachable) = connection.shards().await?;
+                let shard = |(number, slots)| Shard { address: format!("shard {number}"), slots };
+                return Some((shards.into_iter().enumerate().map(shard).collect(), unreachable));
+            }
+            Self::Cluster { connection, .. } => connection,
+        };
         let everyone = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         let reply = connection.clone().route_command(cluster_slots(), everyone).await.ok()?;
         parse_survey(&reply)

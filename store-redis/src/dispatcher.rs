@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use phalanx_core::event::{EventKind, Observers};
+use phalanx_core::task;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -152,10 +153,8 @@ impl Dispatcher {
 
     /// Spawns a round trip. Without a runtime it is dropped, which completes its calls with a failure.
     fn spawn(&self, trip: impl Future<Output = ()> + Send + 'static) {
-        let runtime = Handle::try_current().ok().or_else(|| self.runtime.lock().clone());
-        if let Some(runtime) = runtime {
-            runtime.spawn(trip);
-        }
+        let fallback = self.runtime.lock().clone();
+        task::spawn(trip, fallback.as_ref());
     }
 
     /// With nothing queued or in flight, the caller sends inline and saves two task switches.

@@ -54,7 +54,8 @@ impl Failure {
     }
 
     /// Classifies an error reply; `None` if it is no evidence against the server.
-    pub(crate) fn of_error_reply(code: &str, detail: &str) -> Option<Self> {
+    #[doc(hidden)]
+    pub fn of_error_reply(code: &str, detail: &str) -> Option<Self> {
         // Older servers wrap errors inside a script, and ACL denials arrive as a plain `ERR`.
         let wrapped = |code: &str| detail.contains(&format!("-{code} ")) || detail.starts_with(code);
         let known = SERVER_ERROR_CODES.iter().find(|known| **known == code || wrapped(known)).copied();

@@ -103,6 +103,8 @@ mod locks;
 mod options;
 mod redis_connection;
 mod store;
+#[doc(hidden)] // for the in-process Redis of `phalanx-testkit`
+pub mod transport;
 mod wire;
 
 pub use self::breaker::SharedBreaker;

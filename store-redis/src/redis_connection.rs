@@ -21,6 +21,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::connection::{ANY_MASTER, Connection};
 use crate::failure::Failure;
+use crate::transport::{Boxed, Transport, TransportSubscription};
 
 /// How long connecting to one server may take, and how long it may take to find one first: past sentinels that hang, or
 /// together with all nodes of a Cluster. Both happen in the background; callers wait for their budget at most.
@@ -60,6 +61,7 @@ enum Provider {
     ClusterPool(cluster::Pool),
     Sentinel(Arc<Mutex<SentinelClient>>),
     SentinelPool(sentinel::Pool),
+    Transport(Arc<dyn Transport>),
 }
 
 impl RedisConnection {
@@ -71,14 +73,32 @@ impl RedisConnection {
         self
     }
 
-    pub(crate) const fn is_cluster(&self) -> bool {
-        matches!(self.provider, Provider::Cluster(_) | Provider::ClusterPool(_))
+    /// Connects with a transport that is not a socket: the in-process Redis of `phalanx-testkit`.
+    #[doc(hidden)]
+    pub fn over_transport(transport: Arc<dyn Transport>) -> Self {
+        Self { provider: Provider::Transport(transport), push_client: None }
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        match &self.provider {
+            Provider::Cluster(_) | Provider::ClusterPool(_) => true,
+            Provider::Transport(transport) => transport.is_cluster(),
+            Provider::Client(_) | Provider::Pool(_) | Provider::Sentinel(_) | Provider::SentinelPool(_) => false,
+        }
+    }
+
+    /// The seed of this replica's ids in a simulation.
+    pub(crate) fn identity_seed(&self) -> Option<u64> {
+        match &self.provider {
+            Provider::Transport(transport) => transport.identity_seed(),
+            _ => None,
+        }
     }
 
     /// How long connecting may take.
     const fn connect_timeout(&self) -> Duration {
         match self.provider {
-            Provider::Client(_) | Provider::Pool(_) => CONNECT_TIMEOUT,
+            Provider::Client(_) | Provider::Pool(_) | Provider::Transport(_) => CONNECT_TIMEOUT,
             Provider::Cluster(_) | Provider::ClusterPool(_) | Provider::Sentinel(_) | Provider::SentinelPool(_) => {
                 DISCOVERY_TIMEOUT
             }
@@ -114,6 +134,7 @@ impl RedisConnection {
                 let object = pool.get().await.map_err(pool_failure)?;
                 Ok(Connection::cluster(cluster::Connection::take(object)))
             }
+            Provider::Transport(transport) => transport.connect().await.map(Connection::transport),
         }
     }
 
@@ -128,6 +149,10 @@ impl RedisConnection {
                     Err(error) => return Some(Err(connect_failure(&error))),
                 },
                 (None, Provider::Cluster(client)) => return subscribe_cluster(client, channel).await,
+                (None, Provider::Transport(transport)) => {
+                    let subscribed = transport.subscribe(channel).await?;
+                    return Some(subscribed.map(Subscription::of_transport));
+                }
                 (None, Provider::Pool(_) | Provider::SentinelPool(_) | Provider::ClusterPool(_)) => return None,
             };
             Some(subscribe_client(&client, channel).await.map_err(|error| connect_failure(&error)))
@@ -184,9 +209,17 @@ pub(crate) struct Subscription {
 enum SubscriptionHandle {
     Client(PubSubSink),
     Cluster { connection: ClusterConnection, channel: String },
+    Transport(Box<dyn Fn() -> Boxed<'static, bool> + Send + Sync>),
 }
 
 impl Subscription {
+    fn of_transport(subscription: TransportSubscription) -> Self {
+        let messages = futures_util::stream::unfold(subscription.messages, |mut receiver| async {
+            receiver.recv().await.map(|message| (message, receiver))
+        });
+        Self { messages: Box::pin(messages), handle: SubscriptionHandle::Transport(subscription.check_alive) }
+    }
+
     /// Checks whether the server still replies. A connection that lost its peer looks like one without messages.
     pub(crate) async fn check_alive(&mut self) -> bool {
         let answer = async {
@@ -195,6 +228,7 @@ impl Subscription {
                 SubscriptionHandle::Cluster { connection, channel } => {
                     subscribe_everywhere(connection, channel).await.is_ok()
                 }
+                SubscriptionHandle::Transport(check_alive) => check_alive().await,
             }
         };
         tokio::time::timeout(CONNECT_TIMEOUT, answer).await.unwrap_or(false)
@@ -277,6 +311,7 @@ impl fmt::Debug for RedisConnection {
             Provider::ClusterPool(_) => "cluster pool",
             Provider::Sentinel(_) => "sentinel",
             Provider::SentinelPool(_) => "sentinel pool",
+            Provider::Transport(_) => "transport",
         };
         f.debug_struct("RedisConnection").field("from", &provider).field("push", &self.push_client.is_some()).finish()
     }

@@ -141,6 +141,7 @@ impl RedisStore {
                 dispatchers: Box::new([Arc::new(dispatcher)]),
                 wake,
                 background: Background::new(None, runtime),
+                identity_seed: None,
             },
             DEFAULT_CAPACITY,
         )
@@ -158,12 +159,15 @@ impl RedisStore {
         // A reply may queue more, so rounds continue until nothing is pending; the number of rounds is limited, because
         // new calls may arrive meanwhile.
         for round in 0..4 {
-            let breakers = self.0.breakers.values();
+            let mut breakers = self.0.breakers.values();
+            breakers.sort_unstable_by(|a, b| a.id().cmp(b.id())); // the same order in every run
             if round > 0 && !breakers.iter().any(|breaker| breaker.0.needs_flush()) {
                 return;
             }
             breakers.iter().for_each(|breaker| breaker.0.tick(round == 0));
-            self.0.digests.values().iter().for_each(|digest| digest.0.tick(round == 0));
+            let mut digests = self.0.digests.values();
+            digests.sort_unstable_by(|a, b| a.id().cmp(b.id()));
+            digests.iter().for_each(|digest| digest.0.tick(round == 0));
             // A caller that sends inline and is not polled any more must not block this.
             let all =
                 futures_util::future::join_all(inner.dispatchers.iter().map(|dispatcher| dispatcher.until_idle()));
@@ -274,6 +278,7 @@ impl StoreBuilder {
         let dispatchers = if self.source.is_cluster() { MAX_DISPATCHERS } else { 1 };
         let time =
             if self.virtual_clock.is_some() { invocation::TimeSource::Virtual } else { invocation::TimeSource::Server };
+        let identity_seed = self.source.identity_seed();
         let wire = Arc::new(RedisWire::new(self.source, wake.clone(), self.virtual_clock));
         let (budget, observers) = (self.options.store_budget, &self.observers);
         let dispatcher =
@@ -287,6 +292,7 @@ impl StoreBuilder {
             dispatchers,
             wake: wake.clone(),
             background: Background::new(Some(wire.clone()), runtime.clone()),
+            identity_seed,
             options: self.options,
         };
         Ok(RedisStore::of(parts, self.capacity.max(1)))

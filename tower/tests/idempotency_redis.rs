@@ -9,8 +9,8 @@ use std::time::Duration;
 use effects::{Ledger, request, send, service};
 use phalanx::ResilienceModule;
 use phalanx::store::RedisOptions;
-use phalanx_testkit::server::{Redis, RedisProcess};
 use phalanx_store_redis::RedisStore;
+use phalanx_testkit::server::{Redis, RedisProcess};
 use phalanx_tower::idempotency::{
     Claim, ClaimReply, IdempotencyLayer, IdempotencyStore, MemoryIdempotency, RedisIdempotency, StoredAnswer,
 };

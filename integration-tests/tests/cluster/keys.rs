@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use phalanx::store::{RedisOptions, StateKey};
 use phalanx::{Pipeline, ResilienceModule, Source};
+use phalanx_store_redis::RedisStore;
 use phalanx_testkit::server::redis_cli::field;
 use phalanx_testkit::server::{Cluster, RedisProcess};
-use phalanx_store_redis::RedisStore;
 use redis::cluster::ClusterClient;
 
 use crate::harness::{self, EventLog};

@@ -88,9 +88,7 @@ async fn an_endless_script_of_another_client() {
     let url = redis.url();
     let inject = async {
         let script = async move {
-            let _ =
-                phalanx_testkit::server::redis_cli::redis_command(&url, &["EVAL", "while true do end", "0"])
-                    .await;
+            let _ = phalanx_testkit::server::redis_cli::redis_command(&url, &["EVAL", "while true do end", "0"]).await;
         };
         tokio::spawn(script);
     };
@@ -109,9 +107,9 @@ async fn a_server_that_is_loading_its_data() {
     let mut replica = replica(&Setup::new(redis.url()).policy(plenty()).generous_budget()).await;
     let url = redis.url();
     let inject = async {
-        tokio::spawn(async move {
-            phalanx_testkit::server::redis_cli::redis_command(&url, &["DEBUG", "RELOAD"]).await
-        });
+        tokio::spawn(
+            async move { phalanx_testkit::server::redis_cli::redis_command(&url, &["DEBUG", "RELOAD"]).await },
+        );
     };
     let recover = async {
         redis.until(&["PING"], |answer| answer == "PONG").await;

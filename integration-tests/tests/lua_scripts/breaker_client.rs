@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use phalanx_core::breaker::{BreakerSpec, Override, Phase, Ticket, Transition};
 use phalanx_core::rejection::RejectionCode;
-use phalanx_testkit::lua_server::LuaServer;
 use phalanx_lua::{BREAKER_ADMIT, BREAKER_FORCE, BREAKER_INSPECT, BREAKER_RESET, BREAKER_SETTLE, BREAKER_SYNC, Script};
+use phalanx_testkit::lua_server::LuaServer;
 
 use crate::harness::*;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use phalanx_core::estimate::bins::{BINS, Bins};
 use phalanx_core::estimate::digest::Digest;
-use phalanx_testkit::lua_server::{LuaServer, Stored};
 use phalanx_lua::{DIGEST_FLUSH, DIGEST_READ};
+use phalanx_testkit::lua_server::{LuaServer, Stored};
 use proptest::prelude::*;
 
 use crate::harness::*;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use phalanx_core::clock::Time;
-use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use phalanx_lua::Script;
+use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use proptest::prelude::*;
 
 pub(crate) const KEY: &[u8] = b"ph1:{t}";

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use phalanx_testkit::lua_server::{LuaServer, Stored};
 use phalanx_lua::{IDEMPOTENCY_CLAIM, IDEMPOTENCY_COMPLETE, IDEMPOTENCY_RELEASE, IDEMPOTENCY_RENEW};
+use phalanx_testkit::lua_server::{LuaServer, Stored};
 use proptest::prelude::*;
 
 use crate::harness::*;

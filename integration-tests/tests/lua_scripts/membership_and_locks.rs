@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use phalanx_lua::{
     ALL, LOCK_ACQUIRE, LOCK_COMPLETE, LOCK_COMPLETED, LOCK_RELEASE, LOCK_RENEW, MEMBERSHIP_HEARTBEAT, MEMBERSHIP_LEAVE,
     PROBE, RATE_LIMIT_ACQUIRE,
 };
+use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use proptest::prelude::*;
 
 use crate::harness::*;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use phalanx_core::clock::Time;
 use phalanx_core::rate_limit::{Bucket, MAX_BACKSTEP, Rate, RateLimitSpec, Take};
-use phalanx_testkit::lua_server::LuaServer;
 use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
+use phalanx_testkit::lua_server::LuaServer;
 use proptest::prelude::*;
 
 use crate::harness::*;

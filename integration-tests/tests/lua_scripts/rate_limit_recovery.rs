@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use phalanx_core::rate_limit::{Rate, RateLimitSpec};
-use phalanx_testkit::lua_server::{LuaServer, Stored};
 use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
+use phalanx_testkit::lua_server::{LuaServer, Stored};
 use proptest::prelude::*;
 
 use crate::harness::*;

@@ -30,6 +30,7 @@ pub(super) async fn run(store: &StoreInner, wire: &RedisWire) {
     loop {
         if let Some(connection) = wire.connection() {
             tokio::select! {
+                biased;
                 () = wire.wanted() => {}
                 () = sleep(TOPOLOGY_INTERVAL), if wire.redis.is_cluster() => refresh_shards(store, &connection).await,
             }

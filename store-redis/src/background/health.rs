@@ -83,9 +83,10 @@ async fn check_all(store: &Arc<StoreInner>, wire: &RedisWire) {
             }
         }
         tokio::select! {
-            () = sleep_until(next) => {}
-            () = store.wake.notified() => {}
+            biased;
             Some((number, result)) = checks.next() => all[number].on_result(store, wire, &result),
+            () = store.wake.notified() => {}
+            () = sleep_until(next) => {}
         }
     }
 }

@@ -43,6 +43,7 @@ async fn receive(store: &StoreInner, mut subscription: Subscription) {
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            biased; // while messages arrive, the subscription needs no other check
             message = subscription.messages.next() => match message {
                 Some(message) => dispatch(store, &message),
                 None => return,

@@ -1,6 +1,6 @@
 //! `StoreInner`: what all cells of one store share: options, keys, clock, dispatchers, membership, background task.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) struct StoreInner {
     pub(crate) rng: Rng,
     pub(crate) observers: Observers,
     pub(crate) time: invocation::TimeSource,
-    /// Source of unique ids. Never seeded: two replicas with one seed would get the same id.
+    /// Source of unique ids. Seeded only in simulations: two replicas with one seed would get the same id.
     pub(crate) identity: Rng,
     /// The id of this replica, and the owner of its leases.
     pub(crate) owner: u64,
@@ -64,6 +64,8 @@ pub(crate) struct StoreParts {
     pub(crate) dispatchers: Box<[Arc<Dispatcher>]>,
     pub(crate) wake: Arc<Notify>,
     pub(crate) background: Background,
+    /// The seed of this replica's ids; random if `None`.
+    pub(crate) identity_seed: Option<u64>,
 }
 
 impl StoreInner {
@@ -71,7 +73,7 @@ impl StoreInner {
         let options = parts.options;
         let keys = Keys::new(options.prefix.as_deref(), &options.environment, options.key_secret.clone());
         let many = parts.dispatchers.len() > 1;
-        let identity = Rng::from_entropy();
+        let identity = parts.identity_seed.map_or_else(Rng::from_entropy, Rng::seeded);
         Self {
             channel: keys.channel(),
             keys,
@@ -151,30 +153,38 @@ impl StoreInner {
     }
 }
 
-/// Cells by their id in pushed messages.
+/// Cells by their id in pushed messages, in the order of the ids: a round visits them in the same order in every run.
 #[derive(Debug)]
-pub(crate) struct Registry<T>(Mutex<HashMap<String, Weak<T>>>);
+pub(crate) struct Registry<T>(Mutex<Cells<T>>);
+
+#[derive(Debug)]
+struct Cells<T> {
+    by_id: BTreeMap<String, Weak<T>>,
+    /// At this number of entries, those of dropped cells are removed.
+    sweep_at: usize,
+}
 
 impl<T> Default for Registry<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Mutex::new(Cells { by_id: BTreeMap::new(), sweep_at: 64 }))
     }
 }
 
 impl<T> Registry<T> {
     pub(crate) fn put(&self, name: &str, cell: &Arc<T>) {
         let mut cells = self.0.lock();
-        if cells.len() == cells.capacity() {
-            cells.retain(|_, cell| cell.strong_count() > 0);
+        if cells.by_id.len() >= cells.sweep_at {
+            cells.by_id.retain(|_, cell| cell.strong_count() > 0);
+            cells.sweep_at = 2 * cells.by_id.len().max(32);
         }
-        cells.insert(name.to_owned(), Arc::downgrade(cell));
+        cells.by_id.insert(name.to_owned(), Arc::downgrade(cell));
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Arc<T>> {
-        self.0.lock().get(name)?.upgrade()
+        self.0.lock().by_id.get(name)?.upgrade()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
-        self.0.lock().values().filter_map(Weak::upgrade).collect()
+        self.0.lock().by_id.values().filter_map(Weak::upgrade).collect()
     }
 }
