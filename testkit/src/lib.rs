@@ -1,5 +1,6 @@
 //! Tests for users of Phalanx, and for the stores they write.
 //!
+//! * [`FaultyRedis`]: a Redis in this process that fails on command.
 //! * [`bed`]: test beds. Each holds a store, several replicas of it and a clock that the test moves.
 //! * [`conformance`]: one case per line of the `# Behaviour` lists in `core/src/{store,lock}.rs`, written against a bed;
 //!   [`conformance_suite!`] generates the tests.
@@ -17,7 +18,12 @@
 pub mod bed;
 pub mod conformance;
 pub mod differential;
+mod faulty_redis;
 pub mod lua_server;
+#[cfg_attr(not(feature = "simulator"), allow(dead_code))] // the simulator uses more of it
+mod redis_model;
 pub mod replies;
 #[cfg(feature = "servers")]
 pub mod server;
+
+pub use self::faulty_redis::FaultyRedis;

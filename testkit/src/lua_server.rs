@@ -4,18 +4,17 @@
 //! and replies and rejects globals like Redis, and is fast enough for property tests: hundreds of thousands of scripts a
 //! second in a release build. The same properties are also tested on a real Redis.
 
-mod keyspace;
+pub(crate) mod engine;
+pub(crate) mod keyspace;
 mod numbers;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
-use mlua::{Function, Lua, MultiValue, Table, Value};
 use phalanx_core::clock::{Clock, Time};
 use phalanx_lua::Script;
 
+use self::keyspace::Keyspace;
 pub use self::keyspace::Stored;
-use self::keyspace::{CommandReply, Keyspace};
 
 /// The reply of a script, as a client receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,14 +64,7 @@ impl Reply {
 #[derive(Debug)]
 pub struct LuaServer {
     clock: Clock,
-    engine: Mutex<Engine>,
-    keyspace: Arc<Mutex<Keyspace>>,
-}
-
-#[derive(Debug)]
-struct Engine {
-    lua: Lua,
-    compiled: HashMap<&'static str, Function>,
+    keyspace: Mutex<Keyspace>,
 }
 
 impl Default for LuaServer {
@@ -91,10 +83,7 @@ impl LuaServer {
 
     /// Creates an empty server on this clock.
     pub fn with_clock(clock: Clock) -> Self {
-        let keyspace = Arc::new(Mutex::new(Keyspace::default()));
-        let lua = Lua::new();
-        prepare(&lua, &keyspace).expect("the sandbox is valid");
-        Self { clock, engine: Mutex::new(Engine { lua, compiled: HashMap::new() }), keyspace }
+        Self { clock, keyspace: Mutex::new(Keyspace::default()) }
     }
 
     /// Returns its clock.
@@ -105,12 +94,10 @@ impl LuaServer {
     /// Runs a script with the time as an additional argument. The error is the text that a client would receive.
     pub fn run(&self, script: &Script, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Reply, String> {
         assert_eq!(keys.len(), script.keys, "{} takes {} keys", script.name, script.keys);
-        let mut engine = lock(&self.engine);
-        let now = self.clock.now().as_micros();
-        lock(&self.keyspace).set_time(now);
-        let time = now.to_string().into_bytes();
-        let args = args.iter().chain(std::iter::once(&time));
-        engine.run(script, keys, args).map_err(|error| error.to_string())
+        let time = self.clock.now().as_micros().to_string();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).chain([time.as_bytes()]).collect();
+        engine::run(&mut self.current_keyspace(), script.name, script.virtual_source, &keys, &args)
     }
 
     /// Takes the messages published since the last call: channels and messages, in order.
@@ -152,143 +139,9 @@ impl LuaServer {
     }
 
     fn current_keyspace(&self) -> MutexGuard<'_, Keyspace> {
-        let mut keyspace = lock(&self.keyspace);
+        // A panic under the lock has already failed its test.
+        let mut keyspace = self.keyspace.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         keyspace.set_time(self.clock.now().as_micros());
         keyspace
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic under the lock has already failed its test.
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-impl Engine {
-    fn run<'a>(
-        &mut self,
-        script: &Script,
-        keys: &[Vec<u8>],
-        args: impl Iterator<Item = &'a Vec<u8>>,
-    ) -> mlua::Result<Reply> {
-        let function = match self.compiled.get(script.virtual_source) {
-            Some(function) => function.clone(),
-            None => {
-                let function = self.lua.load(script.virtual_source).set_name(script.name).into_function()?;
-                self.compiled.insert(script.virtual_source, function.clone());
-                function
-            }
-        };
-        let globals = self.lua.globals();
-        globals.raw_set("KEYS", self.strings(keys.iter())?)?;
-        globals.raw_set("ARGV", self.strings(args)?)?;
-        reply(function.call(())?)
-    }
-
-    fn strings<'a>(&self, values: impl Iterator<Item = &'a Vec<u8>>) -> mlua::Result<Table> {
-        let table = self.lua.create_table()?;
-        for (index, value) in values.enumerate() {
-            table.raw_set(index + 1, self.lua.create_string(value)?)?;
-        }
-        Ok(table)
-    }
-}
-
-/// Adds the `redis` table to Lua and makes access to undefined globals an error, as Redis does.
-fn prepare(lua: &Lua, keyspace: &Arc<Mutex<Keyspace>>) -> mlua::Result<()> {
-    let redis = lua.create_table()?;
-    for (name, caught) in [("call", false), ("pcall", true)] {
-        let keyspace = Arc::clone(keyspace);
-        let run = move |lua: &Lua, args: MultiValue| command(lua, &keyspace, args, caught);
-        redis.set(name, lua.create_function(run)?)?;
-    }
-    let error_reply = lua.create_function(|lua, text: mlua::LuaString| {
-        let table = lua.create_table()?;
-        table.set("err", text)?;
-        Ok(table)
-    })?;
-    redis.set("error_reply", error_reply)?;
-    lua.globals().set("redis", redis)?;
-    lua.globals().set("KEYS", false)?;
-    lua.globals().set("ARGV", false)?;
-    lua.load(
-        "setmetatable(_G, {
-            __newindex = function(_, name) error('Attempt to modify a readonly table: ' .. name, 2) end,
-            __index = function(_, name) error('Script attempted to access nonexistent global variable ' .. name, 2) end,
-        })",
-    )
-    .exec()
-}
-
-fn command(lua: &Lua, keyspace: &Mutex<Keyspace>, args: MultiValue, caught: bool) -> mlua::Result<Value> {
-    let args = args.iter().map(argument).collect::<mlua::Result<Vec<_>>>()?;
-    match lock(keyspace).execute(&args) {
-        Ok(answer) => value(lua, answer),
-        Err(error) if caught => {
-            let table = lua.create_table()?;
-            table.raw_set("err", error)?;
-            Ok(Value::Table(table))
-        }
-        Err(error) => Err(mlua::Error::RuntimeError(error)),
-    }
-}
-
-fn argument(value: &Value) -> mlua::Result<Vec<u8>> {
-    match value {
-        Value::String(text) => Ok(text.as_bytes().to_vec()),
-        Value::Integer(number) => Ok(number.to_string().into_bytes()),
-        Value::Number(number) => Ok(numbers::text(*number).into_bytes()),
-        _ => {
-            let error = "ERR Lua redis lib command arguments must be strings or integers";
-            Err(mlua::Error::RuntimeError(error.to_owned()))
-        }
-    }
-}
-
-/// Converts the reply of a command to a Lua value.
-fn value(lua: &Lua, answer: CommandReply) -> mlua::Result<Value> {
-    Ok(match answer {
-        CommandReply::Nil => Value::Boolean(false),
-        CommandReply::Int(int) => Value::Number(int as f64),
-        CommandReply::Bytes(bytes) => Value::String(lua.create_string(bytes)?),
-        CommandReply::Ok => {
-            let table = lua.create_table()?;
-            table.raw_set("ok", "OK")?;
-            Value::Table(table)
-        }
-        CommandReply::Array(parts) => {
-            let table = lua.create_table()?;
-            for (index, part) in parts.into_iter().enumerate() {
-                table.raw_set(index + 1, value(lua, part)?)?;
-            }
-            Value::Table(table)
-        }
-    })
-}
-
-/// Converts the return value of a script to a reply: numbers lose their fraction, an array ends at its first nil.
-fn reply(value: Value) -> mlua::Result<Reply> {
-    Ok(match value {
-        Value::Nil | Value::Boolean(false) => Reply::Nil,
-        Value::Boolean(true) => Reply::Int(1),
-        Value::Integer(int) => Reply::Int(int),
-        Value::Number(number) => Reply::Int(number as i64),
-        Value::String(text) => Reply::Bytes(text.as_bytes().to_vec()),
-        Value::Table(table) => {
-            if let Value::String(error) = table.raw_get("err")? {
-                return Err(mlua::Error::RuntimeError(error.to_string_lossy()));
-            }
-            if let Value::String(status) = table.raw_get("ok")? {
-                return Ok(Reply::Bytes(status.as_bytes().to_vec()));
-            }
-            let mut parts = Vec::new();
-            loop {
-                match table.raw_get(parts.len() + 1)? {
-                    Value::Nil => break,
-                    part => parts.push(reply(part)?),
-                }
-            }
-            Reply::Array(parts)
-        }
-        other => return Err(mlua::Error::RuntimeError(format!("not a reply: {}", other.type_name()))),
-    })
 }

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
 use phalanx_store_redis::{Failure, Invocation, RedisLocks, RedisOptions, RedisStore, ScriptResult, Wire};
-use redis::Value;
 
 use super::{Bed, ORIGIN};
-use crate::lua_server::{LuaServer, Reply};
+use crate::lua_server::LuaServer;
+use crate::redis_model::value;
 
 /// A bed for the Redis store over an in-process [`LuaServer`].
 #[derive(Debug)]
@@ -108,14 +108,5 @@ impl Wire for LuaWire {
 impl fmt::Debug for LuaWire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LuaWire")
-    }
-}
-
-fn value(reply: Reply) -> Value {
-    match reply {
-        Reply::Nil => Value::Nil,
-        Reply::Int(n) => Value::Int(n),
-        Reply::Bytes(bytes) => Value::BulkString(bytes),
-        Reply::Array(parts) => Value::Array(parts.into_iter().map(value).collect()),
     }
 }

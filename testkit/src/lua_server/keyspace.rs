@@ -1,11 +1,11 @@
 //! Keys with their types and TTLs, and the commands that the scripts call, as in Redis 7.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::numbers::{integer, score};
 
 /// The reply of a command.
-pub(super) enum CommandReply {
+pub(crate) enum CommandReply {
     Nil,
     Ok,
     Int(i64),
@@ -24,7 +24,7 @@ pub enum Stored {
     Foreign,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     value: Stored,
     /// Expiry, in milliseconds of the server's clock.
@@ -33,11 +33,26 @@ struct Entry {
 
 /// The keys.
 #[derive(Debug, Default)]
-pub(super) struct Keyspace {
+pub(crate) struct Keyspace {
     now: u64,
     entries: HashMap<Vec<u8>, Entry>,
     published: Vec<(Vec<u8>, Vec<u8>)>,
+    /// How many commands have written.
+    writes: u64,
+    /// What was overwritten, oldest first, if old states can be restored.
+    journal: Option<VecDeque<Overwritten>>,
 }
+
+/// The former value of a key that a command has changed.
+#[derive(Debug)]
+struct Overwritten {
+    at: u64,
+    key: Vec<u8>,
+    former: Option<Entry>,
+}
+
+/// Old states are kept for this long, in microseconds.
+const JOURNAL_LENGTH: u64 = 60_000_000;
 
 type CommandResult = Result<CommandReply, String>;
 
@@ -45,19 +60,67 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 
 impl Keyspace {
     /// Sets the time, in microseconds.
-    pub(super) const fn set_time(&mut self, now: u64) {
+    pub(crate) const fn set_time(&mut self, now: u64) {
         self.now = now;
     }
 
-    pub(super) fn take_published(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    /// Returns an empty keyspace that can go back to an earlier state.
+    pub(crate) fn journaled() -> Self {
+        Self { journal: Some(VecDeque::new()), ..Self::default() }
+    }
+
+    /// Returns how many commands have written.
+    pub(crate) const fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// Undoes every write of the last `micros`, like a replica that had not received them.
+    pub(crate) fn go_back(&mut self, micros: u64) {
+        let until = self.now.saturating_sub(micros);
+        let Some(journal) = &mut self.journal else { return };
+        while journal.back().is_some_and(|change| change.at > until) {
+            if let Some(change) = journal.pop_back() {
+                match change.former {
+                    Some(entry) => self.entries.insert(change.key, entry),
+                    None => self.entries.remove(&change.key),
+                };
+            }
+        }
+    }
+
+    /// Takes the keys for which `moved` is true, with their values and TTLs, out of `self` and puts them into `other`.
+    pub(crate) fn move_keys(&mut self, other: &mut Self, moved: impl Fn(&[u8]) -> bool) -> usize {
+        let keys: Vec<Vec<u8>> = self.entries.keys().filter(|key| moved(key)).cloned().collect();
+        let count = keys.len();
+        for key in keys {
+            if let Some(entry) = self.entries.remove(&key) {
+                other.entries.insert(key, entry);
+            }
+        }
+        count
+    }
+
+    /// Counts a write to `key`, and keeps its former value if old states can be restored.
+    fn changes(&mut self, key: &[u8]) {
+        self.writes += 1;
+        if let Some(journal) = &mut self.journal {
+            journal.push_back(Overwritten { at: self.now, key: key.to_vec(), former: self.entries.get(key).cloned() });
+            while journal.front().is_some_and(|change| change.at + JOURNAL_LENGTH < self.now) {
+                journal.pop_front();
+            }
+        }
+    }
+
+    pub(crate) fn take_published(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         std::mem::take(&mut self.published)
     }
 
-    pub(super) fn put(&mut self, key: &[u8], value: Stored) {
+    pub(crate) fn put(&mut self, key: &[u8], value: Stored) {
+        self.changes(key);
         self.entries.insert(key.to_vec(), Entry { value, expires: None });
     }
 
-    pub(super) fn stored(&mut self, key: &[u8]) -> Option<&mut Stored> {
+    pub(crate) fn stored(&mut self, key: &[u8]) -> Option<&mut Stored> {
         let now = self.now / 1_000;
         if self.entries.get(key)?.expires.is_some_and(|expires| now > expires) {
             self.entries.remove(key);
@@ -65,25 +128,36 @@ impl Keyspace {
         self.entries.get_mut(key).map(|entry| &mut entry.value)
     }
 
-    pub(super) fn pttl(&mut self, key: &[u8]) -> Option<u64> {
+    /// Returns the string of a key.
+    pub(crate) fn text_of(&mut self, key: &[u8]) -> Option<&[u8]> {
+        match self.stored(key) {
+            Some(Stored::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn pttl(&mut self, key: &[u8]) -> Option<u64> {
         self.stored(key)?;
         Some(self.entries.get(key)?.expires?.saturating_sub(self.now / 1_000))
     }
 
-    pub(super) fn remove(&mut self, key: &[u8]) -> bool {
-        self.stored(key).is_some() && self.entries.remove(key).is_some()
+    pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
+        if self.stored(key).is_none() {
+            return false;
+        }
+        self.changes(key);
+        self.entries.remove(key).is_some()
     }
 
-    pub(super) fn keys(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn keys(&mut self) -> Vec<Vec<u8>> {
         let mut keys: Vec<_> = self.entries.keys().cloned().collect();
         keys.retain(|key| self.stored(key).is_some());
         keys.sort();
         keys
     }
 
-    pub(super) fn execute(&mut self, args: &[Vec<u8>]) -> CommandResult {
-        let parts: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        match *parts.as_slice() {
+    pub(crate) fn execute(&mut self, parts: &[&[u8]]) -> CommandResult {
+        match *parts {
             [b"TIME"] => {
                 let part = |number: u64| CommandReply::Bytes(number.to_string().into_bytes());
                 Ok(CommandReply::Array(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)]))
@@ -155,6 +229,7 @@ impl Keyspace {
                 _ => return Err("ERR syntax error".to_owned()),
             }
         }
+        self.changes(key);
         self.entries.insert(key.to_vec(), Entry { value: Stored::Text(value.to_vec()), expires });
         Ok(CommandReply::Ok)
     }
@@ -165,7 +240,10 @@ impl Keyspace {
         }
         if millis <= 0 {
             self.remove(key);
-        } else if let Some(entry) = self.entries.get_mut(key) {
+            return Ok(CommandReply::Int(1));
+        }
+        self.changes(key);
+        if let Some(entry) = self.entries.get_mut(key) {
             entry.expires = Some(self.now / 1_000 + millis as u64);
         }
         Ok(CommandReply::Int(1))
@@ -187,8 +265,9 @@ impl Keyspace {
 
     /// Returns the string of a key, created if missing and zero-padded to `length`.
     fn text_mut(&mut self, key: &[u8], length: usize) -> Result<&mut Vec<u8>, String> {
+        self.changes(key);
         if self.stored(key).is_none() {
-            self.put(key, Stored::Text(Vec::new()));
+            self.entries.insert(key.to_vec(), Entry { value: Stored::Text(Vec::new()), expires: None });
         }
         let text = self.text(key)?.ok_or(WRONG_TYPE)?;
         text.resize(text.len().max(length), 0);
@@ -219,8 +298,9 @@ impl Keyspace {
     }
 
     fn zadd(&mut self, key: &[u8], points: f64, member: &[u8]) -> CommandResult {
+        self.changes(key);
         if self.stored(key).is_none() {
-            self.put(key, Stored::Sorted(BTreeMap::new()));
+            self.entries.insert(key.to_vec(), Entry { value: Stored::Sorted(BTreeMap::new()), expires: None });
         }
         let set = self.sorted(key)?.ok_or(WRONG_TYPE)?;
         Ok(CommandReply::Int(i64::from(set.insert(member.to_vec(), points).is_none())))
@@ -234,6 +314,11 @@ impl Keyspace {
 
     /// Removes members for which `keep` is false, and the key of an empty set.
     fn retain(&mut self, key: &[u8], keep: impl Fn(&[u8], f64) -> bool) -> CommandResult {
+        let removes = |set: &mut BTreeMap<Vec<u8>, f64>| set.iter().any(|(member, points)| !keep(member, *points));
+        if !self.sorted(key)?.is_some_and(removes) {
+            return Ok(CommandReply::Int(0));
+        }
+        self.changes(key);
         let Some(set) = self.sorted(key)? else { return Ok(CommandReply::Int(0)) };
         let before = set.len();
         set.retain(|member, points| keep(member, *points));

@@ -1,0 +1,246 @@
+//! [`FaultyRedis`]: a Redis in this process that fails on command.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use phalanx_store_redis::RedisConnection;
+
+use crate::redis_model::{Effects, Link, RedisModel};
+
+/// A Redis in this process that fails on command, for tests of outages and recoveries without a server.
+///
+/// It runs the shipped Lua scripts behind the store's own connection code: connecting, health checks, pushes, timeouts
+/// and the latch are those of production. With `#[tokio::test(start_paused = true)]` an outage of minutes takes
+/// milliseconds. Every connection made from it is another replica. Clones are the same server.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use phalanx::store::StoreMode;
+/// use phalanx::{Kind, Policy, RateLimitSpec, ResilienceModule};
+/// use phalanx_testkit::FaultyRedis;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = FaultyRedis::new();
+/// let module = ResilienceModule::with_redis(&redis)
+///     .policy(Policy::named("vendor").rate_limit(RateLimitSpec::per_second(10)))
+///     .build()?;
+/// let call = || module.run("vendor", "eu", || async { Ok::<_, Kind>(()) });
+///
+/// redis.stop();
+/// for _ in 0..5 {
+///     call().await.ok(); // decided in this process
+/// }
+/// assert_eq!(module.store_mode(), Some(StoreMode::Degraded));
+///
+/// redis.start();
+/// tokio::time::sleep(Duration::from_secs(3)).await;
+/// assert_eq!(module.store_mode(), Some(StoreMode::Shared));
+/// assert!(call().await.is_ok());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct FaultyRedis {
+    model: Arc<RedisModel>,
+    /// The seed of the ids of the next replica.
+    replicas: Arc<AtomicU64>,
+}
+
+impl Default for FaultyRedis {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FaultyRedis {
+    /// Creates an empty server without faults.
+    pub fn new() -> Self {
+        Self::of(1)
+    }
+
+    /// Creates a Cluster of empty masters with equal shares of the slots. At least two.
+    pub fn cluster(masters: usize) -> Self {
+        Self::of(masters.max(2))
+    }
+
+    fn of(masters: usize) -> Self {
+        Self { model: RedisModel::new(masters, 0), replicas: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// Stops the server: connections break, and new ones are refused. The data stays.
+    pub fn stop(&self) {
+        self.every_node(|state, node| state.stop(node));
+    }
+
+    /// Starts a stopped server with the data it had.
+    pub fn start(&self) {
+        self.every_node(|state, node| state.start(node));
+    }
+
+    /// Restarts the server without data: connections break, keys and scripts are gone.
+    pub fn restart_empty(&self) {
+        self.every_node(|state, node| {
+            state.stop(node);
+            state.nodes[node].flush();
+            state.start(node);
+        });
+    }
+
+    /// Restarts the server with the data it had this long ago, at most a minute: a snapshot was loaded.
+    pub fn restart_with_data_of(&self, ago: Duration) {
+        self.every_node(|state, node| state.fail_over(node, ago, 0));
+    }
+
+    /// Replaces the server by its replica, which had not received the writes of the last `lost` (at most a minute).
+    pub fn fail_over(&self, lost: Duration) {
+        self.every_node(|state, node| state.fail_over(node, lost, 0));
+    }
+
+    /// Lets the server hang: connections stay open, and nothing is answered. Requests queue.
+    pub fn hang(&self) {
+        self.every_node(|state, node| state.hang(node));
+    }
+
+    /// Ends a hang. What queued is executed now, although its senders have given up.
+    pub fn resume(&self) {
+        self.every_node(|state, node| state.resume(node));
+    }
+
+    /// Breaks all connections, as `CLIENT KILL` does.
+    pub fn break_connections(&self) {
+        self.every_node(|state, node| state.break_connections(node));
+    }
+
+    /// Delays every message by this time in each direction; zero ends it.
+    pub fn set_latency(&self, one_way: Duration) {
+        self.model.change(|state| state.network.latency = one_way);
+    }
+
+    /// Delays every n-th reply by this time; `None` ends it.
+    pub fn delay_replies(&self, every_nth: Option<(u64, Duration)>) {
+        self.model.change(|state| state.network.late_replies = every_nth.filter(|(n, _)| *n > 0));
+    }
+
+    /// Loses every n-th reply: its request is executed. `None` ends it.
+    pub fn lose_replies(&self, every_nth: Option<u64>) {
+        self.model.change(|state| state.network.lost_replies = every_nth.filter(|n| *n > 0));
+    }
+
+    /// Delays every n-th request by this time: it is executed after its sender has given up. `None` ends it.
+    pub fn delay_requests(&self, every_nth: Option<(u64, Duration)>) {
+        self.model.change(|state| state.network.late_requests = every_nth.filter(|(n, _)| *n > 0));
+    }
+
+    /// Loses pushed messages, or no longer.
+    pub fn lose_pushes(&self, lose: bool) {
+        self.model.change(|state| state.network.lose_pushes = lose);
+    }
+
+    /// Delays pushed messages by this time; zero ends it.
+    pub fn delay_pushes(&self, by: Duration) {
+        self.model.change(|state| state.network.push_delay = by);
+    }
+
+    /// Returns this error to every script, such as `READONLY You can't write against a read only replica.`; `None` ends it.
+    pub fn reply_with_error(&self, error: Option<&str>) {
+        self.every_node(|state, node| state.nodes[node].error = error.map(str::to_owned));
+    }
+
+    /// Removes all keys.
+    pub fn flush_all(&self) {
+        self.every_node(|state, node| state.nodes[node].flush());
+    }
+
+    /// Forgets the loaded scripts.
+    pub fn flush_scripts(&self) {
+        self.every_node(|state, node| state.nodes[node].forget_scripts());
+    }
+
+    /// Moves the server's clock forward.
+    pub fn step_clock_forward(&self, by: Duration) {
+        self.every_node(|state, node| state.nodes[node].step_clock(by.as_micros() as i64));
+    }
+
+    /// Moves the server's clock back.
+    pub fn step_clock_back(&self, by: Duration) {
+        self.every_node(|state, node| state.nodes[node].step_clock(-(by.as_micros() as i64)));
+    }
+
+    /// Stops one master of a Cluster.
+    pub fn stop_master(&self, master: usize) {
+        self.model.change(|state| {
+            if master < state.nodes.len() {
+                state.stop(master);
+            }
+        });
+    }
+
+    /// Starts one master of a Cluster.
+    pub fn start_master(&self, master: usize) {
+        self.model.change(|state| {
+            if master < state.nodes.len() {
+                state.start(master);
+            }
+        });
+    }
+
+    /// Moves slots of a Cluster, with their keys, to another master.
+    pub fn move_slots(&self, slots: std::ops::Range<u16>, to: usize) {
+        self.model.change(|state| {
+            if to < state.nodes.len() {
+                state.move_slots(slots, to);
+            }
+        });
+    }
+
+    /// Returns how many scripts have been executed.
+    pub fn scripts(&self) -> u64 {
+        self.effects().scripts
+    }
+
+    pub(crate) fn effects(&self) -> Effects {
+        self.model.change(|state| state.effects)
+    }
+
+    /// Returns the number of keys.
+    pub fn keys(&self) -> usize {
+        self.model.change(|state| {
+            let micros = state.node_now(0);
+            state.nodes.iter_mut().map(|node| node.keys(micros).len()).sum()
+        })
+    }
+
+    fn every_node(&self, change: impl Fn(&mut crate::redis_model::State, usize)) {
+        self.model.change(|state| (0..state.nodes.len()).for_each(|node| change(state, node)));
+    }
+
+    fn replica(&self) -> Link {
+        self.model.add_link(Some(self.replicas.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+/// Connects another replica.
+impl From<&FaultyRedis> for RedisConnection {
+    fn from(redis: &FaultyRedis) -> Self {
+        Self::over_transport(Arc::new(redis.replica()))
+    }
+}
+
+/// Connects another replica.
+impl From<FaultyRedis> for RedisConnection {
+    fn from(redis: FaultyRedis) -> Self {
+        Self::from(&redis)
+    }
+}
+
+impl fmt::Debug for FaultyRedis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultyRedis").finish_non_exhaustive()
+    }
+}

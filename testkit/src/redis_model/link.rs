@@ -1,0 +1,186 @@
+//! The end of the network that a store holds: connects, sends and subscribes.
+
+use std::sync::Arc;
+
+use phalanx_lua::Script;
+use phalanx_store_redis::transport::{
+    Boxed, Response, ScriptForm, ShardSurvey, Transport, TransportConnection, TransportSubscription,
+};
+use phalanx_store_redis::{Failure, Invocation};
+use tokio::sync::mpsc;
+
+use super::{Call, Reach, RedisModel, Subscriber};
+
+/// The network of one replica.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    model: Arc<RedisModel>,
+    number: usize,
+    identity_seed: Option<u64>,
+    /// Used instead of the shipped scripts of the same name.
+    scripts: &'static [Script],
+    pushes: bool,
+}
+
+impl Link {
+    pub(super) fn new(model: Arc<RedisModel>, number: usize, identity_seed: Option<u64>) -> Self {
+        Self { model, number, identity_seed, scripts: &[], pushes: true }
+    }
+
+    /// Returns its number in the model.
+    pub(crate) const fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Runs these scripts instead of the shipped ones of the same name.
+    #[must_use]
+    pub(crate) const fn with_scripts(mut self, scripts: &'static [Script]) -> Self {
+        self.scripts = scripts;
+        self
+    }
+
+    /// Cannot subscribe, like a pool.
+    #[must_use]
+    pub(crate) const fn without_pushes(mut self) -> Self {
+        self.pushes = false;
+        self
+    }
+
+    /// Waits for one round trip to a node; an error if it is refused.
+    async fn hello(&self) -> Result<(), Failure> {
+        loop {
+            let (reach, trip) = self.model.change(|state| {
+                // In a Cluster any master will do.
+                let reach = (0..state.nodes.len()).map(|node| state.reaches(self.number, node));
+                let best = reach.min_by_key(|reach| match reach {
+                    Reach::Yes => 0,
+                    Reach::Refused => 1,
+                    Reach::Silent => 2,
+                });
+                (best.unwrap_or(Reach::Refused), 2 * state.one_way())
+            });
+            match reach {
+                Reach::Refused => return Err(Failure::Connection),
+                Reach::Yes => {
+                    tokio::time::sleep(trip).await;
+                    return Ok(());
+                }
+                Reach::Silent => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        }
+    }
+}
+
+impl Transport for Link {
+    fn is_cluster(&self) -> bool {
+        self.model.state.lock().nodes.len() > 1
+    }
+
+    fn connect(&self) -> Boxed<'_, Result<Arc<dyn TransportConnection>, Failure>> {
+        Box::pin(async {
+            self.hello().await?;
+            let generations = self.model.change(|state| {
+                state.links[self.number].connects += 1;
+                state.nodes.iter().map(|node| node.generation).collect()
+            });
+            let connection = LinkConnection { link: self.clone(), generations: parking_lot::Mutex::new(generations) };
+            Ok(Arc::new(connection) as Arc<dyn TransportConnection>)
+        })
+    }
+
+    fn subscribe<'a>(&'a self, channel: &'a str) -> Boxed<'a, Option<Result<TransportSubscription, Failure>>> {
+        Box::pin(async move {
+            if !self.pushes {
+                return None;
+            }
+            if let Err(failure) = self.hello().await {
+                return Some(Err(failure));
+            }
+            let (sender, messages) = mpsc::unbounded_channel();
+            let generations: Vec<u64> = self.model.change(|state| {
+                let generations: Vec<u64> = state.nodes.iter().map(|node| node.generation).collect();
+                state.subscribers.retain(|subscriber| !subscriber.messages.is_closed());
+                state.subscribers.push(Subscriber {
+                    link: self.number,
+                    generations: generations.clone(),
+                    channel: channel.to_owned(),
+                    messages: sender,
+                    last_push: None,
+                });
+                generations
+            });
+            let link = self.clone();
+            let check_alive = move || {
+                let (link, generations) = (link.clone(), generations.clone());
+                Box::pin(async move {
+                    let alive = |link: &Self| {
+                        let state = link.model.state.lock();
+                        state.nodes.iter().zip(&generations).any(|(node, then)| node.generation == *then)
+                    };
+                    alive(&link) && link.hello().await.is_ok() && alive(&link)
+                }) as Boxed<'static, bool>
+            };
+            Some(Ok(TransportSubscription { messages, check_alive: Box::new(check_alive) }))
+        })
+    }
+
+    fn identity_seed(&self) -> Option<u64> {
+        self.identity_seed
+    }
+}
+
+/// An open connection: to the server, or to every master of a Cluster.
+#[derive(Debug)]
+struct LinkConnection {
+    link: Link,
+    /// The generation of each node when it was connected. A Cluster client reconnects to a node by itself.
+    generations: parking_lot::Mutex<Vec<u64>>,
+}
+
+impl LinkConnection {
+    /// Returns the node of each call, and the generation under which it is reached.
+    fn route(&self, calls: &[Call]) -> Vec<(usize, u64)> {
+        let state = self.link.model.state.lock();
+        let mut generations = self.generations.lock();
+        let cluster = state.nodes.len() > 1;
+        let route = |call: &Call| {
+            let node = call.keys.first().map_or(0, |key| state.node_of(key));
+            if cluster && state.reaches(self.link.number, node) == Reach::Yes {
+                generations[node] = state.nodes[node].generation;
+            }
+            (node, generations[node])
+        };
+        calls.iter().map(route).collect()
+    }
+}
+
+impl TransportConnection for LinkConnection {
+    fn send<'a>(&'a self, calls: &'a [&'a Invocation], form: ScriptForm) -> Boxed<'a, Result<Vec<Response>, Failure>> {
+        Box::pin(async move {
+            let calls: Vec<Call> = calls.iter().map(|call| Call::of(call, self.link.scripts)).collect();
+            let routes = self.route(&calls);
+            let (model, number) = (&self.link.model, self.link.number);
+            if routes.iter().all(|route| *route == routes[0]) {
+                let Some((node, generation)) = routes.first().copied() else { return Ok(Vec::new()) };
+                // The sender is kept until the reply arrives or the connection breaks.
+                let replies = model.send(number, node, generation, calls, form);
+                return replies.await.unwrap_or(Err(Failure::Connection));
+            }
+            // Each goes to the master of its key, as the Cluster client does.
+            let sent = calls.into_iter().zip(routes).map(|(call, (node, generation))| {
+                let replies = model.send(number, node, generation, vec![call], form);
+                async move { replies.await.unwrap_or(Err(Failure::Connection)) }
+            });
+            let all = futures_util::future::join_all(sent).await;
+            let mut responses = Vec::with_capacity(all.len());
+            for replies in all {
+                responses.extend(replies?);
+            }
+            Ok(responses)
+        })
+    }
+
+    fn shards(&self) -> Boxed<'_, Option<ShardSurvey>> {
+        Box::pin(std::future::ready(self.link.model.state.lock().survey()))
+    }
+}

@@ -1,0 +1,199 @@
+//! One server: its keys, its clock, and the scripts it knows.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use phalanx_lua::Script;
+use phalanx_store_redis::transport::{Response, ScriptForm};
+use phalanx_store_redis::{Failure, Invocation};
+use redis::Value;
+use tokio::sync::oneshot;
+
+use super::{Replies, Request};
+use crate::lua_server::Reply;
+use crate::lua_server::engine;
+use crate::lua_server::keyspace::Keyspace;
+
+/// Whether a node serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Availability {
+    #[default]
+    Up,
+    /// It accepts connections and answers nothing.
+    Hung,
+    /// Connections are refused.
+    Stopped,
+}
+
+/// One server.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) availability: Availability,
+    /// Increases when all connections break.
+    pub(super) generation: u64,
+    pub(super) keyspace: Keyspace,
+    /// The addresses of the scripts it has loaded.
+    pub(super) loaded: HashSet<usize>,
+    /// Microseconds by which its clock differs.
+    offset: i64,
+    /// How much longer it takes for everything.
+    pub(crate) delay: Duration,
+    /// The error that it returns instead of running a script.
+    pub(crate) error: Option<String>,
+    /// Requests that arrived while it hung.
+    pub(super) backlog: VecDeque<Request>,
+    /// Senders of replies that were lost.
+    pub(super) lost: Vec<oneshot::Sender<Replies>>,
+    pub(super) replying: u64,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            availability: Availability::Up,
+            generation: 0,
+            keyspace: Keyspace::journaled(),
+            loaded: HashSet::new(),
+            offset: 0,
+            delay: Duration::ZERO,
+            error: None,
+            backlog: VecDeque::new(),
+            lost: Vec::new(),
+            replying: 0,
+        }
+    }
+}
+
+/// A script call, copied from the store's.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) name: &'static str,
+    source: &'static str,
+    pub(crate) keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// Copies a call; `scripts` are used instead of the shipped ones of the same name.
+    pub(crate) fn of(call: &Invocation, scripts: &[Script]) -> Self {
+        let (keys, args) = call.keys_and_args();
+        let shipped = call.script();
+        let script = scripts.iter().find(|script| script.name == shipped.name).unwrap_or(shipped);
+        let owned = |parts: Vec<&[u8]>| parts.into_iter().map(<[u8]>::to_vec).collect();
+        Self { name: script.name, source: script.source, keys: owned(keys), args: owned(args) }
+    }
+}
+
+/// A script that was run, for an observer.
+#[derive(Debug)]
+pub(crate) struct ScriptRun<'a> {
+    /// The server's clock, in microseconds.
+    pub(crate) at: u64,
+    pub(crate) link: usize,
+    pub(crate) node: usize,
+    pub(crate) name: &'static str,
+    pub(crate) keys: &'a [Vec<u8>],
+    pub(crate) args: &'a [Vec<u8>],
+    pub(crate) reply: &'a Result<Reply, String>,
+    /// How many commands of it wrote.
+    pub(crate) writes: u64,
+    /// The value of its first key afterwards, if that is a string.
+    pub(crate) stored: Option<&'a [u8]>,
+}
+
+impl Node {
+    /// Returns its time, given the model's.
+    pub(super) fn now(&self, micros: u64) -> u64 {
+        micros.saturating_add_signed(self.offset)
+    }
+
+    /// Moves its clock.
+    pub(crate) fn step_clock(&mut self, micros: i64) {
+        self.offset += micros;
+    }
+
+    /// Removes all keys.
+    pub(crate) fn flush(&mut self) {
+        self.keyspace = Keyspace::journaled();
+    }
+
+    /// Forgets the loaded scripts.
+    pub(crate) fn forget_scripts(&mut self) {
+        self.loaded.clear();
+    }
+
+    /// Undoes the writes of the last `lost`.
+    pub(super) fn go_back(&mut self, micros: u64, lost: Duration) {
+        let now = self.now(micros);
+        self.keyspace.set_time(now);
+        self.keyspace.go_back(lost.as_micros() as u64);
+    }
+
+    /// Returns all keys.
+    pub(crate) fn keys(&mut self, micros: u64) -> Vec<Vec<u8>> {
+        let now = self.now(micros);
+        self.keyspace.set_time(now);
+        self.keyspace.keys()
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn execute(
+        &mut self,
+        call: &Call,
+        form: ScriptForm,
+        link: usize,
+        node: usize,
+        micros: u64,
+        observer: Option<&(dyn Fn(&ScriptRun<'_>) + Send + Sync)>,
+        published: &mut Vec<(Vec<u8>, Vec<u8>)>,
+    ) -> Response {
+        if let Some(error) = &self.error {
+            let (code, detail) = error.split_once(' ').unwrap_or((error, ""));
+            let failure = Failure::of_error_reply(code, detail);
+            return Response::Reply(Err(failure.unwrap_or_else(|| Failure::Call(error.clone()))));
+        }
+        match form {
+            ScriptForm::Digest if !self.loaded.contains(&call.source.as_ptr().addr()) => {
+                return Response::UnknownScript;
+            }
+            ScriptForm::Digest => {}
+            ScriptForm::Source => drop(self.loaded.insert(call.source.as_ptr().addr())),
+        }
+        let at = self.now(micros);
+        self.keyspace.set_time(at);
+        let before = self.keyspace.writes();
+        let keys: Vec<&[u8]> = call.keys.iter().map(Vec::as_slice).collect();
+        let args: Vec<&[u8]> = call.args.iter().map(Vec::as_slice).collect();
+        let reply = engine::run(&mut self.keyspace, call.name, call.source, &keys, &args);
+        published.extend(self.keyspace.take_published());
+        if let Some(observer) = observer {
+            let writes = self.keyspace.writes() - before;
+            let stored = call.keys.first().and_then(|key| self.keyspace.text_of(key));
+            observer(&ScriptRun {
+                at,
+                link,
+                node,
+                name: call.name,
+                keys: &call.keys,
+                args: &call.args,
+                reply: &reply,
+                writes,
+                stored,
+            });
+        }
+        Response::Reply(reply.map(value).map_err(|error| {
+            let (code, detail) = error.split_once(' ').unwrap_or((&error, ""));
+            Failure::of_error_reply(code, detail).unwrap_or(Failure::Call(error))
+        }))
+    }
+}
+
+/// Converts a reply to that of the client library.
+pub(crate) fn value(reply: Reply) -> Value {
+    match reply {
+        Reply::Nil => Value::Nil,
+        Reply::Int(n) => Value::Int(n),
+        Reply::Bytes(bytes) => Value::BulkString(bytes),
+        Reply::Array(parts) => Value::Array(parts.into_iter().map(value).collect()),
+    }
+}

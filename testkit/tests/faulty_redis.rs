@@ -1,0 +1,122 @@
+//! `FaultyRedis` through the front door: outages and recoveries in virtual time.
+
+use std::time::Duration;
+
+use phalanx::store::StoreMode;
+use phalanx::{BreakerSpec, Error, Kind, Policy, RateLimitSpec, RejectionCode, ResilienceModule};
+use phalanx_testkit::FaultyRedis;
+use tokio::time::{Instant, sleep};
+
+fn limited(redis: &FaultyRedis, per_second: u64) -> ResilienceModule {
+    let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(per_second));
+    ResilienceModule::with_redis(redis).policy(policy).build().unwrap()
+}
+
+async fn admitted(module: &ResilienceModule, calls: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..calls {
+        admitted += usize::from(module.run("vendor", "eu", || async { Ok::<_, Kind>(()) }).await.is_ok());
+    }
+    admitted
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_replicas_share_one_limit() {
+    let redis = FaultyRedis::new();
+    let (one, other) = (limited(&redis, 10), limited(&redis, 10));
+    assert_eq!(admitted(&one, 7).await + admitted(&other, 7).await, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_server_degrades_and_a_started_one_recovers() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 10);
+    admitted(&module, 1).await;
+    redis.stop();
+    admitted(&module, 5).await;
+    assert_eq!(module.store_mode(), Some(StoreMode::Degraded));
+    redis.start();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(module.store_mode(), Some(StoreMode::Shared));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hang_costs_a_caller_at_most_the_budget() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 10);
+    admitted(&module, 1).await;
+    redis.hang();
+    for _ in 0..5 {
+        let start = Instant::now();
+        admitted(&module, 1).await;
+        assert!(start.elapsed() <= Duration::from_millis(25), "{:?}", start.elapsed());
+    }
+    assert_eq!(module.store_mode(), Some(StoreMode::Degraded));
+    redis.resume();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(module.store_mode(), Some(StoreMode::Shared));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trip_is_pushed_to_the_other_replica_and_a_lost_push_is_polled() {
+    for (lose, most) in [(false, 20), (true, 400)] {
+        let redis = FaultyRedis::new();
+        redis.set_latency(Duration::from_millis(1));
+        let module = || {
+            let policy = Policy::named("vendor").breaker(BreakerSpec::consecutive_failures(3));
+            ResilienceModule::with_redis(&redis).policy(policy).build().unwrap()
+        };
+        let (one, other) = (module(), module());
+        other.run("vendor", "eu", || async { Ok::<_, Kind>(()) }).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        redis.lose_pushes(lose);
+        for _ in 0..3 {
+            one.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();
+        }
+        let tripped = Instant::now();
+        loop {
+            match other.run("vendor", "eu", || async { Ok::<_, Kind>(()) }).await {
+                Err(Error::Rejected(rejection)) if rejection.code() == RejectionCode::CircuitOpen => break,
+                _ => sleep(Duration::from_millis(1)).await,
+            }
+        }
+        assert!(tripped.elapsed() <= Duration::from_millis(most), "{:?}", tripped.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_without_data_gives_one_burst_and_a_restart_with_data_none() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 10);
+    assert_eq!(admitted(&module, 20).await, 10);
+    redis.restart_with_data_of(Duration::ZERO);
+    assert!(admitted(&module, 20).await <= 1);
+    redis.restart_empty();
+    sleep(Duration::from_millis(50)).await;
+    let again = admitted(&module, 40).await;
+    assert!((10..=14).contains(&again), "{again}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_cluster_a_stopped_master_degrades_only_its_own_keys() {
+    let redis = FaultyRedis::cluster(3);
+    let module = limited(&redis, 1_000);
+    for route in 0..30 {
+        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
+    }
+    assert_eq!(module.store_mode(), Some(StoreMode::Shared));
+    redis.stop_master(1);
+    for route in 0..30 {
+        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
+    }
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(module.store_mode(), Some(StoreMode::Partial));
+    redis.start_master(1);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(module.store_mode(), Some(StoreMode::Shared));
+    redis.move_slots(0..5_000, 2);
+    for route in 0..30 {
+        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
+    }
+    assert_eq!(module.store_mode(), Some(StoreMode::Shared), "slots move without a degraded decision");
+}
