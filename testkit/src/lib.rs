@@ -8,6 +8,7 @@
 //!   must return equal replies.
 //! * [`replies`]: store replies with times made relative, so that replies on different clocks can be compared.
 //! * [`lua_server`]: an in-process server that runs the shipped Lua scripts on a manual clock.
+//! * `simulator` (feature `simulator`): a fleet in virtual time, with faults, and an oracle for every invariant.
 //! * `server` (feature `servers`): real Redis servers (plain, Cluster, Sentinel, TLS, ACL) and a TCP proxy.
 //!
 //! To test a new store, implement [`bed::Bed`] for it.
@@ -25,5 +26,7 @@ mod redis_model;
 pub mod replies;
 #[cfg(feature = "servers")]
 pub mod server;
+#[cfg(feature = "simulator")]
+pub mod simulator;
 
 pub use self::faulty_redis::FaultyRedis;

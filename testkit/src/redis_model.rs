@@ -343,7 +343,7 @@ impl State {
             self.effects.scripts += 1;
             let observer = self.observer.as_deref();
             let response =
-                self.nodes[owner].execute(call, request.form, request.link, owner, micros, observer, &mut published);
+                self.nodes[owner].execute(call, request.form, request.link, micros, observer, &mut published);
             responses.push(response);
         }
         for (channel, message) in published {
@@ -376,7 +376,6 @@ impl State {
         if delay.is_zero() {
             drop(reply.send(Ok(responses)));
         } else {
-            self.nodes[node].replying += 1;
             self.schedule.add(now + delay, Event::Reply(reply, Ok(responses)));
         }
     }

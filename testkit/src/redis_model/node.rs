@@ -44,7 +44,6 @@ pub(crate) struct Node {
     pub(super) backlog: VecDeque<Request>,
     /// Senders of replies that were lost.
     pub(super) lost: Vec<oneshot::Sender<Replies>>,
-    pub(super) replying: u64,
 }
 
 impl Default for Node {
@@ -59,7 +58,6 @@ impl Default for Node {
             error: None,
             backlog: VecDeque::new(),
             lost: Vec::new(),
-            replying: 0,
         }
     }
 }
@@ -90,7 +88,6 @@ pub(crate) struct ScriptRun<'a> {
     /// The server's clock, in microseconds.
     pub(crate) at: u64,
     pub(crate) link: usize,
-    pub(crate) node: usize,
     pub(crate) name: &'static str,
     pub(crate) keys: &'a [Vec<u8>],
     pub(crate) args: &'a [Vec<u8>],
@@ -142,7 +139,6 @@ impl Node {
         call: &Call,
         form: ScriptForm,
         link: usize,
-        node: usize,
         micros: u64,
         observer: Option<&(dyn Fn(&ScriptRun<'_>) + Send + Sync)>,
         published: &mut Vec<(Vec<u8>, Vec<u8>)>,
@@ -172,7 +168,6 @@ impl Node {
             observer(&ScriptRun {
                 at,
                 link,
-                node,
                 name: call.name,
                 keys: &call.keys,
                 args: &call.args,

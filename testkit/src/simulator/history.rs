@@ -1,0 +1,288 @@
+//! What happened in a run, in order: the input of the oracles, and the text that two runs of one seed share.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use phalanx::RejectionCode;
+use phalanx_core::breaker::Phase;
+use phalanx_core::rejection::Source;
+use tokio::time::Instant;
+
+use crate::lua_server::Reply;
+use crate::redis_model::ScriptRun;
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Virtual microseconds since the start.
+    pub at: u64,
+    /// What.
+    pub kind: EntryKind,
+}
+
+/// What happened. Replicas, policies and faults are numbers into the plan.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // the fields are what their names say
+pub enum EntryKind {
+    FaultBegins {
+        fault: usize,
+    },
+    FaultEnds {
+        fault: usize,
+    },
+    ProcessStarted {
+        replica: usize,
+    },
+    ProcessEnded {
+        replica: usize,
+    },
+    /// A call arrives.
+    Started {
+        replica: usize,
+        policy: usize,
+        call: u64,
+        cost: u32,
+    },
+    /// Its first attempt begins.
+    Admitted {
+        replica: usize,
+        policy: usize,
+        call: u64,
+        cost: u32,
+    },
+    /// It has its answer.
+    Finished {
+        replica: usize,
+        policy: usize,
+        call: u64,
+        answer: Answer,
+    },
+    /// Its caller dropped it.
+    Dropped {
+        replica: usize,
+        policy: usize,
+        call: u64,
+    },
+    Transition {
+        replica: usize,
+        policy: usize,
+        from: Phase,
+        to: Phase,
+        epoch: u64,
+        break_micros: u64,
+    },
+    Overridden {
+        replica: usize,
+        policy: usize,
+        to: Option<&'static str>,
+    },
+    Degraded {
+        replica: usize,
+        reason: String,
+    },
+    Recovered {
+        replica: usize,
+    },
+    StateLost {
+        replica: usize,
+    },
+    Replicas {
+        replica: usize,
+        live: u32,
+    },
+    ConfigMismatch {
+        replica: usize,
+    },
+    Script(Script),
+    LockAcquired {
+        replica: usize,
+        fence: u64,
+    },
+    /// A write that the holder may do, because its lock is valid by its own clock.
+    LockWrite {
+        replica: usize,
+        fence: u64,
+    },
+    LockLost {
+        replica: usize,
+        fence: u64,
+    },
+    LockReleased {
+        replica: usize,
+        fence: u64,
+    },
+}
+
+/// The end of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Whether the operation succeeded.
+    pub ok: bool,
+    /// Why it was rejected.
+    pub rejected: Option<RejectionCode>,
+    /// Where the last decision was made.
+    pub source: Source,
+    /// Attempts and hedges that were started.
+    pub attempts: u32,
+    /// Hedges among them.
+    pub hedges: u32,
+    /// Whether it was a probe.
+    pub probe: bool,
+}
+
+/// A script that the server has run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Script {
+    /// The server's clock, in microseconds.
+    pub server: u64,
+    /// The replica that sent it.
+    pub replica: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// Its first key, as a number in the order of first use.
+    pub key: usize,
+    /// The arguments that are numbers; the others are 0. The first argument of a breaker script is its spec.
+    pub args: Vec<f64>,
+    /// The numbers of the spec of a breaker script, then those of its claim.
+    pub spec: Vec<f64>,
+    /// The integers of its reply.
+    pub reply: Vec<i64>,
+    /// Whether it failed.
+    pub failed: bool,
+    /// How many of its commands wrote.
+    pub writes: u64,
+    /// The numbers that it has stored in its first key, if that is a bucket or a breaker.
+    pub stored: Vec<f64>,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>10.3} ms  {:?}", self.at as f64 / 1_000.0, self.kind)
+    }
+}
+
+/// Everything that happened, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// In the order in which it happened.
+    pub entries: Vec<Entry>,
+}
+
+impl History {
+    /// A number that two equal histories share.
+    pub fn digest(&self) -> u64 {
+        // FNV-1a: the same in every process, unlike the standard library's hasher.
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for entry in &self.entries {
+            for byte in entry.to_string().bytes() {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        }
+        hash
+    }
+}
+
+/// Collects the history of a run.
+#[derive(Clone)]
+pub(crate) struct Recorder {
+    start: Instant,
+    shared: Arc<Mutex<Collected>>,
+}
+
+#[derive(Default)]
+struct Collected {
+    entries: Vec<Entry>,
+    keys: BTreeMap<Vec<u8>, usize>,
+    /// The replica of each link.
+    replicas: Vec<usize>,
+    calls: u64,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), shared: Arc::default() }
+    }
+
+    pub(crate) fn add(&self, kind: EntryKind) {
+        let at = self.start.elapsed().as_micros() as u64;
+        self.shared.lock().entries.push(Entry { at, kind });
+    }
+
+    /// Returns the number of a new call.
+    pub(crate) fn next_call(&self) -> u64 {
+        let mut shared = self.shared.lock();
+        shared.calls += 1;
+        shared.calls
+    }
+
+    /// Says which replica a link belongs to.
+    pub(crate) fn add_link(&self, link: usize, replica: usize) {
+        let mut shared = self.shared.lock();
+        let links = shared.replicas.len().max(link + 1);
+        shared.replicas.resize(links, 0);
+        shared.replicas[link] = replica;
+    }
+
+    pub(crate) fn add_script(&self, run: &ScriptRun<'_>) {
+        let at = self.start.elapsed().as_micros() as u64;
+        let mut shared = self.shared.lock();
+        let next = shared.keys.len();
+        let key = match run.keys.first() {
+            Some(key) => match shared.keys.get(key) {
+                Some(number) => *number,
+                None => {
+                    shared.keys.insert(key.clone(), next);
+                    next
+                }
+            },
+            None => 0,
+        };
+        let is_breaker = run.name.starts_with("breaker");
+        let is_bucket = run.name.starts_with("rate_limit");
+        let numbers = |text: &[u8]| -> Vec<f64> {
+            let text = std::str::from_utf8(text).unwrap_or_default();
+            text.split(' ').map(|word| word.parse().unwrap_or(0.0)).collect()
+        };
+        let args = if is_breaker || is_bucket {
+            let skipped = if is_breaker { 5 } else { 0 };
+            let number =
+                |arg: &Vec<u8>| std::str::from_utf8(arg).ok().and_then(|text| text.parse().ok()).unwrap_or(0.0);
+            run.args.iter().skip(skipped).map(number).collect()
+        } else {
+            Vec::new()
+        };
+        let spec = match run.args {
+            [spec, claim, ..] if is_breaker => [numbers(spec), numbers(claim)].concat(),
+            _ => Vec::new(),
+        };
+        let reply = match run.reply {
+            Ok(Reply::Array(parts)) => {
+                parts.iter().map_while(|part| if let Reply::Int(int) = part { Some(*int) } else { None }).collect()
+            }
+            Ok(Reply::Int(int)) => vec![*int],
+            _ => Vec::new(),
+        };
+        let stored =
+            run.stored.filter(|_| run.writes > 0 && (is_breaker || is_bucket)).map(numbers).unwrap_or_default();
+        let replica = shared.replicas.get(run.link).copied().unwrap_or(0);
+        let script = Script {
+            server: run.at,
+            replica,
+            name: run.name,
+            key,
+            args,
+            spec,
+            reply,
+            failed: run.reply.is_err(),
+            writes: run.writes,
+            stored,
+        };
+        shared.entries.push(Entry { at, kind: EntryKind::Script(script) });
+    }
+
+    pub(crate) fn finish(&self) -> History {
+        History { entries: std::mem::take(&mut self.shared.lock().entries) }
+    }
+}
