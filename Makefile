@@ -11,9 +11,10 @@ ifndef REDIS_URL
 export PHALANX_TEST_REDIS ?= spawn
 endif
 
-.PHONY: test setup format lint check-lua tests container-tests redis-image model docs bench bench-fleet fleet
+.PHONY: test setup format lint check-lua tests container-tests redis-image model docs bench bench-fleet fleet simulate
+.PHONY: simulate-some
 
-test: setup format lint check-lua tests model docs
+test: setup format lint check-lua tests model docs simulate-some
 
 # Installs what a fresh Debian machine with a Rust toolchain lacks: rustfmt, clippy, a linker, redis-server and luacheck.
 setup:
@@ -54,6 +55,17 @@ redis-image:
 model:
 	RUSTFLAGS="--cfg phalanx_model -D warnings" CARGO_TARGET_DIR=target/model LOOM_MAX_PREEMPTIONS=2 \
 		$(CARGO) test --locked -p phalanx-core -p phalanx-store-memory --lib models
+
+# Simulated fleets in virtual time: every oracle over SEEDS seeds, and every planted fault is found by its oracle.
+SEEDS ?= 10000
+SIMULATE = $(CARGO) run --locked --profile simulation -p phalanx-testkit --features simulator --bin simulate --
+
+simulate:
+	$(SIMULATE) --plants
+	$(SIMULATE) --seeds $(SEEDS) --threads 2
+
+simulate-some:
+	$(MAKE) simulate SEEDS=300
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features

@@ -120,3 +120,30 @@ async fn in_a_cluster_a_stopped_master_degrades_only_its_own_keys() {
     }
     assert_eq!(module.store_mode(), Some(StoreMode::Shared), "slots move without a degraded decision");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_that_opened_in_one_outage_stays_open_in_the_next() {
+    let redis = FaultyRedis::new();
+    let spec = BreakerSpec::consecutive_failures(3).break_for(Duration::from_secs(20));
+    let policy = Policy::named("vendor").breaker(spec);
+    let module = ResilienceModule::with_redis(&redis).policy(policy).build().unwrap();
+    let succeed = || module.run("vendor", "eu", || async { Ok::<_, Kind>(()) });
+    succeed().await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    redis.stop();
+    sleep(Duration::from_secs(1)).await;
+    for _ in 0..3 {
+        module.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();
+    }
+    assert!(succeed().await.is_err(), "it opened without Redis");
+    redis.start();
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(module.store_mode(), Some(StoreMode::Shared));
+    assert!(succeed().await.is_err(), "Redis does not know of it, but this replica does");
+    redis.stop();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(module.store_mode(), Some(StoreMode::Degraded));
+    assert!(succeed().await.is_err(), "the break has not ended");
+    sleep(Duration::from_secs(20)).await;
+    succeed().await.unwrap();
+}

@@ -5,6 +5,7 @@
 //! reachable again, this replica keeps rejecting until the twin's break ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use phalanx_core::breaker::{Admission, Breaker, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::Time;
@@ -173,21 +174,18 @@ impl Shared {
     }
 }
 
-/// A breaker that continues from the last known state.
+/// A breaker that continues from the last known state. What this replica holds open since an earlier outage stays open
+/// until its break ends.
 fn restored(state: &State, now: Time) -> Breaker {
-    match &state.last_known {
-        None => Breaker::new(now, &state.spec),
-        Some(last_known) => {
-            let (snapshot, left) = (&last_known.snapshot, last_known.until.since(now));
-            Breaker::restore(
-                now,
-                &state.spec,
-                snapshot.epoch,
-                snapshot.phase,
-                left,
-                snapshot.escalation,
-                snapshot.overridden,
-            )
-        }
-    }
+    let held_open = state.held_open.map_or(Duration::ZERO, |until| until.since(now));
+    let Some(last_known) = &state.last_known else {
+        return if held_open.is_zero() {
+            Breaker::new(now, &state.spec)
+        } else {
+            Breaker::restore(now, &state.spec, 1, Phase::Open, held_open, 0, None)
+        };
+    };
+    let (snapshot, left) = (&last_known.snapshot, last_known.until.since(now).max(held_open));
+    let phase = if held_open.is_zero() { snapshot.phase } else { Phase::Open };
+    Breaker::restore(now, &state.spec, snapshot.epoch, phase, left, snapshot.escalation, snapshot.overridden)
 }

@@ -17,6 +17,10 @@ use std::time::Instant;
 use clap::Parser;
 use phalanx_testkit::simulator::{EntryKind, Plan, Plant, Report, run, run_with, shrink};
 
+/// Scripts allocate many small strings; this allocator makes a run a quarter faster.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The command that plays one seed again.
 const REPLAY: &str = "cargo run --release -p phalanx-testkit --features simulator --bin simulate --";
 
@@ -47,6 +51,9 @@ struct Arguments {
     /// Check that every oracle finds its planted fault within a hundred seeds.
     #[arg(long)]
     plants: bool,
+    /// Play with this planted fault.
+    #[arg(long, value_name = "NAME")]
+    plant: Option<String>,
     /// Print the scripts too.
     #[arg(long)]
     scripts: bool,
@@ -99,7 +106,14 @@ fn play_one(plan: &Plan, arguments: &Arguments) -> Result<ExitCode, Box<dyn Erro
         return Err("that takes longer than ten minutes: pass --long to play it".into());
     }
     let start = Instant::now();
-    let played = run(plan);
+    let plant = match &arguments.plant {
+        None => None,
+        Some(name) => {
+            let found = Plant::ALL.iter().find(|(plant, _)| format!("{plant:?}") == *name);
+            Some(found.ok_or_else(|| format!("no planted fault is named {name:?}"))?.0)
+        }
+    };
+    let played = run_with(plan, plant);
     let took = start.elapsed();
     if arguments.story {
         for entry in &played.history.entries {
@@ -116,6 +130,23 @@ fn play_one(plan: &Plan, arguments: &Arguments) -> Result<ExitCode, Box<dyn Erro
         played.history.digest(),
         played.scripts as f64 / plan.seconds as f64
     );
+    let mut seconds = played.scripts_per_second.clone();
+    seconds.sort_unstable();
+    if let (Some(median), Some(most)) = (seconds.get(seconds.len() / 2), seconds.last()) {
+        println!("scripts a second: median {median}, most {most}");
+    }
+    let trips = played.history.trip_times();
+    if let (Some(median), Some(worst)) = (trips.get(trips.len() / 2), trips.last()) {
+        let p99 = trips[(trips.len() * 99 / 100).min(trips.len() - 1)];
+        let ms = |micros: u64| micros as f64 / 1_000.0;
+        println!(
+            "{} trips received: p50 {:.1} ms, p99 {:.1} ms, worst {:.1} ms",
+            trips.len(),
+            ms(*median),
+            ms(p99),
+            ms(*worst)
+        );
+    }
     Ok(if played.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

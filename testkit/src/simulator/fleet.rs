@@ -100,6 +100,7 @@ impl Fleet {
         let link_number = link.number();
         let module = ResilienceModule::with_redis(RedisConnection::over_transport(Arc::new(link)))
             .policies(self.plan.policies.iter().map(|policy| self.planted(policy)))
+            .sync_interval(Duration::from_millis(self.plan.sync_interval_ms))
             .clock(clock)
             .seed(seed)
             .on_event(move |event| record_event(&recorder, number, &names, event))

@@ -184,6 +184,36 @@ impl History {
     }
 }
 
+impl History {
+    /// Returns how long each replica took to learn of each trip, in microseconds, sorted.
+    pub fn trip_times(&self) -> Vec<u64> {
+        let mut tripped: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+        let mut times = Vec::new();
+        let mut policies: BTreeMap<u64, u64> = BTreeMap::new();
+        for entry in &self.entries {
+            match &entry.kind {
+                EntryKind::Script(script) => {
+                    let count = script.reply.get(8).copied().unwrap_or(0).max(0) as usize;
+                    let each = script.reply.get(9..).unwrap_or_default().chunks_exact(7).take(count);
+                    for transition in each.filter(|transition| transition[1] == 2) {
+                        policies.insert(transition[2] as u64, entry.at);
+                    }
+                }
+                EntryKind::Transition { replica, to: Phase::Open, epoch, .. } => {
+                    if let Some(at) = policies.get(epoch)
+                        && tripped.insert((*replica, *epoch), entry.at).is_none()
+                    {
+                        times.push(entry.at - at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        times.sort_unstable();
+        times
+    }
+}
+
 /// Collects the history of a run.
 #[derive(Clone)]
 pub(crate) struct Recorder {
@@ -194,6 +224,10 @@ pub(crate) struct Recorder {
 #[derive(Default)]
 struct Collected {
     entries: Vec<Entry>,
+    /// Keep only the scripts that changed the phase of a breaker.
+    brief: bool,
+    /// Scripts in each second.
+    per_second: Vec<u64>,
     keys: BTreeMap<Vec<u8>, usize>,
     /// The replica of each link.
     replicas: Vec<usize>,
@@ -201,8 +235,10 @@ struct Collected {
 }
 
 impl Recorder {
-    pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), shared: Arc::default() }
+    /// `brief`: keeps only the scripts that changed the phase of a breaker.
+    pub(crate) fn new(brief: bool) -> Self {
+        let shared = Collected { brief, ..Collected::default() };
+        Self { start: Instant::now(), shared: Arc::new(Mutex::new(shared)) }
     }
 
     pub(crate) fn add(&self, kind: EntryKind) {
@@ -228,6 +264,14 @@ impl Recorder {
     pub(crate) fn add_script(&self, run: &ScriptRun<'_>) {
         let at = self.start.elapsed().as_micros() as u64;
         let mut shared = self.shared.lock();
+        let second = (at / 1_000_000) as usize;
+        if shared.per_second.len() <= second {
+            shared.per_second.resize(second + 1, 0);
+        }
+        shared.per_second[second] += 1;
+        if shared.brief && !has_transitions(run) {
+            return;
+        }
         let next = shared.keys.len();
         let key = match run.keys.first() {
             Some(key) => match shared.keys.get(key) {
@@ -282,7 +326,18 @@ impl Recorder {
         shared.entries.push(Entry { at, kind: EntryKind::Script(script) });
     }
 
-    pub(crate) fn finish(&self) -> History {
-        History { entries: std::mem::take(&mut self.shared.lock().entries) }
+    pub(crate) fn finish(&self) -> (History, Vec<u64>) {
+        let mut shared = self.shared.lock();
+        (History { entries: std::mem::take(&mut shared.entries) }, std::mem::take(&mut shared.per_second))
+    }
+}
+
+/// Whether the reply of a breaker script contains a transition.
+fn has_transitions(run: &ScriptRun<'_>) -> bool {
+    match run.reply {
+        Ok(Reply::Array(parts)) if run.name.starts_with("breaker") => {
+            matches!(parts.get(8), Some(Reply::Int(count)) if *count > 0)
+        }
+        _ => false,
     }
 }

@@ -25,6 +25,9 @@ pub struct Plan {
     /// How much longer a message may take, in milliseconds.
     #[serde(default)]
     pub jitter_ms: u64,
+    /// How often a replica syncs with Redis, in milliseconds.
+    #[serde(default = "sync_interval")]
+    pub sync_interval_ms: u64,
     /// Whether the replicas compete for a lock all the time.
     #[serde(default)]
     pub lock: bool,
@@ -40,6 +43,10 @@ pub struct Plan {
 
 const fn one() -> usize {
     1
+}
+
+const fn sync_interval() -> u64 {
+    250
 }
 
 /// Calls of one policy.
@@ -370,6 +377,7 @@ impl Plan {
             masters,
             latency_ms: pick(3),
             jitter_ms: pick(3),
+            sync_interval_ms: [250, 500, 1_000][pick(3) as usize],
             lock: true,
             policies,
             loads,
@@ -382,6 +390,14 @@ impl Plan {
             for_ms: 2_000 + pick(6_000),
             kind: FaultKind::DependencyFails { policy: "guarded".to_owned(), share: 1.0 },
         });
+        if pick(3) == 0 {
+            // Fails too rarely to trip the breaker, so that retries are made all the time.
+            plan.faults.push(Fault {
+                at_ms: 4_000 + pick(8_000),
+                for_ms: 5_000 + pick(20_000),
+                kind: FaultKind::DependencyFails { policy: "whole".to_owned(), share: 0.35 },
+            });
+        }
         for _ in 0..count {
             let (at_ms, for_ms) = (2_000 + pick(38_000), 1_500 + pick(5_000));
             let kind = plan.random_fault(&rng);
@@ -502,6 +518,7 @@ impl Plan {
         check((1..=86_400).contains(&self.seconds), format!("seconds: {} is not within 1 and 86,400", self.seconds));
         check((1..=16).contains(&self.masters), format!("masters: {} is not within 1 and 16", self.masters));
         check(self.latency_ms + self.jitter_ms <= 60_000, "latency_ms + jitter_ms: more than a minute".to_owned());
+        check((1..=60_000).contains(&self.sync_interval_ms), "sync_interval_ms: not within 1 and 60,000".to_owned());
         check(self.policies.len() <= 10_000, "policies: more than 10,000".to_owned());
         check(
             self.faults.len() <= 10_000 && self.loads.len() <= 10_000,

@@ -42,8 +42,8 @@ pub enum Plant {
     RetriesWithoutBudget,
     /// After a fault, every replica polls everything over and over (I-24).
     EverythingIsPolled,
-    /// The break of a breaker is reported as longer than it is (I-25).
-    BreaksEndEarly,
+    /// A poll returns an open breaker as closed (I-25).
+    PollsForget,
     /// A replica that was cut off stays cut off (liveness).
     PartitionsStay,
 }
@@ -67,7 +67,7 @@ impl Plant {
         (Self::OddPermitsStay, "I-20"),
         (Self::RetriesWithoutBudget, "I-23"),
         (Self::EverythingIsPolled, "I-24"),
-        (Self::BreaksEndEarly, "I-25"),
+        (Self::PollsForget, "I-25"),
         (Self::PartitionsStay, "liveness"),
     ];
 
@@ -124,9 +124,9 @@ impl Plant {
                 "granted = math.max(0, math.min(math.floor((level + debt) / need), count))",
                 "granted = math.max(0, math.min(math.floor((level + debt) / need), count)) if level > need and level < 2 * need then granted = 0 end",
             )],
-            Self::BreaksEndEarly => &[(
-                "s.escalation, s.ends = math.min(escalation + 1, MAX_ESCALATION), s.now + break_for",
-                "s.escalation, s.ends = math.min(escalation + 1, MAX_ESCALATION), s.now + math.floor(break_for / 4)",
+            Self::PollsForget => &[(
+                "    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
+                "    s.clock, #s.transitions > 0 and s.phase or 1, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
             )],
         }
     }

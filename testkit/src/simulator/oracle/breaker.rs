@@ -9,7 +9,6 @@ use super::super::history::{EntryKind, Script};
 use super::super::plan::FaultKind;
 use super::{Case, Verdict, ms};
 
-const CLOSED: i64 = 1;
 const OPEN: i64 = 2;
 const HALF_OPEN: i64 = 3;
 
@@ -214,30 +213,32 @@ pub(super) fn trip_reaches_every_replica(case: &Case<'_>) -> Verdict {
         .entries
         .iter()
         .filter_map(|entry| match &entry.kind {
-            EntryKind::Finished { call, answer, .. } if answer.source != Source::Fleet => Some(*call),
+            EntryKind::Finished { call, answer, .. } if answer.source == Source::Degraded => Some(*call),
             _ => None,
         })
         .collect();
     // Every stretch in which a key was open at the server: policy, begin, end.
-    let mut open: BTreeMap<usize, (usize, u64)> = BTreeMap::new();
+    let mut open: BTreeMap<usize, (usize, u64, u64)> = BTreeMap::new();
     let mut stretches: Vec<(usize, u64, u64)> = Vec::new();
     for (at, script) in case.scripts().filter(|(_, script)| script.name.starts_with("breaker")) {
         for (_, to, _) in transitions(script) {
-            if let Some((policy, since)) = open.remove(&script.key) {
-                stretches.push((policy, since, at));
+            if let Some((policy, since, ends)) = open.remove(&script.key) {
+                stretches.push((policy, since, at.min(ends)));
             }
             if to == OPEN
                 && let Some(policy) = policy_of(case, script)
             {
-                open.insert(script.key, (policy, at));
+                let break_for = script.spec.get(6).map_or(0, |micros| *micros as u64);
+                open.insert(script.key, (policy, at, at + break_for));
             }
         }
     }
+    stretches.extend(open.into_values().map(|(policy, since, ends)| (policy, since, ends)));
     for (policy, since, until) in stretches {
         let pushes_troubled = case.any(since.saturating_sub(3_000_000), until, |kind| {
             matches!(kind, FaultKind::LosePushes | FaultKind::DelayPushes { .. })
         });
-        let reach = if pushes_troubled { 1_200_000 } else { 100_000 };
+        let reach = if pushes_troubled { case.plan.sync_interval_ms * 1_000 + 200_000 } else { 100_000 };
         let (from, to) = (since + reach, until.saturating_sub(1));
         let disturbed = case.redis_troubled(since.saturating_sub(3_000_000), to)
             || case.any(since.saturating_sub(3_000_000), to, |kind| {
@@ -320,6 +321,5 @@ pub(super) fn known_open_rejects(case: &Case<'_>) -> Verdict {
             _ => {}
         }
     }
-    let _ = CLOSED;
     Ok(())
 }
