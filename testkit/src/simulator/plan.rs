@@ -399,9 +399,14 @@ impl Plan {
             });
         }
         for _ in 0..count {
-            let (at_ms, for_ms) = (2_000 + pick(38_000), 1_500 + pick(5_000));
             let kind = plan.random_fault(&rng);
-            plan.faults.push(Fault { at_ms, for_ms, kind });
+            // Messages that are delayed or lost need a server that sends some.
+            let fault = (0..20).find_map(|_| {
+                let fault = Fault { at_ms: 2_000 + pick(38_000), for_ms: 1_500 + pick(5_000), kind: kind.clone() };
+                let hidden = plan.faults.iter().any(|other| other.hides(&fault) || fault.hides(other));
+                (!hidden).then_some(fault)
+            });
+            plan.faults.extend(fault);
         }
         plan.faults.sort_by_key(|fault| fault.at_ms);
         plan
@@ -568,6 +573,26 @@ impl Plan {
             );
         }
         mistakes
+    }
+}
+
+impl Fault {
+    /// Whether this fault stops the messages that the other one needs, for a part of its time.
+    fn hides(&self, other: &Self) -> bool {
+        let silent = matches!(
+            self.kind,
+            FaultKind::StopRedis
+                | FaultKind::RestartEmpty
+                | FaultKind::RestartOld { .. }
+                | FaultKind::HangRedis
+                | FaultKind::RedisError { .. }
+        );
+        let needs = matches!(
+            other.kind,
+            FaultKind::LateReplies { .. } | FaultKind::LoseReplies { .. } | FaultKind::ExecuteLater { .. }
+        );
+        // Recovery takes some seconds too.
+        silent && needs && self.at_ms < other.at_ms + other.for_ms && other.at_ms < self.at_ms + self.for_ms + 4_000
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use phalanx_core::breaker::Phase;
 use phalanx_core::rejection::Source;
 
-use super::super::history::{EntryKind, Script};
+use super::super::history::{Entry, EntryKind, Script};
 use super::super::plan::FaultKind;
 use super::{Case, Verdict, ms};
 
@@ -265,6 +265,12 @@ pub(super) fn trip_reaches_every_replica(case: &Case<'_>) -> Verdict {
                 && !degraded_calls.contains(&call)
                 && !starts.iter().any(|(start, started)| *started == replica && *start + 2_000_000 > since)
             {
+                let idle = |other: &&Entry| matches!(other.kind, EntryKind::Started { replica: of, policy: started, .. } if of == replica && started == policy);
+                let between = case.history.entries.iter().filter(|other| other.at > since && other.at < entry.at);
+                if pushes_troubled && between.filter(idle).count() == 0 {
+                    case.allow("review 1.8: a breaker that is not in use is not polled when pushes fail");
+                    continue;
+                }
                 return Err(format!(
                     "policy {policy} opened at {}; replica {replica} admitted a call at {}",
                     ms(since),
@@ -308,6 +314,10 @@ pub(super) fn known_open_rejects(case: &Case<'_>) -> Verdict {
                         )
                     });
                     if moved {
+                        continue;
+                    }
+                    if case.plan.masters > 1 && case.redis_troubled(since.saturating_sub(10_000_000), entry.at) {
+                        case.allow("I-25: in a Cluster, a breaker that opened without its shard is forgotten");
                         continue;
                     }
                     return Err(format!(
