@@ -99,6 +99,7 @@
 //! | `otel` | | OpenTelemetry metrics: `ModuleBuilder::metered` |
 //! | `otel-bound` | | cheaper recording over OpenTelemetry's experimental bound instruments |
 //! | `prometheus` | | a Prometheus page: `phalanx::telemetry::prometheus` |
+//! | `chaos` | | faults injected on command: the lever [`chaos`](policy::ChaosSpec) |
 //! | `http` | | [`Classify`] for `http::StatusCode` and `http::Response` |
 //! | `reqwest` | | [`Classify`] for `reqwest::Error` and `reqwest::Response` |
 //! | `tonic` | | [`Classify`] for `tonic::Status` |
@@ -171,6 +172,7 @@ pub mod policy {
     pub use phalanx_core::breaker::{CountBy, LatencyTrip, Override, RampSpec};
     pub use phalanx_core::budget::BudgetSpec;
     pub use phalanx_core::bulkhead::{AdaptiveSpec, GradientSpec};
+    pub use phalanx_core::chaos::{ChaosSpec, InjectedFault};
     pub use phalanx_core::engine::{ConfigChange, PolicySet, UnknownPolicy};
     pub use phalanx_core::kind::Kinds;
     pub use phalanx_core::levers::LeverSpec;
