@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::breaker::{Override, Transition};
 use crate::bulkhead::LimitChange;
+use crate::chaos::InjectedFault;
 use crate::decision::Decision;
 use crate::drain::Drained;
 use crate::key::StateKey;
@@ -85,6 +86,8 @@ pub enum EventKind<'a> {
         /// The kind of failure it answered.
         kind: Kind,
     },
+    /// Chaos injected a fault: the lever `chaos` of the policy is pulled.
+    FaultInjected(InjectedFault),
     /// An operator set an override of a breaker, or released it (none).
     Override(Option<Override>),
     /// The policy of a route was changed; calls that start from now on use it.

@@ -52,6 +52,9 @@ pub struct LeverSpec {
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_concurrency: Option<u32>,
+    /// Whether the faults of the policy's `chaos` are injected; no effect on a policy without `chaos`. Needs the cargo
+    /// feature `chaos`. Default false.
+    pub chaos: bool,
     /// Why the lever is pulled, for logs and descriptions: at most 512 bytes. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
@@ -60,7 +63,7 @@ pub struct LeverSpec {
 
 impl Default for LeverSpec {
     fn default() -> Self {
-        Self { force: None, hedging: true, retries: true, max_concurrency: None, reason: None }
+        Self { force: None, hedging: true, retries: true, max_concurrency: None, chaos: false, reason: None }
     }
 }
 
@@ -96,6 +99,13 @@ impl LeverSpec {
         self
     }
 
+    /// Injects the faults of the policy's [`ChaosSpec`](crate::chaos::ChaosSpec).
+    #[must_use]
+    pub fn with_chaos(mut self) -> Self {
+        self.chaos = true;
+        self
+    }
+
     /// Sets the reason.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
@@ -114,7 +124,8 @@ impl LeverSpec {
         let hedging = (!self.hedging).then_some("hedging_off");
         let retries = (!self.retries).then_some("retries_off");
         let limit = self.max_concurrency.map(|_| "max_concurrency");
-        [force, hedging, retries, limit].into_iter().flatten()
+        let chaos = self.chaos.then_some("chaos");
+        [force, hedging, retries, limit, chaos].into_iter().flatten()
     }
 
     /// Returns every validation error, as the lever of this policy.
@@ -125,9 +136,11 @@ impl LeverSpec {
         let none = self.max_concurrency == Some(0);
         let none =
             none.then(|| mistake("max_concurrency", "must be at least 1; force = \"open\" rejects every call".into()));
+        let absent = (self.chaos && !cfg!(feature = "chaos"))
+            .then(|| mistake("chaos", "this binary is built without the cargo feature `chaos`".into()));
         let long = self.reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON_BYTES);
         let long = long.then(|| mistake("reason", format!("must be at most {MAX_REASON_BYTES} bytes long")));
-        force.into_iter().chain(none).chain(long).collect()
+        force.into_iter().chain(none).chain(absent).chain(long).collect()
     }
 
     /// Combines a policy's own lever with the one of every policy: whatever either pulls is pulled, the lower limit holds,
@@ -138,6 +151,7 @@ impl LeverSpec {
             hedging: self.hedging && every.hedging,
             retries: self.retries && every.retries,
             max_concurrency: self.max_concurrency.into_iter().chain(every.max_concurrency).min(),
+            chaos: self.chaos || every.chaos,
             reason: self.reason.as_ref().or(every.reason.as_ref()).cloned(),
         }
     }
@@ -182,9 +196,10 @@ mod tests {
     #[test]
     fn combined_levers_pull_what_either_pulls_and_keep_the_lower_limit() {
         let every = LeverSpec::force_closed().without_retries().max_concurrency(5).reason("all");
-        let own = LeverSpec::force_open().without_hedging().max_concurrency(9);
+        let own = LeverSpec::force_open().without_hedging().max_concurrency(9).with_chaos();
         let both = own.combined_with(&every);
-        assert_eq!(both.pulled().collect::<Vec<_>>(), ["force_open", "hedging_off", "retries_off", "max_concurrency"]);
+        let pulled: Vec<_> = both.pulled().collect();
+        assert_eq!(pulled, ["force_open", "hedging_off", "retries_off", "max_concurrency", "chaos"]);
         assert_eq!((both.max_concurrency, both.reason.as_deref()), (Some(5), Some("all")));
         assert_eq!(LeverSpec::default().combined_with(&LeverSpec::default()), LeverSpec::default());
     }
@@ -212,6 +227,13 @@ mod tests {
             let mistakes = LeverSpec { force: Some(force), ..LeverSpec::default() }.mistakes("p");
             assert_eq!(mistakes.is_empty(), valid, "{force:?}: {mistakes:?}");
         }
+    }
+
+    #[test]
+    fn chaos_is_a_mistake_in_a_build_without_the_feature() {
+        let paths: Vec<_> = LeverSpec::default().with_chaos().mistakes("p").into_iter().map(|it| it.path).collect();
+        let expected = if cfg!(feature = "chaos") { vec![] } else { vec!["levers.p.chaos".to_owned()] };
+        assert_eq!(paths, expected);
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod breaker;
 pub mod budget;
 pub mod bulkhead;
 pub mod call;
+pub mod chaos;
 pub mod classify;
 pub mod clock;
 pub mod context;

@@ -35,6 +35,8 @@
 //! stages, by their order.
 
 mod call_state;
+#[cfg(feature = "chaos")]
+mod chaos;
 mod describe;
 mod effective_policy;
 mod latency_watch;

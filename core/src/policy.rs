@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::breaker::BreakerSpec;
 use crate::bulkhead::BulkheadSpec;
+use crate::chaos::ChaosSpec;
 use crate::guard::{Guard, Guards};
 use crate::hedge::HedgeSpec;
 use crate::kind::Kind;
@@ -283,6 +284,9 @@ pub struct Policy {
     pub timeout: Option<Duration>,
     /// How to decide while the shared store is away. Default `local`.
     pub on_degraded: OnDegraded,
+    /// Faults to inject while the lever `chaos` is pulled. Default none.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub chaos: Option<ChaosSpec>,
     /// Custom guards, by their order.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub guards: Guards,
@@ -375,6 +379,13 @@ impl Policy {
     #[must_use]
     pub fn on_degraded(mut self, on_degraded: OnDegraded) -> Self {
         self.on_degraded = on_degraded;
+        self
+    }
+
+    /// Sets the faults to inject while the lever `chaos` is pulled.
+    #[must_use]
+    pub fn chaos(mut self, spec: ChaosSpec) -> Self {
+        self.chaos = Some(spec);
         self
     }
 

@@ -44,6 +44,8 @@ pub enum RejectionCode {
     StoreUnavailable,
     /// A custom guard rejected the call.
     GuardRejected,
+    /// The lever `chaos` is pulled and injected this fault.
+    InjectedFault,
     /// No policy has this name.
     UnknownPolicy,
     /// The route's name is longer than `MAX_ROUTE_BYTES`.
@@ -56,7 +58,7 @@ pub enum RejectionCode {
 
 impl RejectionCode {
     /// All codes, in the order of the table in docs/errors.md.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::RateLimited,
         Self::AdaptiveThrottle,
         Self::BulkheadFull,
@@ -70,6 +72,7 @@ impl RejectionCode {
         Self::ForcedOpen,
         Self::StoreUnavailable,
         Self::GuardRejected,
+        Self::InjectedFault,
         Self::UnknownPolicy,
         Self::RouteTooLong,
         Self::BlanketRetry,
@@ -94,6 +97,7 @@ impl RejectionCode {
                 ("store_unavailable", Infrastructure, 503, "the shared store is away and the policy fails closed")
             }
             Self::GuardRejected => ("guard_rejected", Infrastructure, 503, "a custom guard rejected"),
+            Self::InjectedFault => ("injected_fault", Infrastructure, 503, "a fault injected by the lever `chaos`"),
             Self::UnknownPolicy => ("unknown_policy", Configuration, 500, "no policy has this name"),
             Self::RouteTooLong => ("route_too_long", Configuration, 500, "the route's name is too long"),
             Self::BlanketRetry => {

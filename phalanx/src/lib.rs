@@ -99,6 +99,7 @@
 //! | `otel` | | OpenTelemetry metrics: `ModuleBuilder::metered` |
 //! | `otel-bound` | | cheaper recording over OpenTelemetry's experimental bound instruments |
 //! | `prometheus` | | a Prometheus page: `phalanx::telemetry::prometheus` |
+//! | `chaos` | | faults injected on command: the lever [`chaos`](policy::ChaosSpec) |
 //! | `http` | | [`Classify`] for `http::StatusCode` and `http::Response` |
 //! | `reqwest` | | [`Classify`] for `reqwest::Error` and `reqwest::Response` |
 //! | `tonic` | | [`Classify`] for `tonic::Status` |
@@ -171,6 +172,7 @@ pub mod policy {
     pub use phalanx_core::breaker::{CountBy, LatencyTrip, Override, RampSpec};
     pub use phalanx_core::budget::BudgetSpec;
     pub use phalanx_core::bulkhead::{AdaptiveSpec, GradientSpec};
+    pub use phalanx_core::chaos::{ChaosSpec, InjectedFault};
     pub use phalanx_core::engine::{ConfigChange, PolicySet, UnknownPolicy};
     pub use phalanx_core::kind::Kinds;
     pub use phalanx_core::levers::LeverSpec;
@@ -194,19 +196,32 @@ pub mod guard {
     pub use phalanx_core::guard::{CallInfo, Guard, Guards};
 }
 
-/// Where state is kept: the memory and Redis stores, their options, and the traits of a store.
+/// Where state is kept: the memory and Redis stores, their options, and everything to write a store.
 ///
 /// Services need it for [`MemoryStore`](store::MemoryStore) (several modules over one state, in tests) and for the
-/// options of a module over Redis. The traits are for reading the contract that every store fulfils.
+/// options of a module over Redis.
+///
+/// A store of your own implements [`RateLimitStore`](store::RateLimitStore), [`BreakerStore`](store::BreakerStore),
+/// [`LatencyDigestStore`](store::LatencyDigestStore) and [`Store`](store::Store), and [`LockStore`](store::LockStore) if it
+/// has locks. The state machines that decide are here too, without I/O and with the time as an argument:
+/// [`Bucket`](store::Bucket), [`Breaker`](store::Breaker), [`Digest`](store::Digest) and [`Lock`](store::Lock). An
+/// [`Engine`](store::Engine) runs policies over the store, and the conformance suite of `phalanx-testkit` tests it; its
+/// example `own_store` is a complete one.
 pub mod store {
-    pub use phalanx_core::breaker::{Admission, Sample, Ticket};
+    pub use phalanx_core::breaker::{
+        Admission, Breaker, BreakerView, Override, Phase, Sample, Seen, Ticket, Transition,
+    };
     pub use phalanx_core::clock::Time;
+    pub use phalanx_core::engine::{Engine, EngineSpec, ObserverList};
+    pub use phalanx_core::estimate::digest::Digest;
     pub use phalanx_core::key::StateKey;
-    pub use phalanx_core::rate_limit::Take;
+    pub use phalanx_core::lock::{Acquired, Lock, LockStore, ReleaseNotifier, Unavailable, Watch};
+    pub use phalanx_core::rate_limit::{Bucket, Rate, Take};
     pub use phalanx_core::rng::Rng;
     pub use phalanx_core::store::{
         AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
     };
+    pub use phalanx_core::table::{Entry, Retention, Table};
     pub use phalanx_store_memory::MemoryStore;
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -12,7 +12,7 @@ use phalanx::config::Config;
 use phalanx::describe::PolicyDescription;
 use phalanx::guard::Guards;
 use phalanx::policy::{AdaptiveSpec, BudgetSpec, CountBy, Curve, GradientSpec, Jitter, Override, RampSpec};
-use phalanx::policy::{DeadlineSpec, LeverSpec, UnknownPolicy};
+use phalanx::policy::{ChaosSpec, DeadlineSpec, LeverSpec, UnknownPolicy};
 use phalanx::*;
 use support::*;
 
@@ -55,7 +55,7 @@ hedge = { delay = "10ms" }
         "toml:6: policies.payments.timeuot: there is no such key; did you mean timeout?",
         "toml:7: policies.payments.deadline.total: must be a duration such as \"250ms\" or \"1m 30s\"",
         "toml:8: policies.payments.circuit: there is no such key; there are deadline, rate_limit, bulkhead, breaker, \
-         throttle, retry, hedge, idempotent, timeout, on_degraded",
+         throttle, retry, hedge, idempotent, timeout, on_degraded, chaos",
         "toml:11: policies.payments.retry.max_atempts: there is no such key; did you mean max_attempts?",
         "toml:12: policies.payments.retry.retry_on: must be concurrency, infrastructure, throttled, timeout, \
          validation, domain, precondition, not_found, conflict, authentication, authorization, configuration or \
@@ -160,6 +160,13 @@ fn full() -> Vec<Policy> {
         idempotent: true,
         timeout: Some(250 * MS),
         on_degraded: OnDegraded::Closed,
+        chaos: Some(ChaosSpec {
+            latency_ratio: 0.25,
+            latency: 40 * MS,
+            latency_max: Some(90 * MS),
+            error_ratio: 0.02,
+            rejection_ratio: 0.01,
+        }),
         guards: Guards::default(),
     };
     let gradient =
@@ -177,6 +184,7 @@ fn the_same_document_is_equal_in_every_format() {
         hedging: false,
         retries: false,
         max_concurrency: Some(20),
+        chaos: false,
         reason: Some("INC-17".to_owned()),
     };
     for config in [

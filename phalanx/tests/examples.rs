@@ -19,21 +19,25 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The examples that the tests run.
-const EXAMPLES: [&str; 16] = [
+const EXAMPLES: [&str; 20] = [
     "attribute",
     "breaker",
+    "breaker_recovery",
     "bulkhead",
+    "chaos_lever",
     "configure",
     "fallback",
     "fleet",
     "hedge",
     "hedge_demo",
     "layer",
+    "own_store",
     "ports",
     "queue_demo",
     "rate_limit",
     "reload",
     "retry",
+    "scripted_retry",
     "shared_state",
     "testing",
 ];

@@ -1,6 +1,6 @@
 //! The levers in the runbook work as documented.
 
-#![cfg(feature = "toml")]
+#![cfg(all(feature = "chaos", feature = "toml"))] // one of the levers is chaos
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests may panic
 
 use phalanx::config::Config;
@@ -37,5 +37,5 @@ fn every_lever_of_the_runbooks_table_is_one_in_a_file_too() {
     let pulled: Vec<_> = levers
         .flat_map(|line| levers_of(&format!("[levers.payments]\n{line}\n")).pulled().collect::<Vec<_>>())
         .collect();
-    assert_eq!(pulled, ["force_open", "force_closed", "hedging_off", "retries_off", "max_concurrency"]);
+    assert_eq!(pulled, ["force_open", "force_closed", "hedging_off", "retries_off", "max_concurrency", "chaos"]);
 }

@@ -30,25 +30,19 @@ pub trait Bed: Send + Sync + Sized + 'static {
     /// The store under test.
     type Store: Store;
 
-    /// The locks under test.
-    type Locks: LockStore;
-
     /// The source of every decision on a healthy bed. Cases check it, so that decisions of the twin cannot pass as
     /// decisions of the store under test.
     const SOURCE: Source;
 
     /// Whether `record` and `observe_quantile` return the transition they cause. They never wait, so a store whose state
-    /// is remote may return none; the transition is then visible after [`Bed::sync_all`].
-    const IMMEDIATE_TRANSITIONS: bool;
+    /// is remote may return none; the transition is then visible after [`Bed::sync_all`]. Default true.
+    const IMMEDIATE_TRANSITIONS: bool = true;
 
     /// Creates a bed that shares no state with other beds.
     fn new() -> impl Future<Output = Self> + Send;
 
     /// Returns the store of another replica of this fleet. An in-process store returns the same store every time.
     fn store(&self) -> Self::Store;
-
-    /// Returns the lock store of another replica, as [`Bed::store`] does.
-    fn locks(&self) -> Self::Locks;
 
     /// Returns the time of the clock that decides; for a shared store, the server's. Replicas pass the time of their own
     /// [`Store::clock`], which may differ.
@@ -58,8 +52,20 @@ pub trait Bed: Send + Sync + Sized + 'static {
     fn advance(&self, by: Duration) -> impl Future<Output = ()> + Send;
 
     /// Waits until every replica has received everything sent by any replica: background writes (`record`, `refund`,
-    /// `observe`, a changed spec) and pushed messages.
-    fn sync_all(&self) -> impl Future<Output = ()> + Send;
+    /// `observe`, a changed spec) and pushed messages. Default: returns at once, as there is nothing to wait for in an
+    /// in-process store.
+    fn sync_all(&self) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
+}
+
+/// A bed with locks, for the cases of `LockStore`. A store without locks does not need it.
+pub trait LockBed: Bed {
+    /// The locks under test, on the clock of the bed.
+    type Locks: LockStore;
+
+    /// Returns the lock store of another replica, as [`Bed::store`] does.
+    fn locks(&self) -> Self::Locks;
 }
 
 /// A bed for the memory store. All replicas share one store, so there is nothing to synchronize.
@@ -72,10 +78,8 @@ pub struct MemoryBed {
 
 impl Bed for MemoryBed {
     type Store = MemoryStore;
-    type Locks = MemoryLocks;
 
     const SOURCE: Source = Source::Local;
-    const IMMEDIATE_TRANSITIONS: bool = true;
 
     async fn new() -> Self {
         let clock = Clock::manual();
@@ -87,10 +91,6 @@ impl Bed for MemoryBed {
         self.store.clone()
     }
 
-    fn locks(&self) -> MemoryLocks {
-        self.locks.clone()
-    }
-
     fn now(&self) -> Time {
         self.clock.now()
     }
@@ -99,8 +99,12 @@ impl Bed for MemoryBed {
         self.clock.advance(by);
         ready(())
     }
+}
 
-    fn sync_all(&self) -> impl Future<Output = ()> + Send {
-        ready(())
+impl LockBed for MemoryBed {
+    type Locks = MemoryLocks;
+
+    fn locks(&self) -> MemoryLocks {
+        self.locks.clone()
     }
 }

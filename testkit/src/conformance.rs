@@ -1,16 +1,67 @@
-//! The conformance suite: checks every line of the `# Behaviour` lists in `core/src/store.rs` and `core/src/lock.rs`
-//! against any [`Bed`].
+//! The conformance suite: checks every line of the `# Behaviour` lists of [`RateLimitStore`], [`BreakerStore`],
+//! [`LatencyDigestStore`] and [`LockStore`] against any [`Bed`].
 //!
 //! Each line of a list is one case of the same name. A case uses the trait methods only, two replicas wherever state is
-//! shared, and asserts exact values. `tests/behaviour_lists.rs` checks that lists and cases match, both ways.
+//! shared, and asserts exact values.
 //!
-//! To test a store, implement [`Bed`] for it and write `conformance_suite!(ThatBed);` in a test file.
+//! [`RateLimitStore`]: phalanx::store::RateLimitStore
+//! [`BreakerStore`]: phalanx::store::BreakerStore
+//! [`LatencyDigestStore`]: phalanx::store::LatencyDigestStore
+//! [`LockStore`]: phalanx::store::LockStore
+//!
+//! # Testing a store
+//!
+//! Implement [`Bed`] for it, and [`LockBed`](crate::bed::LockBed) if it has locks, in a test file:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use phalanx::store::{MemoryStore, Time};
+//! use phalanx::{Clock, Source};
+//! use phalanx_testkit::bed::{Bed, ORIGIN};
+//! use phalanx_testkit::conformance_suite;
+//!
+//! struct MyBed {
+//!     clock: Clock,
+//!     store: MemoryStore, // yours
+//! }
+//!
+//! impl Bed for MyBed {
+//!     type Store = MemoryStore;
+//!
+//!     const SOURCE: Source = Source::Local;
+//!
+//!     async fn new() -> Self {
+//!         let clock = Clock::manual();
+//!         clock.set(ORIGIN);
+//!         Self { store: MemoryStore::new(clock.clone()), clock }
+//!     }
+//!
+//!     fn store(&self) -> MemoryStore {
+//!         self.store.clone()
+//!     }
+//!
+//!     fn now(&self) -> Time {
+//!         self.clock.now()
+//!     }
+//!
+//!     async fn advance(&self, by: Duration) {
+//!         self.clock.advance(by);
+//!     }
+//! }
+//!
+//! conformance_suite!(MyBed); // one `#[test]` for every line of the lists
+//! # fn main() {}
+//! ```
+//!
+//! The example `own_store` of this crate is a store written from scratch, and `tests/own_store.rs` its bed.
 
 pub mod breaker;
 pub mod digest;
 pub mod lock;
 pub mod rate_limit;
 
+use std::future::Future;
 use std::time::Duration;
 
 use phalanx_core::key::StateKey;
@@ -34,41 +85,62 @@ pub struct Case {
 }
 
 /// All cases, in the order of the lists.
-pub const CASES: &[Case] = crate::for_every_case!(@table);
+pub fn cases() -> impl Iterator<Item = Case> {
+    const AREAS: [&[Case]; 4] = [
+        crate::conformance_cases!(rate_limit => @table),
+        crate::conformance_cases!(breaker => @table),
+        crate::conformance_cases!(digest => @table),
+        crate::conformance_cases!(lock => @table),
+    ];
+    AREAS.into_iter().flatten().copied()
+}
 
-/// Generates a `#[tokio::test]` for every case, run on the given bed.
+/// Generates a `#[test]` for every case, run on the given bed.
+///
+/// `conformance_suite!(MyBed)` tests the three traits of a store. Areas can be chosen:
+/// `conformance_suite!(MyBed: rate_limit, breaker, digest, lock)` also tests locks, which needs a
+/// [`LockBed`](crate::bed::LockBed). Each area is a module of its name.
 #[macro_export]
 macro_rules! conformance_suite {
-    (@tests $bed:ty; $($area:ident of $store:ident { $($method:ident: $($case:ident),+;)+ })+) => {
-        $(mod $area {
+    ($bed:ty) => {
+        $crate::conformance_suite!($bed: rate_limit, breaker, digest);
+    };
+    ($bed:ty: $($area:ident),+ $(,)?) => {
+        $($crate::conformance_cases!($area => @tests $bed);)+
+    };
+}
+
+/// Generates the tests, or the table, of one area.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_area {
+    (@tests $bed:ty; $area:ident of $store:ident { $($method:ident: $($case:ident),+;)+ }) => {
+        mod $area {
             use super::*;
             $($(
-                #[tokio::test]
-                async fn $case() {
-                    $crate::conformance::$area::$case::<$bed>().await;
+                #[test]
+                fn $case() {
+                    $crate::conformance::run($crate::conformance::$area::$case::<$bed>());
                 }
             )+)+
-        })+
+        }
     };
-    (@table; $($area:ident of $store:ident { $($method:ident: $($case:ident),+;)+ })+) => {
-        &[$($($($crate::conformance::Case {
+    (@table; $area:ident of $store:ident { $($method:ident: $($case:ident),+;)+ }) => {
+        &[$($($crate::conformance::Case {
             area: stringify!($area),
             store: stringify!($store),
             method: stringify!($method),
             name: stringify!($case),
-        },)+)+)+]
-    };
-    ($bed:ty) => {
-        $crate::for_every_case!(@tests $bed);
+        },)+)+]
     };
 }
 
-/// Passes the list of all cases to [`conformance_suite!`]. Cases are enumerated only here.
+/// Passes the list of an area's cases to [`conformance_area!`]. Cases are enumerated only here.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! for_every_case {
-    ($($what:tt)+) => {
-        $crate::conformance_suite! { $($what)+;
+macro_rules! conformance_cases {
+    (rate_limit => $($what:tt)+) => {
+        $crate::conformance_area! { $($what)+;
             rate_limit of RateLimitStore {
                 bucket:
                     a_new_bucket_is_full,
@@ -92,6 +164,10 @@ macro_rules! for_every_case {
                 cached_level:
                     the_cached_level_is_that_of_the_last_call;
             }
+        }
+    };
+    (breaker => $($what:tt)+) => {
+        $crate::conformance_area! { $($what)+;
             breaker of BreakerStore {
                 breaker:
                     a_new_circuit_is_closed,
@@ -131,6 +207,10 @@ macro_rules! for_every_case {
                 cached_phase:
                     the_cached_phase_comes_with_the_override;
             }
+        }
+    };
+    (digest => $($what:tt)+) => {
+        $crate::conformance_area! { $($what)+;
             digest of LatencyDigestStore {
                 digest:
                     the_same_key_is_the_same_digest,
@@ -148,6 +228,10 @@ macro_rules! for_every_case {
                     an_epoch_of_one_replica_is_not_the_others,
                     too_few_samples_since_have_no_quantile;
             }
+        }
+    };
+    (lock => $($what:tt)+) => {
+        $crate::conformance_area! { $($what)+;
             lock of LockStore {
                 acquire:
                     a_free_lock_is_taken_for_its_ttl,
@@ -172,6 +256,13 @@ macro_rules! for_every_case {
             }
         }
     };
+}
+
+/// Runs a case on a runtime of its own, so that a test file needs no runtime.
+#[doc(hidden)]
+pub fn run(case: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime for the test").block_on(case);
 }
 
 /// Keys that collide if policy and route are joined without escaping.

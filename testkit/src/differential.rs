@@ -3,7 +3,30 @@
 //!
 //! The machine is the reference: it is a pure function of its steps, and every store claims to behave like that machine.
 //! A [`Subject`] applies one step and replies; [`compare`] applies a sequence to all of them and reports the first
-//! difference. A new store takes part with one line in `tests/differential.rs`.
+//! difference. A store takes part through its bed: [`rate_limit::BedSubject`], [`breaker::BedSubject`].
+//!
+//! # Examples
+//! ```
+//! use std::time::Duration;
+//!
+//! use phalanx::RateLimitSpec;
+//! use phalanx_testkit::bed::{LuaBed, MemoryBed};
+//! use phalanx_testkit::differential::rate_limit::{BedSubject, Machine, Step};
+//! use phalanx_testkit::differential::{Subject, compare};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let spec = RateLimitSpec::per_second(10).burst(2);
+//! let mut machine = Machine::new(&spec);
+//! let mut stores: Vec<Box<dyn Subject<_, _>>> = vec![
+//!     Box::new(BedSubject::<MemoryBed>::new(&spec, 2).await), // two replicas
+//!     Box::new(BedSubject::<LuaBed>::new(&spec, 2).await),
+//! ];
+//! let acquire = |by| Step::Acquire { by, cost: 2, max_wait: Duration::ZERO };
+//! let steps = [acquire(0), acquire(1), Step::Wait(Duration::from_millis(200)), acquire(1)]; // in a test: proptest
+//! assert_eq!(compare(&mut machine, &mut stores, &steps).await, Ok(()));
+//! # }
+//! ```
 
 pub mod breaker;
 pub mod rate_limit;

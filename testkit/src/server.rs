@@ -8,7 +8,8 @@
 //! * [`ChildProcess`]: a child process that exchanges lines with the test.
 //!
 //! All of them are ready when the constructor returns, listen on ports of their own, and are gone when they are dropped or
-//! when the test process ends, however it ends. Spawned processes listen on loopback only.
+//! when the test process ends, however it ends. Spawned processes listen on loopback only. Spawning needs Linux and
+//! `setpriv` (util-linux).
 
 pub mod acl;
 pub mod child_process;

@@ -122,6 +122,9 @@ pub(super) struct AttemptState {
     pub(super) ended: Time,
     /// Set while the operation's own code runs: a drop meanwhile is its panic, not a caller that left.
     running: AtomicBool,
+    /// Ended by an injected error, not by its limit.
+    #[cfg(feature = "chaos")]
+    pub(super) fault_injected: bool,
     /// Left behind by nested calls that gave up.
     pub(super) nested: Mark,
 }
@@ -149,6 +152,16 @@ pub(super) struct Notes {
     retry_after: u64,
     /// What the rate limit's bucket held; a price of zero without a rate limit.
     level: Level,
+}
+
+#[cfg(feature = "chaos")]
+impl Notes {
+    /// Notes the failure of an attempt that chaos injected: by none of the stages.
+    #[cold]
+    pub(super) fn reject_injected(&mut self) {
+        self.stage = None;
+        (self.code, self.retry_after, self.source) = (RejectionCode::InjectedFault, UNKNOWN, Source::Local);
+    }
 }
 
 impl<'a, S: Store> CallState<'a, S> {
@@ -186,6 +199,8 @@ impl<'a, S: Store> CallState<'a, S> {
                 started: now,
                 ended: now,
                 running: AtomicBool::new(false),
+                #[cfg(feature = "chaos")]
+                fault_injected: false,
                 nested: Mark::default(),
             },
             notes: Notes {

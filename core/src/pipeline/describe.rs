@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::stages::Stages;
 use crate::breaker::BreakerSpec;
 use crate::bulkhead::{AdaptiveSpec, BulkheadSpec};
+use crate::chaos::ChaosSpec;
 use crate::hedge::HedgeSpec;
 use crate::key::StateKey;
 use crate::levers::LeverSpec;
@@ -54,6 +55,8 @@ pub enum StageDescription {
     Hedge(HedgeSpec),
     /// The longest one attempt may take.
     Timeout(#[cfg_attr(feature = "serde", serde(with = "humantime_serde"))] Duration),
+    /// The faults to inject, while a lever pulls the policy's chaos.
+    Chaos(ChaosSpec),
     /// A custom guard.
     Guard {
         /// Its position: compare [`Stage::order`](crate::policy::Stage::order).
@@ -75,6 +78,7 @@ impl StageDescription {
             Self::Retry(_) => "retry",
             Self::Hedge(_) => "hedge",
             Self::Timeout(_) => "timeout",
+            Self::Chaos(_) => "chaos",
             Self::Guard { name, .. } => name,
         }
     }
@@ -89,6 +93,7 @@ impl StageDescription {
             Self::Retry(_) => Stage::Retry.order(),
             Self::Hedge(_) => Stage::Hedge.order(),
             Self::Timeout(_) => Stage::Timeout.order(),
+            Self::Chaos(_) => u16::MAX, // what it disturbs is the operation
             Self::Guard { order, .. } => *order,
         }
     }
@@ -111,6 +116,7 @@ impl Description {
             policy.retry.map(StageDescription::Retry),
             policy.hedge.map(StageDescription::Hedge),
             policy.timeout.map(StageDescription::Timeout),
+            effective.chaos().map(StageDescription::Chaos),
         ];
         let mut list: Vec<_> = built_in.into_iter().flatten().chain(guards).collect();
         list.sort_by_key(StageDescription::order); // stable: a guard with the order of a stage is inside it
@@ -162,6 +168,7 @@ impl fmt::Display for Description {
                 }
                 StageDescription::Hedge(spec) => hedge(f, spec),
                 StageDescription::Timeout(limit) => write!(f, "{limit:?} an attempt"),
+                StageDescription::Chaos(spec) => chaos(f, spec),
                 StageDescription::Guard { order, .. } => write!(f, "guard at {order}"),
             }
         })
@@ -194,6 +201,15 @@ fn hedge(f: &mut fmt::Formatter<'_>, spec: &HedgeSpec) -> fmt::Result {
         Some(quantile) => write!(f, "{most} at a time, after the p{} ({delay:?} until it is known)", quantile * 100.0),
         None => write!(f, "{most} at a time, after {delay:?}"),
     }
+}
+
+fn chaos(f: &mut fmt::Formatter<'_>, spec: &ChaosSpec) -> fmt::Result {
+    let ChaosSpec { latency_ratio, latency, latency_max, error_ratio, rejection_ratio } = *spec;
+    write!(f, "{latency_ratio} late by {latency:?}")?;
+    if let Some(most) = latency_max {
+        write!(f, " to {most:?}")?;
+    }
+    write!(f, ", {error_ratio} failing, {rejection_ratio} rejected")
 }
 
 fn breaker(f: &mut fmt::Formatter<'_>, spec: &BreakerSpec) -> fmt::Result {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::breaker::{BreakerSpec, Override};
+use crate::chaos::ChaosSpec;
 use crate::levers::LeverSpec;
 use crate::policy::Policy;
 
@@ -29,6 +30,11 @@ impl EffectivePolicy {
     /// settings of a breaker that is shared with the fleet.
     pub(in crate::pipeline) fn breaker(&self) -> Option<BreakerSpec> {
         self.policy.complete_breaker().filter(|_| self.forced() != Some(Override::Closed))
+    }
+
+    /// Returns the faults to inject; none unless the lever pulls chaos.
+    pub(in crate::pipeline) fn chaos(&self) -> Option<ChaosSpec> {
+        self.lever.as_ref().filter(|lever| lever.chaos).and(self.policy.chaos)
     }
 
     /// Returns the override that the lever puts above the breaker.

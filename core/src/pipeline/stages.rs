@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+#[cfg(feature = "chaos")]
+use super::chaos::ChaosStage;
 use super::effective_policy::EffectivePolicy;
 use super::latency_watch::LatencyWatch;
 use super::trace::SpanNames;
@@ -51,6 +53,9 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) latency_watch: Option<LatencyWatch<S>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) guards: Option<PositionedGuards>,
+    /// Present while a lever pulls the policy's chaos.
+    #[cfg(feature = "chaos")]
+    pub(crate) chaos: Option<ChaosStage>,
     /// Whether retries draw from a budget, so that calls must be counted.
     pub(crate) has_retry_budget: bool,
     /// Whether any stage reads the clock.
@@ -210,13 +215,21 @@ impl<S: Store> Stages<S> {
         let takes_time = rate_limit.is_some() || has_retry_budget || policy.hedge.is_some() || has_queue || is_adaptive;
         let records = !matches!(circuit, Circuit::None) || latency_watch.is_some() || observed;
         let breaker_measures = policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency);
+        #[cfg_attr(not(feature = "chaos"), allow(unused_mut))]
+        let mut guards = policy.guards.clone();
+        #[cfg(feature = "chaos")]
+        let chaos = effective.chaos().map(|spec| ChaosStage::new(spec, state.rng.fork()));
+        #[cfg(feature = "chaos")]
+        if let Some(guard) = chaos.as_ref().and_then(|chaos| chaos.guard(key.clone(), observers.clone())) {
+            guards.add(guard);
+        }
         Self {
             superseded: AtomicBool::new(false),
             name: intern(&policy.name).unwrap_or("(unnamed)"),
             clock: store.clock().clone(),
             on_degraded: policy.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
-            needs_clock: takes_time || records || !policy.guards.is_empty(),
+            needs_clock: takes_time || records || !guards.is_empty(),
             needs_latency: observed || breaker_measures || latency_watch.is_some() || is_adaptive,
             has_retry_budget,
             retry: policy.retry,
@@ -224,7 +237,9 @@ impl<S: Store> Stages<S> {
             latency_watch,
             bulkhead,
             timeout: policy.timeout,
-            guards: PositionedGuards::new(&policy.guards),
+            guards: PositionedGuards::new(&guards),
+            #[cfg(feature = "chaos")]
+            chaos,
             forced_open: effective.forced() == Some(Override::Open),
             key,
             version: effective.version,

@@ -9,6 +9,8 @@ use std::task;
 use std::time::Duration;
 
 use super::call_state::{CallState, Step};
+#[cfg(feature = "chaos")]
+use super::chaos::disturb;
 use super::race::race;
 use super::stages::{Circuit, GuardPosition, Stages};
 use super::{CallOptions, Current};
@@ -148,7 +150,16 @@ where
 
                 let (result, next) = {
                     let mut waited = false;
-                    let answer = {
+                    #[cfg_attr(not(feature = "chaos"), allow(unused_labels))]
+                    let answer = 'attempt: {
+                        // A pulled lever injects faults. Out of line and boxed, as the race below.
+                        #[cfg(feature = "chaos")]
+                        if let Some(chaos) = &stages.chaos {
+                            waited = true;
+                            let disturbed = disturb(&mut call, &mut timer, chaos, &operation, &classifier);
+                            let mut disturbed = Box::pin(disturbed);
+                            break 'attempt poll_fn(|cx| poll_out_of_line(disturbed.as_mut(), cx)).await;
+                        }
                         let mut running = pin!(Some(call.run_operation(&operation)));
                         let mut answer = poll_fn(|cx| {
                             // Not a function shared with the race: with two callers it would not be inlined here.
@@ -310,6 +321,12 @@ impl<S: Store> CallState<'_, S> {
         if self.reject_if_cancelled() {
             self.attempt.limited_by_deadline = true; // so that the dependency is not blamed
             return Class::from(RejectionCode::Draining.kind());
+        }
+        #[cfg(feature = "chaos")]
+        if std::mem::take(&mut self.attempt.fault_injected) {
+            self.attempt.limited_by_deadline = false; // the attempt failed, it was not cut off
+            self.notes.reject_injected();
+            return Class::from(RejectionCode::InjectedFault.kind());
         }
         let (stage, code) = if self.attempt.limited_by_deadline {
             (Stage::Deadline, RejectionCode::DeadlineExceeded)

@@ -10,6 +10,7 @@ use self::concurrency::{bulkhead, hedge};
 use super::{DeadlineSpec, Policy};
 use crate::breaker::BreakerSpec;
 use crate::budget::BudgetSpec;
+use crate::chaos::ChaosSpec;
 use crate::clock::micros;
 use crate::key::MAX_NAME_BYTES;
 use crate::rate_limit::{MAX_UNITS, Rate, RateLimitSpec};
@@ -97,6 +98,7 @@ impl Policy {
         check.within("throttle", self.throttle.as_ref(), throttle);
         check.within("retry", self.retry.as_ref(), retry);
         check.within("hedge", self.hedge.as_ref(), hedge);
+        check.within("chaos", self.chaos.as_ref(), chaos);
         if self.hedge.is_some() && !self.idempotent {
             check.add("idempotent", "a hedge runs the operation twice at a time: say idempotent = true if it may");
         }
@@ -215,6 +217,23 @@ fn budget(check: &mut Check, spec: &BudgetSpec) {
     }
     if spec.ratio == 0.0 && spec.min_per_second == 0 {
         check.add_here("allows nothing: raise ratio or min_per_second");
+    }
+}
+
+fn chaos(check: &mut Check, spec: &ChaosSpec) {
+    check.share_or_zero("latency_ratio", spec.latency_ratio);
+    check.bounded("latency", spec.latency);
+    check.optional_duration("latency_max", spec.latency_max);
+    if spec.latency_max.is_some_and(|most| most < spec.latency) {
+        check.add("latency_max", "must not be shorter than latency");
+    }
+    if spec.latency_ratio > 0.0 && spec.latency.is_zero() && spec.latency_max.is_none() {
+        check.add("latency", "latency_ratio needs to know how late");
+    }
+    check.share_or_zero("error_ratio", spec.error_ratio);
+    check.share_or_zero("rejection_ratio", spec.rejection_ratio);
+    if [spec.latency_ratio, spec.error_ratio, spec.rejection_ratio] == [0.0; 3] {
+        check.add_here("injects nothing: set latency_ratio, error_ratio or rejection_ratio");
     }
 }
 
@@ -350,6 +369,18 @@ mod tests {
     fn a_breaker_and_a_throttle_exclude_each_other() {
         let policy = Policy::named("p").breaker(BreakerSpec::failure_ratio(0.5)).throttle(ThrottleSpec::default());
         assert_eq!(paths(&policy), ["policies.p.throttle"]);
+    }
+
+    #[test]
+    fn chaos_that_injects_nothing_or_out_of_range_is_a_mistake() {
+        let ms = Duration::from_millis(1);
+        let path = |chaos| paths(&Policy::named("p").chaos(chaos));
+        assert_eq!(path(ChaosSpec::default()), ["policies.p.chaos"]);
+        assert_eq!(path(ChaosSpec::default().errors(1.5)), ["policies.p.chaos.error_ratio"]);
+        assert_eq!(path(ChaosSpec::default().rejections(f64::NAN)), ["policies.p.chaos.rejection_ratio"]);
+        assert_eq!(path(ChaosSpec::default().latency(0.5, Duration::ZERO)), ["policies.p.chaos.latency"]);
+        assert_eq!(path(ChaosSpec::default().latency_between(0.5, 2 * ms, ms)), ["policies.p.chaos.latency_max"]);
+        assert!(path(ChaosSpec::default().latency_between(0.5, Duration::ZERO, ms).errors(0.1)).is_empty());
     }
 
     #[test]

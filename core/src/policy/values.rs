@@ -9,6 +9,7 @@ use super::{DeadlineSpec, OnDegraded, Policy};
 use crate::breaker::{BreakerSpec, CountBy, Override, RampSpec};
 use crate::budget::BudgetSpec;
 use crate::bulkhead::{AdaptiveSpec, BulkheadSpec, GradientSpec};
+use crate::chaos::ChaosSpec;
 use crate::hedge::HedgeSpec;
 use crate::kind::Kinds;
 use crate::levers::LeverSpec;
@@ -33,6 +34,7 @@ impl Policy {
             idempotent,
             timeout,
             on_degraded,
+            chaos,
             guards: _, // code, not data
         } = self;
         list.within("deadline", deadline.as_ref(), List::deadline);
@@ -50,6 +52,7 @@ impl Policy {
             OnDegraded::Closed => "closed",
         };
         list.text("on_degraded", on_degraded);
+        list.within("chaos", chaos.as_ref(), List::chaos);
         list.found
     }
 }
@@ -58,11 +61,12 @@ impl LeverSpec {
     /// Returns the values: the name, and the value as in a TOML file.
     pub fn values(&self) -> Vec<(String, String)> {
         let mut list = List::default();
-        let Self { force, hedging, retries, max_concurrency, reason } = self;
+        let Self { force, hedging, retries, max_concurrency, chaos, reason } = self;
         list.optional("force", force.map(Override::name));
         list.plain("hedging", hedging);
         list.plain("retries", retries);
         list.optional("max_concurrency", *max_concurrency);
+        list.plain("chaos", chaos);
         list.optional("reason", reason.as_ref());
         list.found
     }
@@ -275,6 +279,15 @@ impl List {
         self.optional_duration("delay_min", delay_min);
         self.optional_duration("delay_max", delay_max);
         self.within("budget", Some(&budget), Self::budget);
+    }
+
+    fn chaos(&mut self, spec: &ChaosSpec) {
+        let ChaosSpec { latency_ratio, latency, latency_max, error_ratio, rejection_ratio } = *spec;
+        self.plain("latency_ratio", latency_ratio);
+        self.duration("latency", latency);
+        self.optional_duration("latency_max", latency_max);
+        self.plain("error_ratio", error_ratio);
+        self.plain("rejection_ratio", rejection_ratio);
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use syn::{Item, UseTree, Visibility};
 
 /// The published crates: folder and library name.
-const CRATES: [(&str, &str); 8] = [
+const CRATES: [(&str, &str); 9] = [
     ("core", "phalanx_core"),
     ("lifecycle", "phalanx_lifecycle"),
     ("lua", "phalanx_lua"),
@@ -23,6 +23,7 @@ const CRATES: [(&str, &str); 8] = [
     ("phalanx", "phalanx"),
     ("store-memory", "phalanx_store_memory"),
     ("store-redis", "phalanx_store_redis"),
+    ("testkit", "phalanx_testkit"),
     ("tower", "phalanx_tower"),
 ];
 

@@ -11,7 +11,7 @@ use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
 use phalanx_store_redis::{Failure, Invocation, RedisLocks, RedisOptions, RedisStore, ScriptResult, Wire};
 
-use super::{Bed, ORIGIN};
+use super::{Bed, LockBed, ORIGIN};
 use crate::lua_server::LuaServer;
 use crate::redis_model::value;
 
@@ -38,7 +38,6 @@ impl LuaBed {
 
 impl Bed for LuaBed {
     type Store = RedisStore;
-    type Locks = RedisLocks;
 
     const SOURCE: Source = Source::Fleet;
     const IMMEDIATE_TRANSITIONS: bool = false;
@@ -53,10 +52,6 @@ impl Bed for LuaBed {
         self.store_on(self.clock.clone())
     }
 
-    fn locks(&self) -> RedisLocks {
-        self.store().locks()
-    }
-
     fn now(&self) -> Time {
         self.clock.now()
     }
@@ -67,6 +62,14 @@ impl Bed for LuaBed {
 
     async fn sync_all(&self) {
         sync_replicas(&self.replicas).await;
+    }
+}
+
+impl LockBed for LuaBed {
+    type Locks = RedisLocks;
+
+    fn locks(&self) -> RedisLocks {
+        self.store().locks()
     }
 }
 

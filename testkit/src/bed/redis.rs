@@ -9,7 +9,7 @@ use phalanx_core::rejection::Source;
 use phalanx_store_redis::{RedisLocks, RedisOptions, RedisStore};
 
 use super::lua::sync_replicas;
-use super::{Bed, ORIGIN};
+use super::{Bed, LockBed, ORIGIN};
 use crate::server::Redis;
 
 /// A bed for the Redis store over a real Redis.
@@ -23,7 +23,6 @@ pub struct RedisBed {
 
 impl Bed for RedisBed {
     type Store = RedisStore;
-    type Locks = RedisLocks;
 
     const SOURCE: Source = Source::Fleet;
     const IMMEDIATE_TRANSITIONS: bool = false;
@@ -45,10 +44,6 @@ impl Bed for RedisBed {
         store
     }
 
-    fn locks(&self) -> RedisLocks {
-        self.store().locks()
-    }
-
     fn now(&self) -> Time {
         self.clock.now()
     }
@@ -59,6 +54,14 @@ impl Bed for RedisBed {
 
     async fn sync_all(&self) {
         sync_replicas(&self.replicas).await;
+    }
+}
+
+impl LockBed for RedisBed {
+    type Locks = RedisLocks;
+
+    fn locks(&self) -> RedisLocks {
+        self.store().locks()
     }
 }
 

@@ -7,17 +7,17 @@ use std::time::Duration;
 use phalanx_core::lock::{Acquired, LockStore};
 
 use super::{MICRO, SECOND};
-use crate::bed::Bed;
+use crate::bed::LockBed;
 
 const TTL: Duration = Duration::from_secs(30);
 
 /// Tries to acquire a lock.
-async fn ask<B: Bed>(locks: &B::Locks, name: &str, owner: &str) -> Acquired {
+async fn ask<B: LockBed>(locks: &B::Locks, name: &str, owner: &str) -> Acquired {
     locks.acquire(name, owner, TTL).await.expect("the lock store replies")
 }
 
 /// Acquires a lock and returns its fence.
-async fn take<B: Bed>(locks: &B::Locks, name: &str, owner: &str) -> u64 {
+async fn take<B: LockBed>(locks: &B::Locks, name: &str, owner: &str) -> u64 {
     match ask::<B>(locks, name, owner).await {
         Acquired::Held { fence } => fence,
         taken @ Acquired::Taken { .. } => panic!("{owner} could not acquire {name}: {taken:?}"),
@@ -31,7 +31,7 @@ fn left(acquired: Acquired) -> Option<Duration> {
     }
 }
 
-pub async fn a_free_lock_is_taken_for_its_ttl<B: Bed>() {
+pub async fn a_free_lock_is_taken_for_its_ttl<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     take::<B>(&a, "l", "a").await;
@@ -39,7 +39,7 @@ pub async fn a_free_lock_is_taken_for_its_ttl<B: Bed>() {
     assert_eq!(left(ask::<B>(&b, "l", "b").await), Some(MICRO));
 }
 
-pub async fn a_lock_that_is_held_is_rejected_with_the_time_left<B: Bed>() {
+pub async fn a_lock_that_is_held_is_rejected_with_the_time_left<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let fence = take::<B>(&a, "l", "a").await;
@@ -47,7 +47,7 @@ pub async fn a_lock_that_is_held_is_rejected_with_the_time_left<B: Bed>() {
     assert_eq!(ask::<B>(&b, "l", "b").await, Acquired::Taken { fence, left: TTL - SECOND });
 }
 
-pub async fn its_owner_may_take_it_again_and_keeps_its_fence<B: Bed>() {
+pub async fn its_owner_may_take_it_again_and_keeps_its_fence<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let fence = take::<B>(&a, "l", "a").await;
@@ -56,7 +56,7 @@ pub async fn its_owner_may_take_it_again_and_keeps_its_fence<B: Bed>() {
     assert_eq!(left(ask::<B>(&b, "l", "b").await), Some(TTL));
 }
 
-pub async fn a_lock_that_ran_out_is_free<B: Bed>() {
+pub async fn a_lock_that_ran_out_is_free<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     take::<B>(&a, "l", "a").await;
@@ -65,7 +65,7 @@ pub async fn a_lock_that_ran_out_is_free<B: Bed>() {
     assert_eq!(left(ask::<B>(&a, "l", "a").await), Some(TTL));
 }
 
-pub async fn every_new_holder_has_a_higher_fence<B: Bed>() {
+pub async fn every_new_holder_has_a_higher_fence<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let mut fences = vec![take::<B>(&a, "l", "a").await];
@@ -79,7 +79,7 @@ pub async fn every_new_holder_has_a_higher_fence<B: Bed>() {
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
 }
 
-pub async fn different_names_never_share_a_lock<B: Bed>() {
+pub async fn different_names_never_share_a_lock<B: LockBed>() {
     let bed = B::new().await;
     let locks = bed.locks();
     for name in ["l", "L", "", "l:f", "{l}", "l\n"] {
@@ -87,7 +87,7 @@ pub async fn different_names_never_share_a_lock<B: Bed>() {
     }
 }
 
-pub async fn a_renewed_lock_is_held_for_another_ttl<B: Bed>() {
+pub async fn a_renewed_lock_is_held_for_another_ttl<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let fence = take::<B>(&a, "l", "a").await;
@@ -96,7 +96,7 @@ pub async fn a_renewed_lock_is_held_for_another_ttl<B: Bed>() {
     assert_eq!(ask::<B>(&b, "l", "b").await, Acquired::Taken { fence, left: 2 * TTL });
 }
 
-pub async fn a_lock_that_ran_out_cannot_be_renewed<B: Bed>() {
+pub async fn a_lock_that_ran_out_cannot_be_renewed<B: LockBed>() {
     let bed = B::new().await;
     let locks = bed.locks();
     let fence = take::<B>(&locks, "l", "a").await;
@@ -105,7 +105,7 @@ pub async fn a_lock_that_ran_out_cannot_be_renewed<B: Bed>() {
     take::<B>(&locks, "l", "b").await;
 }
 
-pub async fn a_lock_that_another_owner_took_cannot_be_renewed<B: Bed>() {
+pub async fn a_lock_that_another_owner_took_cannot_be_renewed<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let old = take::<B>(&a, "l", "a").await;
@@ -118,7 +118,7 @@ pub async fn a_lock_that_another_owner_took_cannot_be_renewed<B: Bed>() {
     assert_eq!(left(ask::<B>(&a, "l", "a").await), Some(TTL - SECOND));
 }
 
-pub async fn a_released_lock_is_free_at_once<B: Bed>() {
+pub async fn a_released_lock_is_free_at_once<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let fence = take::<B>(&a, "l", "a").await;
@@ -127,7 +127,7 @@ pub async fn a_released_lock_is_free_at_once<B: Bed>() {
     assert_eq!(a.release("l", "a", fence).await, Ok(false));
 }
 
-pub async fn a_release_by_another_owner_changes_nothing<B: Bed>() {
+pub async fn a_release_by_another_owner_changes_nothing<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let fence = take::<B>(&a, "l", "a").await;
@@ -137,7 +137,7 @@ pub async fn a_release_by_another_owner_changes_nothing<B: Bed>() {
     assert_eq!(left(ask::<B>(&b, "l", "b").await), Some(TTL));
 }
 
-pub async fn completed_work_is_marked_with_its_fence_and_its_lock_is_free<B: Bed>() {
+pub async fn completed_work_is_marked_with_its_fence_and_its_lock_is_free<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let first = take::<B>(&a, "l", "a").await;
@@ -149,7 +149,7 @@ pub async fn completed_work_is_marked_with_its_fence_and_its_lock_is_free<B: Bed
     assert_eq!(a.completed("l", "v1").await, Ok(Some(second)));
 }
 
-pub async fn work_whose_lock_was_lost_is_not_marked<B: Bed>() {
+pub async fn work_whose_lock_was_lost_is_not_marked<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
     let old = take::<B>(&a, "l", "a").await;
@@ -162,7 +162,7 @@ pub async fn work_whose_lock_was_lost_is_not_marked<B: Bed>() {
     assert_eq!((b.completed("l", "v1").await, b.completed("m", "v1").await), (Ok(None), Ok(None)));
 }
 
-pub async fn a_mark_is_of_one_name_and_one_version<B: Bed>() {
+pub async fn a_mark_is_of_one_name_and_one_version<B: LockBed>() {
     let bed = B::new().await;
     let locks = bed.locks();
     let fence = take::<B>(&locks, "l", "a").await;
@@ -171,7 +171,7 @@ pub async fn a_mark_is_of_one_name_and_one_version<B: Bed>() {
     assert_eq!(locks.completed("m", "v1").await, Ok(None));
 }
 
-pub async fn a_mark_is_forgotten_after_its_time<B: Bed>() {
+pub async fn a_mark_is_forgotten_after_its_time<B: LockBed>() {
     let bed = B::new().await;
     let locks = bed.locks();
     let fence = take::<B>(&locks, "l", "a").await;

@@ -1,5 +1,6 @@
 //! Log lines of calls and attempts. All of them are sampled.
 
+use phalanx_core::chaos::InjectedFault;
 use phalanx_core::decision::Decision;
 use phalanx_core::event::EventKind;
 use phalanx_core::key::StateKey;
@@ -58,6 +59,21 @@ impl Log {
             }
             EventKind::HedgeBudgetExhausted => {
                 sampled!(self, DEBUG, Line::HedgeBudget, key, "no hedge: the hedge budget is exhausted");
+            }
+            EventKind::FaultInjected(fault) => {
+                let delay = match fault {
+                    InjectedFault::Latency(delay) => Some(millis(delay)),
+                    InjectedFault::Error | InjectedFault::Rejection => None,
+                };
+                sampled!(
+                    self,
+                    WARN,
+                    Line::FaultInjected,
+                    key,
+                    "the lever `chaos` injected a fault",
+                    fault = fault.name(),
+                    injected_delay_ms = delay
+                );
             }
             EventKind::FallbackServed { kind } => {
                 let kind = kind.name();

@@ -50,6 +50,7 @@ lines!(
     Hedge = "hedge",
     HedgeBudget = "hedge_budget_exhausted",
     FallbackUsed = "fallback_used",
+    FaultInjected = "fault_injected",
     CircuitRejected = "circuit_rejected",
     BulkheadRejected = "bulkhead_rejected",
     RateLimited = "rate_limited",

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use phalanx_core::breaker::Seen as Recorded;
 use phalanx_core::bulkhead::LimitChange;
+use phalanx_core::chaos::InjectedFault;
 use phalanx_core::decision::{Decision, Verdict};
 use phalanx_core::drain::Drained;
 use phalanx_core::kind::{Kind, Outcome};
@@ -38,6 +39,7 @@ fn emit_everything(log: &Log) {
     emit(EventKind::RetryAbandoned { delay: SECOND });
     emit(EventKind::Hedge { hedge: 1, delay: SECOND });
     emit(EventKind::HedgeBudgetExhausted);
+    emit(EventKind::FaultInjected(InjectedFault::Latency(SECOND)));
     emit(EventKind::FallbackServed { kind: Kind::Timeout });
     emit(EventKind::LimitLowered(LimitChange { from: 9, to: 6 }));
     emit(EventKind::StateRepaired);

@@ -47,7 +47,7 @@ pub const CODE: &str = "phalanx.code";
 pub const REASON: &str = "phalanx.reason";
 /// A breaker's phase: `closed`, `open`, `half_open`.
 pub const STATE: &str = "phalanx.state";
-/// The setting of a pulled lever: `force_open`, `force_closed`, `hedging_off`, `retries_off`, `max_concurrency`.
+/// The setting of a pulled lever: `force_open`, `force_closed`, `hedging_off`, `retries_off`, `max_concurrency`, `chaos`.
 pub const LEVER_PULLED: &str = "phalanx.lever";
 /// The result of a reload: `applied`, `rejected`.
 pub const RESULT: &str = "phalanx.result";

@@ -1,0 +1,214 @@
+//! A store of your own, in four steps: this one keeps its state in maps of one process, under locks. A store over a server
+//! has the same shape: where this one locks a cell and asks its state machine, it sends the operation to the server.
+//!
+//! `testkit/tests/own_store.rs` runs the conformance suite on it. `cargo run --example own_store` prints
+//!
+//! ```text
+//! call 1: ok
+//! call 2: ok
+//! call 3: rate_limited
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use phalanx::store::{
+    AcquireRequest, AdmitReply, Breaker, BreakerStore, BreakerView, Bucket, Digest, Engine, EngineSpec, Grant,
+    LatencyDigestStore, Level, Override, Phase, Rate, RateLimitStore, Retention, Rng, Sample, StateKey, Store, Ticket,
+    Time, Transition,
+};
+use phalanx::{BreakerSpec, Clock, Kind, Policy, RateLimitSpec, Source};
+
+// Step 1: what it holds. A pipeline looks its cells up once and keeps them, so a cell is an `Arc` with a lock of its own.
+// The state machines take the time, the spec and chance as arguments.
+
+/// The store. Clones share its state.
+#[derive(Clone)]
+pub struct OwnStore(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    rng: Rng,
+    buckets: Cells<(Bucket, Rate)>,
+    breakers: Cells<(Breaker, BreakerSpec)>,
+    digests: Mutex<HashMap<StateKey, Arc<Digest>>>, // a digest is safe to share without a lock
+}
+
+type Cells<T> = Mutex<HashMap<StateKey, Arc<Mutex<T>>>>;
+
+impl OwnStore {
+    /// Creates a store without state. The generator decides the jitter of breaks.
+    pub fn new(clock: Clock, rng: Rng) -> Self {
+        let (buckets, breakers, digests) = Default::default();
+        Self(Arc::new(Shared { clock, rng, buckets, breakers, digests }))
+    }
+
+    fn now(&self) -> Time {
+        self.0.clock.now()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn find_or_make<T>(cells: &Mutex<HashMap<StateKey, Arc<T>>>, key: &StateKey, make: impl FnOnce() -> T) -> Arc<T> {
+    lock(cells).entry(key.clone()).or_insert_with(|| Arc::new(make())).clone()
+}
+
+impl Store for OwnStore {
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+}
+
+// Step 2: rate limits. `acquire_now` decides without waiting, if the store can; if it returns none, the pipeline awaits
+// `acquire`. No method can fail: a store that cannot reach its server decides by itself and names the
+// source of that decision (`Source::Degraded`).
+
+impl RateLimitStore for OwnStore {
+    type Bucket = Mutex<(Bucket, Rate)>;
+
+    fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<Self::Bucket> {
+        let (now, new) = (self.now(), Rate::of(spec));
+        let cell = find_or_make(&self.0.buckets, key, || Mutex::new((Bucket::full(now, new), new)));
+        let (bucket, rate) = &mut *lock(&cell);
+        if *rate != new {
+            bucket.retune(now, *rate, new);
+            *rate = new;
+        }
+        cell.clone()
+    }
+
+    fn acquire_now(&self, _: &Self::Bucket, _: Time, _: AcquireRequest) -> Option<Grant> {
+        None // always await `acquire`, as over a server
+    }
+
+    async fn acquire(&self, cell: &Self::Bucket, now: Time, request: AcquireRequest) -> Grant {
+        let (bucket, rate) = &mut *lock(cell);
+        let take = bucket.take(now, *rate, request.cost, request.max_wait);
+        Grant { take, left: bucket.level(*rate), source: Source::Local }
+    }
+
+    fn refund(&self, cell: &Self::Bucket, cost: u32, due: Time, _: Source) {
+        let (bucket, rate) = &mut *lock(cell);
+        bucket.refund(self.now(), *rate, cost, due);
+    }
+
+    async fn peek(&self, cell: &Self::Bucket, now: Time) -> Level {
+        let (bucket, rate) = &mut *lock(cell);
+        bucket.available(now, *rate); // refills it
+        bucket.level(*rate)
+    }
+
+    fn cached_level(&self, cell: &Self::Bucket, now: Time) -> Option<Level> {
+        let (mut bucket, rate) = *lock(cell);
+        bucket.available(now, rate);
+        Some(bucket.level(rate))
+    }
+
+    fn bucket_retention(&self, cell: &Self::Bucket) -> Retention {
+        let (bucket, rate) = &*lock(cell);
+        if bucket.is_full(self.now(), *rate) { Retention::Disposable } else { Retention::Pinned }
+    }
+}
+
+// Step 3: breakers. `record` never waits: a store over a server may send the outcome later and return no transition.
+
+impl BreakerStore for OwnStore {
+    type Breaker = Mutex<(Breaker, BreakerSpec)>;
+
+    fn breaker(&self, key: &StateKey, new: &BreakerSpec) -> Arc<Self::Breaker> {
+        let make = || Mutex::new((Breaker::new(self.now(), new), new.clone()));
+        let cell = find_or_make(&self.0.breakers, key, make);
+        let (breaker, spec) = &mut *lock(&cell);
+        if spec != new {
+            breaker.retune(spec, new);
+            *spec = new.clone();
+        }
+        cell.clone()
+    }
+
+    fn admit_now(&self, _: &Self::Breaker, _: Time) -> Option<AdmitReply> {
+        None // always await `admit`
+    }
+
+    async fn admit(&self, cell: &Self::Breaker, now: Time) -> (AdmitReply, Option<Transition>) {
+        let (breaker, spec) = &mut *lock(cell);
+        let (admission, transition) = breaker.admit(now, spec);
+        let source = match breaker.overridden() {
+            None => Source::Local,
+            Some(Override::MetricsOnly) => Source::Shadow,
+            Some(_) => Source::Forced,
+        };
+        (AdmitReply { admission, source }, transition)
+    }
+
+    fn record(&self, cell: &Self::Breaker, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        let (breaker, spec) = &mut *lock(cell);
+        breaker.record(now, spec, ticket, sample, self.0.rng.unit())
+    }
+
+    fn observe_quantile(&self, cell: &Self::Breaker, now: Time, value: Option<Duration>) -> Option<Transition> {
+        let (breaker, spec) = &mut *lock(cell);
+        breaker.observe_quantile(now, spec, value, self.0.rng.unit())
+    }
+
+    fn breaker_retention(&self, cell: &Self::Breaker) -> Retention {
+        if lock(cell).0.is_fresh(self.now()) { Retention::Disposable } else { Retention::Pinned }
+    }
+
+    async fn force(&self, cell: &Self::Breaker, overridden: Option<Override>) {
+        lock(cell).0.force(overridden);
+    }
+
+    async fn reset(&self, cell: &Self::Breaker, now: Time) -> Option<Transition> {
+        let (breaker, spec) = &mut *lock(cell);
+        breaker.reset(now, spec)
+    }
+
+    async fn inspect(&self, cell: &Self::Breaker, now: Time) -> BreakerView {
+        lock(cell).0.inspect(now)
+    }
+
+    fn cached_phase(&self, cell: &Self::Breaker) -> (Phase, Option<Override>) {
+        let (breaker, _) = &*lock(cell);
+        (breaker.phase(), breaker.overridden())
+    }
+}
+
+// Step 4: latency digests, for adaptive hedges and breakers that trip on a quantile.
+
+impl LatencyDigestStore for OwnStore {
+    type Digest = Digest;
+
+    fn digest(&self, key: &StateKey, window: Duration) -> Arc<Digest> {
+        let digest = find_or_make(&self.0.digests, key, || Digest::new(window));
+        digest.retune(window);
+        digest
+    }
+
+    fn observe(&self, digest: &Digest, now: Time, latency: Duration) {
+        digest.observe(now, latency);
+    }
+
+    fn quantile_since(&self, digest: &Digest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
+        digest.quantile_since(now, since, quantile)
+    }
+}
+
+/// An engine runs policies over it, as a `ResilienceModule` does over its stores.
+#[tokio::main(flavor = "current_thread")]
+pub async fn main() -> Result<(), phalanx::ConfigError> {
+    let policy = Policy::named("mail").rate_limit(RateLimitSpec::per_minute(2));
+    let store = OwnStore::new(Clock::manual(), Rng::seeded(7));
+    let engine = Engine::new(store, EngineSpec { policies: vec![policy], ..EngineSpec::default() })?;
+    for number in 1..=3 {
+        match engine.run("mail", "acme", || async { Ok::<_, Kind>("ok") }).await {
+            Ok(answer) => println!("call {number}: {answer}"),
+            Err(error) => println!("call {number}: {}", error.rejection().map_or("failed", |it| it.code().name())),
+        }
+    }
+    Ok(())
+}
