@@ -9,8 +9,12 @@
 mod breaker;
 #[path = "lua_scripts/breaker_client.rs"]
 mod breaker_client;
+#[path = "lua_scripts/breaker_edges.rs"]
+mod breaker_edges;
 #[path = "lua_scripts/breaker_recovery.rs"]
 mod breaker_recovery;
+#[path = "lua_scripts/breaker_text.rs"]
+mod breaker_text;
 #[path = "lua_scripts/digest.rs"]
 mod digest;
 #[path = "lua_scripts/harness.rs"]
@@ -21,5 +25,7 @@ mod idempotency;
 mod membership_and_locks;
 #[path = "lua_scripts/rate_limit.rs"]
 mod rate_limit;
+#[path = "lua_scripts/rate_limit_edges.rs"]
+mod rate_limit_edges;
 #[path = "lua_scripts/rate_limit_recovery.rs"]
 mod rate_limit_recovery;

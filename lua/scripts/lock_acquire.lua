@@ -5,6 +5,13 @@
 --       [2] lease in microseconds, at most 30 days
 -- returns: now, 1 if this owner holds it, else 0, the fence of the holder, remaining microseconds
 -- keeps: '1 fence at ttl owner', for ttl; the last fence, for 30 days, so that fences grow even if the lock key is lost
+
+-- The fence after this one. A fence that cannot grow is corrupt: its lock could not be read back, and each caller would
+-- hold it.
+local function next_fence(last)
+  return last < MAX_EXACT - 1 and last + 1 or 0
+end
+
 local owner, ttl = ARGV[1], math.min(tonumber(ARGV[2]), MAX_TTL)
 local now = server_now()
 local fence, at, held_for, holder = read_lock()
@@ -23,8 +30,7 @@ end
 local last = redis.pcall('GET', KEYS[2])
 last = type(last) == 'string' and string.find(last, '^%d+$') and tonumber(last) or 0
 -- The clock keeps fences growing if the last fence is lost.
-if last >= MAX_EXACT then last = 0 end
-fence = math.max(last + 1, (fence or 0) + 1, now)
+fence = math.max(next_fence(last), next_fence(fence or 0), now)
 redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', 2592000000)
 save_lock(fence, now, ttl, owner)
 return {now, 1, fence, ttl}

@@ -218,3 +218,39 @@ impl LatencyDigestStore for MemoryStore {
         cell.digest.quantile_since(now, since, quantile)
     }
 }
+
+#[cfg(all(test, not(phalanx_model)))]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_digest_is_disposable_once_its_window_is_empty() {
+        let clock = Clock::manual();
+        clock.advance(100 * SECOND);
+        let store = MemoryStore::new(clock.clone());
+        let cell = store.digest(&StateKey::new("p", "r"), 10 * SECOND);
+        assert_eq!(cell.retention(), Retention::Disposable);
+        store.observe(&cell, clock.now(), SECOND);
+        assert_eq!(cell.retention(), Retention::Relearnable);
+        clock.advance(10 * SECOND);
+        assert_eq!(cell.retention(), Retention::Disposable);
+    }
+
+    #[test]
+    fn a_store_reports_the_retention_of_its_cells() {
+        let clock = Clock::manual();
+        clock.advance(100 * SECOND);
+        let store = MemoryStore::new(clock.clone());
+        let key = StateKey::new("p", "r");
+        let bucket = store.bucket(&key, &RateLimitSpec::per_second(1));
+        assert_eq!(store.bucket_retention(&bucket), Retention::Disposable);
+        bucket.acquire(clock.now(), AcquireRequest { cost: 1, max_wait: Duration::ZERO });
+        assert_eq!(store.bucket_retention(&bucket), Retention::Pinned);
+        let breaker = store.breaker(&key, &BreakerSpec::default());
+        assert_eq!(store.breaker_retention(&breaker), Retention::Disposable);
+        breaker.force(Some(Override::Open));
+        assert_eq!(store.breaker_retention(&breaker), Retention::Pinned);
+    }
+}

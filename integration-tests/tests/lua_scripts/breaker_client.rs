@@ -115,12 +115,18 @@ pub(crate) struct Circuit {
     pub(crate) jitter: f64,
 }
 
+/// A breaker whose breaks have no jitter, so that they end at round times.
+pub(crate) fn steady(number: usize) -> Circuit {
+    Circuit { jitter: 0.0, ..Circuit::new(number) }
+}
+
 impl Circuit {
     pub(crate) fn new(number: usize) -> Self {
         Self { spec: specs()[number].clone(), fingerprint: number, claim: NO_CLAIM, jitter: 0.5 }
     }
 
-    fn ask(&self, server: &LuaServer, script: &Script, more: &[Vec<u8>]) -> (State, Vec<i64>) {
+    /// Runs a script. Returns the part of the reply that all scripts share, and the rest.
+    pub(crate) fn ask(&self, server: &LuaServer, script: &Script, more: &[Vec<u8>]) -> (State, Vec<i64>) {
         let claim = self.claim;
         let overridden = override_number(claim.overridden);
         let claim =
@@ -164,6 +170,12 @@ impl Circuit {
         });
         let answers = answers.collect();
         (state, answers)
+    }
+
+    /// Asks to admit `n` calls and returns mode, a and b of the reply.
+    pub(crate) fn admit_reply(&self, server: &LuaServer, n: u64) -> [i64; 3] {
+        let tail = self.ask(server, &BREAKER_ADMIT, &args![n, 42]).1;
+        tail.try_into().unwrap()
     }
 
     /// Sends runs of (epoch, kind, count, age).

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use phalanx_core::clock::Time;
 use phalanx_core::estimate::bins::{BINS, Bins};
 use phalanx_core::estimate::digest::Digest;
 use phalanx_lua::{DIGEST_FLUSH, DIGEST_READ};
-use phalanx_testkit::lua_server::{LuaServer, Stored};
+use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use proptest::prelude::*;
 
 use crate::harness::*;
@@ -161,4 +162,122 @@ fn an_empty_flush_writes_nothing_and_a_full_one_fits() {
     let all: Vec<_> = (0..BINS as u64).map(|bin| (bin, bin + 1)).collect();
     flush(&server, SLICE, &[(0, all.clone()), (SLICE, all.clone()), (2 * SLICE, all)]);
     assert_eq!(total(&server), 3 * 1_104 * 1_105 / 2);
+}
+
+/// Replaces the beginning of the stored digest.
+fn put_header(server: &LuaServer, header: &str) {
+    let mut text = server.get(KEY).unwrap();
+    text.splice(..128, header.bytes());
+    server.put(KEY, Stored::Text(text));
+}
+
+#[test]
+fn a_header_that_no_script_writes_is_an_empty_digest() {
+    let slice = 1_700_000_000_000_000 / SLICE;
+    let digits = |slices: [u64; 5]| slices.map(|slice| format!("{slice:016}")).concat();
+    let (length, blanks) = ("0000000002000000", " ".repeat(28));
+    let slices = digits([slice, 0, 0, 0, 0]);
+    let headers = [
+        (format!("ph1 {length}{slices}{blanks}"), 0),
+        (format!("ph2 {length}{slices}{blanks}"), 1),
+        (format!("ph1 {length}{}{blanks} ", &slices[1..]), 1),
+        (format!("ph1 {length}{slices}0{}", &blanks[1..]), 1),
+        (format!("ph1 {length}{}x{blanks}", &slices[1..]), 1),
+        (format!("ph1 {length}{slices}{}x", &blanks[1..]), 1),
+        (format!("ph1 {length}{}{blanks}", digits([slice, slice, 0, 0, 0])), 1),
+        (format!("ph1 {length}{}{blanks}", digits([slice, 0, 0, 0, slice + 3])), 1),
+        (format!("ph1 {length}{}{blanks}", digits([slice, slice - 4, slice - 3, slice - 2, slice - 1])), 0),
+        (format!("ph1 0000000002000001{slices}{blanks}"), 2),
+    ];
+    for (header, flags) in headers {
+        let server = fresh_server();
+        flush(server, SLICE, &[(0, vec![(7, 1)])]);
+        put_header(server, &header);
+        assert_eq!(read(server, SLICE).1, flags, "{header}");
+    }
+}
+
+#[test]
+fn slices_of_a_microsecond_and_of_thirty_years_are_counted() {
+    for (slice_len, ttl) in [(1, 1_000), (2_000_001, 14_001), (1_000_000_000_000_001, 7_000_000_000_001)] {
+        let server = fresh_server();
+        let now = now(server).as_micros();
+        assert_eq!(flush(server, slice_len, &[(0, vec![(7, 1)])]), 0);
+        let (slices, flags) = read(server, slice_len);
+        assert_eq!((slices.get(&(now / slice_len)), flags), (Some(&BTreeMap::from([(7, 1)])), 0));
+        assert_eq!(raw(server).1, Some(ttl));
+        assert_eq!(read(server, slice_len + 1).1, 2);
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_by_a_second_keeps_the_digest_and_by_more_hides_it() {
+    let server = LuaServer::new();
+    flush(&server, SLICE, &[(0, vec![(7, 1)])]);
+    server.clock().step_back(SECOND);
+    assert_eq!(total(&server), 1);
+    server.clock().step_back(Duration::from_micros(1));
+    assert_eq!((total(&server), read(&server, SLICE).1), (0, 0));
+}
+
+#[test]
+fn latencies_count_in_the_slice_of_their_time_and_those_from_the_future_now() {
+    let server = LuaServer::new();
+    let slice = now(&server).as_micros() / SLICE;
+    flush(&server, SLICE, &[(0, vec![(7, 1)])]);
+    server.clock().advance(Duration::from_micros(SLICE - 1));
+    run(&server, &DIGEST_FLUSH, &args![SLICE, 1, -5_000_000, 1, 7, 1]);
+    assert_eq!(read(&server, SLICE).0, BTreeMap::from([(slice, BTreeMap::from([(7, 2)]))]));
+    flush(&server, SLICE, &[(SLICE, vec![(7, 1)])]);
+    assert_eq!(read(&server, SLICE).0.keys().copied().collect::<Vec<_>>(), [slice - 1, slice]);
+}
+
+#[test]
+fn a_slice_that_reuses_a_slot_starts_with_zeros_and_renews_the_ttl() {
+    let server = LuaServer::new();
+    let all: Vec<_> = (0..BINS as u64).map(|bin| (bin, 1)).collect();
+    // The older slice is in the first slot, the newer one in the second.
+    server.clock().advance(Duration::from_micros(SLICE));
+    flush(&server, SLICE, &[(0, all.clone()), (SLICE, all)]);
+    server.clock().advance(Duration::from_micros(5 * SLICE - 1));
+    assert_eq!(read(&server, SLICE).0.len(), 1, "the older slice has left the window");
+    server.clock().advance(Duration::from_micros(1));
+    assert_eq!(read(&server, SLICE).0.len(), 0, "and the newer one after five slices");
+    server.clock().step_back(Duration::from_micros(SLICE));
+    flush(&server, SLICE, &[(0, vec![(0, 1)])]);
+    let slices: Vec<_> = read(&server, SLICE).0.into_values().map(|bins| bins.values().sum::<u64>()).collect();
+    assert_eq!(slices, [BINS as u64, 1], "a new slice leaves its neighbours alone");
+    assert_eq!(raw(&server).1, Some(14_000));
+    flush(&server, SLICE, &[(5 * SLICE, vec![(0, 1)])]);
+    assert_eq!(total(&server), BINS as u64 + 1, "a latency of five slices ago is dropped");
+}
+
+#[test]
+fn a_run_adds_to_known_bins_only_and_to_no_more_than_there_are() {
+    let server = LuaServer::new();
+    flush(&server, SLICE, &[(0, vec![(5, 0), (1_104, 1)])]);
+    run(&server, &DIGEST_FLUSH, &args![SLICE, 1, 0, 1, -1, 1]);
+    assert!(server.keys().is_empty(), "nothing to add, nothing to write");
+    flush(&server, SLICE, &[(0, vec![(7, 1); BINS + 1])]);
+    assert_eq!(total(&server), BINS as u64);
+}
+
+#[test]
+fn a_digest_works_from_the_beginning_of_the_clock() {
+    let server = LuaServer::new();
+    let reply = |slice_len: u64| run(&server, &DIGEST_READ, &args![slice_len]).parts()[..3].to_vec();
+    server.clock().set(Time::from_micros(0));
+    assert_eq!(reply(SLICE), [Reply::Int(0), Reply::Int(0), Reply::Int(0)], "now, slice, flags");
+    flush(&server, SLICE, &[(0, vec![(7, 1)])]);
+    assert_eq!(reply(SLICE), [Reply::Int(0), Reply::Int(0), Reply::Int(0)]);
+    assert_eq!(read(&server, SLICE).0, BTreeMap::from([(0, BTreeMap::from([(7, 1)]))]));
+
+    server.flush();
+    server.clock().set(Time::from_micros(3));
+    flush(&server, 1, &[(100, vec![(7, 1)])]);
+    assert_eq!(read(&server, 1).0, BTreeMap::from([(0, BTreeMap::from([(7, 1)]))]));
+    server.clock().set(Time::from_micros(4));
+    assert_eq!(read(&server, 1).0.len(), 1);
+    server.clock().set(Time::from_micros(5));
+    assert_eq!(read(&server, 1).0.len(), 0);
 }

@@ -32,6 +32,15 @@ pub(crate) fn run(server: &LuaServer, script: &Script, args: &[Vec<u8>]) -> Repl
     server.run(script, &[KEY.to_vec()], args).unwrap_or_else(|error| panic!("{}: {error}", script.name))
 }
 
+/// Returns whether the second field of a reply is 1. Panics if it is neither 1 nor 0.
+pub(crate) fn is_done(reply: &Reply) -> bool {
+    match reply.ints()[1] {
+        0 => false,
+        1 => true,
+        other => panic!("neither 0 nor 1: {other}"),
+    }
+}
+
 pub(crate) fn now(server: &LuaServer) -> Time {
     server.clock().now()
 }

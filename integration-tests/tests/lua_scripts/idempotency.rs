@@ -23,17 +23,17 @@ fn claim(server: &LuaServer, owner: &str, fingerprint: &str) -> (i64, i64, Vec<u
 }
 
 fn renew(server: &LuaServer, owner: &str) -> bool {
-    run(server, &IDEMPOTENCY_RENEW, &args![owner, LEASE]).ints()[1] == 1
+    is_done(&run(server, &IDEMPOTENCY_RENEW, &args![owner, LEASE]))
 }
 
 fn complete(server: &LuaServer, owner: &str, answer: &[u8]) -> bool {
     let mut args = args![owner, "ff", "", TTL];
     args[2] = answer.to_vec();
-    run(server, &IDEMPOTENCY_COMPLETE, &args).ints()[1] == 1
+    is_done(&run(server, &IDEMPOTENCY_COMPLETE, &args))
 }
 
 fn release(server: &LuaServer, owner: &str) -> bool {
-    run(server, &IDEMPOTENCY_RELEASE, &args![owner]).ints()[1] == 1
+    is_done(&run(server, &IDEMPOTENCY_RELEASE, &args![owner]))
 }
 
 #[test]
@@ -118,4 +118,77 @@ proptest! {
             }
         }
     }
+}
+
+/// The longest lease or TTL: 30 days.
+const MONTH: u64 = 30 * 86_400_000_000;
+const MAX_EXACT: u64 = (1 << 53) - 1;
+
+#[test]
+fn a_stored_claim_is_believed_within_its_range_and_not_one_beyond() {
+    let server = LuaServer::new();
+    let now = now(&server).as_micros();
+    let cases = [
+        (now, LEASE, IN_PROGRESS),
+        (MAX_EXACT, LEASE, IN_PROGRESS),
+        (MAX_EXACT + 1, LEASE, CLAIMED),
+        (now, MONTH, IN_PROGRESS),
+        (now, MONTH + 1, CLAIMED),
+        (now - LEASE + 1, LEASE, IN_PROGRESS),
+        (now - LEASE, LEASE, CLAIMED),
+    ];
+    for (at, ttl, found) in cases {
+        server.put(KEY, Stored::Text(format!("1 c {at} {ttl} b2 ff").into_bytes()));
+        assert_eq!(claim(&server, "a1", "ff").0, found, "at {at} for {ttl}");
+    }
+}
+
+#[test]
+fn a_claim_from_more_than_a_second_ahead_restarts_now() {
+    let server = LuaServer::new();
+    let now = now(&server).as_micros();
+    let stored = format!("1 c {} {LEASE} b2 ff", now + 1_000_000).into_bytes();
+    server.put(KEY, Stored::Text(stored.clone()));
+    assert_eq!(claim(&server, "a1", "ff"), (IN_PROGRESS, LEASE as i64 + 1_000_000, vec![]));
+    assert_eq!(server.get(KEY), Some(stored), "nothing is written");
+    server.put(KEY, Stored::Text(format!("1 c {} {LEASE} b2 ff", now + 1_000_001).into_bytes()));
+    assert_eq!(claim(&server, "b2", "ff"), (CLAIMED, LEASE as i64, vec![]), "also for its owner");
+    assert_eq!(raw(&server), (Some(format!("1 c {now} {LEASE} b2 ff").into_bytes()), Some(LEASE / 1_000)));
+}
+
+#[test]
+fn every_ttl_is_rounded_up_to_milliseconds_and_is_at_most_a_month() {
+    for (lease, stored, millis) in [(0, 0, 1), (1_000, 1_000, 1), (1_500, 1_500, 2), (u64::MAX, MONTH, MONTH / 1_000)] {
+        let server = fresh_server();
+        let now = now(server).as_micros();
+        let reply = run(server, &IDEMPOTENCY_CLAIM, &args!["a1", "ff", lease]);
+        assert_eq!((reply.parts()[1].int(), reply.parts()[2].int()), (CLAIMED, stored as i64));
+        assert_eq!(raw(server), (Some(format!("1 c {now} {stored} a1 ff").into_bytes()), Some(millis)));
+        claim(server, "a1", "ff");
+        let renewed = run(server, &IDEMPOTENCY_RENEW, &args!["a1", lease]).ints()[1];
+        if lease > 0 {
+            assert_eq!((renewed, raw(server).1), (1, Some(millis)));
+        }
+        run(server, &IDEMPOTENCY_COMPLETE, &args!["a1", "ff", "", lease]);
+        assert_eq!(raw(server), (Some(b"1 d ff ".to_vec()), Some(millis)));
+    }
+}
+
+#[test]
+fn a_renewed_claim_starts_over_and_keeps_its_request() {
+    let server = LuaServer::new();
+    claim(&server, "a1", "ff");
+    server.clock().advance(SECOND);
+    assert!(renew(&server, "a1"));
+    let now = now(&server).as_micros();
+    assert_eq!(raw(&server), (Some(format!("1 c {now} {LEASE} a1 ff").into_bytes()), Some(LEASE / 1_000)));
+}
+
+#[test]
+fn a_different_request_is_reported_without_a_lease_and_without_an_answer() {
+    let server = LuaServer::new();
+    claim(&server, "a1", "ff");
+    assert_eq!(claim(&server, "b2", "ee"), (MISMATCH, 0, vec![]));
+    complete(&server, "a1", b"done");
+    assert_eq!(claim(&server, "b2", "ee"), (MISMATCH, 0, vec![]));
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use phalanx_core::clock::Time;
 use phalanx_lua::{
     ALL, LOCK_ACQUIRE, LOCK_COMPLETE, LOCK_COMPLETED, LOCK_RELEASE, LOCK_RENEW, MEMBERSHIP_HEARTBEAT, MEMBERSHIP_LEAVE,
     PROBE, RATE_LIMIT_ACQUIRE,
@@ -28,20 +29,21 @@ fn heartbeat(server: &LuaServer, id: &str, ttl: u64, token: &str) -> (i64, Strin
 /// Acquires the lock. Returns whether it is held, the fence, and the microseconds left.
 fn acquire(server: &LuaServer, owner: &str, ttl: u64) -> (bool, i64, i64) {
     let reply = server.run(&LOCK_ACQUIRE, &two_keys(), &args![owner, ttl]).unwrap().ints();
+    assert!([0, 1].contains(&reply[1]));
     (reply[1] == 1, reply[2], reply[3])
 }
 
 fn renew(server: &LuaServer, owner: &str, fence: i64) -> bool {
-    run(server, &LOCK_RENEW, &args![owner, fence, TTL]).ints()[1] == 1
+    is_done(&run(server, &LOCK_RENEW, &args![owner, fence, TTL]))
 }
 
 fn release(server: &LuaServer, owner: &str, fence: i64) -> bool {
-    run(server, &LOCK_RELEASE, &args![owner, fence, "ph1:locks", "id"]).ints()[1] == 1
+    is_done(&run(server, &LOCK_RELEASE, &args![owner, fence, "ph1:locks", "id"]))
 }
 
 fn complete(server: &LuaServer, owner: &str, fence: i64) -> bool {
     let args = args![owner, fence, 2 * TTL, "ph1:locks", "id"];
-    server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap().ints()[1] == 1
+    is_done(&server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap())
 }
 
 /// Returns the fence of the completion mark; 0 if there is none.
@@ -121,6 +123,198 @@ fn only_the_holder_marks_work_as_completed_and_a_corrupt_mark_is_ignored() {
     let fence = acquire(&server, "a", TTL).1;
     server.clock().advance(Duration::from_micros(TTL));
     assert!(!complete(&server, "a", fence), "the lock was lost");
+}
+
+/// The longest lease: 30 days.
+const MONTH: u64 = 30 * 86_400_000_000;
+const MAX_EXACT: u64 = (1 << 53) - 1;
+/// The initial time of a server.
+const NOW: u64 = 1_700_000_000_000_000;
+
+fn put(server: &LuaServer, key: &[u8], text: &str) {
+    server.put(key, Stored::Text(text.as_bytes().to_vec()));
+}
+
+#[test]
+fn a_stored_lock_is_believed_within_its_range_and_not_one_beyond() {
+    let server = LuaServer::new();
+    let cases = [
+        (7, NOW, TTL, false),
+        (MAX_EXACT - 1, NOW, TTL, false),
+        (MAX_EXACT, NOW, TTL, true),
+        (7, MAX_EXACT, TTL, false),
+        (7, MAX_EXACT + 1, TTL, true),
+        (7, NOW, MONTH, false),
+        (7, NOW, MONTH + 1, true),
+        (7, NOW - TTL + 1, TTL, false),
+        (7, NOW - TTL, TTL, true),
+    ];
+    for (fence, at, ttl, free) in cases {
+        put(&server, KEY, &format!("1 {fence} {at} {ttl} b"));
+        assert_eq!(acquire(&server, "a", TTL).0, free, "{fence} at {at} for {ttl}");
+    }
+}
+
+#[test]
+fn a_lock_from_more_than_a_second_ahead_restarts_now() {
+    let server = LuaServer::new();
+    put(&server, KEY, &format!("1 7 {} {TTL} b", NOW + 1_000_000));
+    let before = raw(&server);
+    assert_eq!(acquire(&server, "a", TTL), (false, 7, TTL as i64 + 1_000_000));
+    assert_eq!(raw(&server), before, "nothing is written");
+    put(&server, KEY, &format!("1 7 {} {TTL} b", NOW + 1_000_001));
+    assert_eq!(acquire(&server, "a", TTL), (false, 7, TTL as i64));
+    assert_eq!(raw(&server), (Some(format!("1 7 {NOW} {TTL} b").into_bytes()), Some(TTL / 1_000)));
+}
+
+#[test]
+fn a_lock_is_lost_at_the_microsecond_its_lease_ends() {
+    for (after, held) in [(TTL - 1, true), (TTL, false)] {
+        let server = fresh_server();
+        let fence = acquire(server, "a", TTL).1;
+        server.clock().advance(Duration::from_micros(after));
+        assert_eq!(release(server, "a", fence), held);
+        assert_eq!((server.get(KEY), server.take_published().len()), (None, 1), "freed in any case");
+
+        let fence = acquire(server, "a", TTL).1;
+        server.clock().advance(Duration::from_micros(after));
+        assert_eq!(renew(server, "a", fence), held);
+        assert_eq!(server.pttl(KEY), held.then_some(TTL / 1_000).or(Some(0)));
+
+        let fence = acquire(server, "a", TTL).1;
+        server.clock().advance(Duration::from_micros(after));
+        assert_eq!(complete(server, "a", fence), held);
+        assert_eq!((server.get(KEY), server.take_published().len()), (None, 1), "freed in any case");
+    }
+}
+
+#[test]
+fn every_lease_is_rounded_up_to_milliseconds_and_is_at_most_a_month() {
+    for (lease, stored, millis) in [(0, 0, 1), (1_000, 1_000, 1), (1_500, 1_500, 2), (u64::MAX, MONTH, MONTH / 1_000)] {
+        let server = fresh_server();
+        let (held, fence, left) = acquire(server, "a", lease);
+        assert_eq!((held, left), (true, stored as i64));
+        assert_eq!(raw(server), (Some(format!("1 {fence} {NOW} {stored} a").into_bytes()), Some(millis)));
+        if lease > 0 {
+            assert_eq!(run(server, &LOCK_RENEW, &args!["a", fence, lease]).ints()[1], 1);
+            assert_eq!(raw(server).1, Some(millis));
+            let args = args!["a", fence, lease, "ph1:locks", "id"];
+            assert_eq!(server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap().ints()[1], 1);
+            assert_eq!(server.get(SECOND_KEY), Some(format!("{fence} {}", NOW + stored).into_bytes()));
+            assert_eq!(server.pttl(SECOND_KEY), Some(millis));
+        }
+        run(server, &PROBE, &args![lease.min(MONTH)]);
+        assert_eq!(raw(server).1, Some(millis));
+    }
+    let server = fresh_server();
+    let fence = acquire(server, "a", TTL).1;
+    let args = args!["a", fence, 0, "ph1:locks", "id"];
+    assert_eq!(server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap().ints()[1], 1);
+    assert_eq!((server.pttl(SECOND_KEY), completed(server)), (Some(1), 0), "a mark that has expired at once");
+}
+
+#[test]
+fn a_completion_mark_is_believed_until_it_expires() {
+    let server = LuaServer::new();
+    let cases = [(7, NOW + 1, 7), (7, NOW, 0), (MAX_EXACT - 1, NOW + 1, MAX_EXACT - 1), (MAX_EXACT, NOW + 1, 0)];
+    for (fence, expires, found) in cases {
+        put(&server, SECOND_KEY, &format!("{fence} {expires}"));
+        assert_eq!(completed(&server), found as i64, "{fence} until {expires}");
+    }
+}
+
+#[test]
+fn the_first_fence_is_one_if_the_clock_reads_zero() {
+    let server = LuaServer::new();
+    server.clock().set(Time::from_micros(0));
+    assert_eq!(acquire(&server, "a", TTL), (true, 1, TTL as i64));
+}
+
+#[test]
+fn a_fence_grows_by_one_if_the_clock_is_behind_it() {
+    let server = LuaServer::new();
+    let ahead = NOW as i64 + 1_000;
+    put(&server, SECOND_KEY, &ahead.to_string());
+    assert_eq!(acquire(&server, "a", TTL).1, ahead + 1, "after the last fence");
+    assert_eq!(server.get(SECOND_KEY), Some((ahead + 1).to_string().into_bytes()));
+    assert_eq!(server.pttl(SECOND_KEY), Some(30 * 86_400_000));
+    server.flush();
+    put(&server, KEY, &format!("1 {ahead} {} 1 b", NOW - 1));
+    assert_eq!(acquire(&server, "a", TTL).1, ahead + 1, "after the lock that has expired");
+    server.flush();
+    assert_eq!(acquire(&server, "a", TTL).1, NOW as i64, "the clock, if both are lost");
+}
+
+/// A corrupt fence must not be so high that the lock it protects cannot be read back: then every caller would hold it.
+#[test]
+fn a_fence_that_cannot_grow_counts_as_lost_and_the_lock_still_has_one_owner() {
+    let highest = MAX_EXACT as i64 - 2;
+    for (last, fence) in
+        [(highest - 1, highest), (highest, highest + 1), (highest + 1, NOW as i64), (highest + 2, NOW as i64)]
+    {
+        let server = fresh_server();
+        put(server, SECOND_KEY, &last.to_string());
+        assert_eq!(acquire(server, "a", TTL), (true, fence, TTL as i64), "after {last}");
+        assert!(!acquire(server, "b", TTL).0, "held with the fence after {last}");
+
+        server.flush();
+        put(server, KEY, &format!("1 {last} {} 1 b", NOW - 1));
+        assert_eq!(acquire(server, "a", TTL), (true, fence, TTL as i64), "after an expired lock with {last}");
+        assert!(!acquire(server, "b", TTL).0, "held with the fence after {last}");
+    }
+    let server = fresh_server();
+    put(server, SECOND_KEY, &"9".repeat(400));
+    assert_eq!(acquire(server, "a", TTL).1, NOW as i64);
+}
+
+#[test]
+fn a_replica_is_live_for_its_ttl_from_a_microsecond_to_ten_minutes() {
+    let most = 600_000_000;
+    for (ttl, lives) in [(0, 1), (1, 1), (TTL, TTL), (most, most), (most + 1, most)] {
+        for (after, live) in [(lives - 1, 2), (lives, 1)] {
+            let server = fresh_server();
+            heartbeat(server, "a", ttl, "x");
+            server.clock().advance(Duration::from_micros(after));
+            assert_eq!(heartbeat(server, "b", TTL, "x").0, live, "a TTL of {ttl} after {after}");
+        }
+    }
+    let server = fresh_server();
+    heartbeat(server, "a", most, "x");
+    assert_eq!((server.pttl(KEY), server.pttl(SECOND_KEY)), (Some(1_200_000), Some(86_400_000)));
+    server.clock().step_back(Duration::from_micros(1));
+    assert_eq!(heartbeat(server, "b", TTL, "x").0, 1, "no replica may expire later than ten minutes from now");
+}
+
+#[test]
+fn a_heartbeat_renews_members_and_generation() {
+    let server = LuaServer::new();
+    heartbeat(&server, "a", TTL, "x");
+    server.clock().advance(Duration::from_secs(600));
+    heartbeat(&server, "b", TTL, "y");
+    assert_eq!((server.pttl(KEY), server.pttl(SECOND_KEY)), (Some(1_200_000), Some(86_400_000)));
+}
+
+#[test]
+fn a_generation_is_kept_unless_it_is_empty_or_longer_than_a_token() {
+    let server = LuaServer::new();
+    for (stored, kept) in [(String::new(), false), ("g".repeat(128), true), ("g".repeat(129), false)] {
+        put(&server, SECOND_KEY, &stored);
+        let expected = if kept { stored } else { "new".to_owned() };
+        assert_eq!(heartbeat(&server, "a", TTL, "new").1, expected);
+        assert_eq!(server.pttl(SECOND_KEY), Some(86_400_000));
+    }
+}
+
+#[test]
+fn a_replica_that_leaves_counts_only_those_that_live() {
+    let server = LuaServer::new();
+    heartbeat(&server, "a", TTL, "x");
+    heartbeat(&server, "b", 3 * TTL, "x");
+    heartbeat(&server, "c", 3 * TTL, "x");
+    server.clock().advance(Duration::from_micros(TTL - 1));
+    assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["b"]).ints()[1], 2);
+    server.clock().advance(Duration::from_micros(1));
+    assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["b"]).ints()[1], 1);
 }
 
 proptest! {

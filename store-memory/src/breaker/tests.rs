@@ -186,3 +186,37 @@ fn a_window_that_is_changed_under_load_still_slides() {
         assert_eq!(cell.inspect(later).calls, 1, "and new calls are counted");
     }
 }
+
+#[test]
+fn a_breaker_is_pinned_while_it_rejects_has_a_probe_or_is_overridden() {
+    let clock = Clock::manual();
+    clock.advance(100 * SECOND);
+    let spec = spec().probe_lease(SECOND);
+    let cell = BreakerCell::new(clock.clone(), &spec, Rng::seeded(1));
+    assert_eq!(cell.retention(), Retention::Disposable, "as new");
+    let failure = Sample { outcome: Outcome::Failure, latency: Duration::ZERO };
+    let ticket = |reply: AdmitReply| match reply.admission {
+        Admission::Admitted(ticket) => ticket,
+        rejected => panic!("{rejected:?}"),
+    };
+    let first = ticket(admit(&cell, clock.now()).0);
+    assert_eq!(cell.retention(), Retention::Disposable);
+    cell.record(clock.now(), first, failure);
+    assert_eq!(cell.retention(), Retention::Relearnable, "a count is lost with it");
+    for _ in 0..6 {
+        cell.record(clock.now(), first, failure);
+    }
+    assert_eq!(cell.retention(), Retention::Pinned, "open");
+    clock.advance(5 * SECOND - Duration::from_micros(1));
+    assert_eq!(cell.retention(), Retention::Pinned, "open until its break ends");
+    clock.advance(Duration::from_micros(1));
+    assert_eq!(cell.retention(), Retention::Relearnable, "its break is over");
+    admit(&cell, clock.now());
+    assert_eq!(cell.retention(), Retention::Pinned, "a probe is in flight");
+    clock.advance(SECOND);
+    assert_eq!(cell.retention(), Retention::Relearnable, "its lease has expired");
+    cell.force(Some(Override::Closed));
+    assert_eq!(cell.retention(), Retention::Pinned, "overridden");
+    cell.force(None);
+    assert_eq!(cell.retention(), Retention::Relearnable);
+}

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use phalanx_core::rng::Rng;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::health::backoff;
@@ -52,10 +53,15 @@ pub(super) async fn run(store: &StoreInner, wire: &RedisWire) {
                 if store.dispatchers_in_use().iter().all(|dispatcher| dispatcher.latch.is_down()) {
                     wire.fail_waiters();
                 }
-                sleep(if failed < 3 { RECONNECT_DELAY } else { backoff(store, failed - 2, &failure) }).await;
+                sleep(reconnect_delay(&store.rng, failed, &failure)).await;
             }
         }
     }
+}
+
+/// Returns the pause after this many failed attempts in a row.
+fn reconnect_delay(rng: &Rng, failed: u32, failure: &Failure) -> Duration {
+    if failed < 3 { RECONNECT_DELAY } else { backoff(rng, failed - 2, failure) }
 }
 
 /// Opens a second connection to a Cluster. It replaces the current one only if it reaches the shard of this dispatcher,
@@ -108,6 +114,22 @@ fn assign_shards(store: &StoreInner, shards: &[Shard]) {
             if let Some(entry) = dispatcher_of_slot.get(usize::from(slot)) {
                 entry.store(dispatcher, Ordering::Relaxed);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_two_pauses_are_short_and_the_next_ones_grow() {
+        let rng = Rng::seeded(1);
+        let longest = |failed| (0..5_000).map(|_| reconnect_delay(&rng, failed, &Failure::Connection)).max().unwrap();
+        assert_eq!([longest(1), longest(2)], [RECONNECT_DELAY; 2]);
+        for (failed, millis) in [(3, 500), (4, 1_000), (5, 2_000), (100, 2_000)] {
+            let limit = Duration::from_millis(millis);
+            assert!((limit.mul_f64(0.99)..=limit).contains(&longest(failed)), "{:?} after {failed}", longest(failed));
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use phalanx_core::event::EventKind;
+use phalanx_core::rng::Rng;
 use phalanx_lua as lua;
 use tokio::time::{Instant, sleep_until};
 
@@ -101,7 +102,7 @@ impl DispatcherHealth {
         self.reported_trip = trips;
         let reason = self.dispatcher.latch.reason().unwrap_or(Failure::Connection);
         (self.down, self.failed, self.new_connection) = (true, 0, false);
-        self.next = Instant::now() + backoff(store, 0, &reason);
+        self.next = Instant::now() + backoff(&store.rng, 0, &reason);
         store.observers.emit_all(EventKind::StoreDegraded { reason: reason.label() });
         store.background.breakers.all().iter().for_each(|breaker| breaker.enter_degraded());
         // A connection that never replies, or leads to a server that is no longer the master, would stay like that. A
@@ -126,7 +127,7 @@ impl DispatcherHealth {
             (Err(failure), None) => {
                 self.failed += 1;
                 self.new_connection = wire.redis.is_cluster() && self.failed.is_multiple_of(NEW_CONNECTION_EVERY);
-                self.next = Instant::now() + backoff(store, self.failed, failure);
+                self.next = Instant::now() + backoff(&store.rng, self.failed, failure);
                 if !wire.redis.is_cluster() {
                     wire.discard(None);
                 }
@@ -155,10 +156,10 @@ async fn health_check(
 }
 
 /// Returns a random wait between zero and the maximum after `failed` failures, so that replicas do not retry in step.
-pub(super) fn backoff(store: &StoreInner, failed: u32, failure: &Failure) -> Duration {
+pub(super) fn backoff(rng: &Rng, failed: u32, failure: &Failure) -> Duration {
     let max = if failure.needs_operator() { OPERATOR_HEALTH_CHECK_INTERVAL } else { MAX_HEALTH_CHECK_INTERVAL };
     let limit = HEALTH_CHECK_INTERVAL.saturating_mul(1 << failed.min(10)).min(max);
-    store.rng.between(Duration::ZERO, limit)
+    rng.between(Duration::ZERO, limit)
 }
 
 /// A key whose slot belongs to this dispatcher.
@@ -167,4 +168,35 @@ fn health_check_key(store: &StoreInner, dispatcher: usize) -> Key {
         |n: &u32| std::ptr::eq(&**store.dispatcher(store.keys.health_check(*n).slot), &*store.dispatchers[dispatcher]);
     let n = (0..1_024).find(belongs_here).unwrap_or(0);
     store.keys.health_check(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the longest of many waits, rounded up to milliseconds, and asserts that they are spread down to zero.
+    fn longest(wait: impl Fn(&Rng) -> Duration) -> u128 {
+        let rng = Rng::seeded(1);
+        let waits: Vec<Duration> = (0..20_000).map(|_| wait(&rng)).collect();
+        let longest = waits.iter().max().unwrap().as_millis() + 1;
+        assert!(waits.iter().min().unwrap().as_millis() <= longest / 1_000, "the shortest is close to zero");
+        longest
+    }
+
+    #[test]
+    fn the_wait_doubles_with_every_failure_up_to_two_seconds() {
+        for (failed, millis) in [(0, 250), (1, 500), (2, 1_000), (3, 2_000), (4, 2_000), (1_000, 2_000)] {
+            assert_eq!(longest(|rng| backoff(rng, failed, &Failure::Timeout)), millis, "after {failed} failures");
+        }
+    }
+
+    #[test]
+    fn an_error_that_needs_an_operator_waits_up_to_half_a_minute() {
+        let wrong_password = Failure::Rejecting("NOAUTH");
+        assert!(wrong_password.needs_operator());
+        for (failed, millis) in [(0, 250), (6, 16_000), (7, 30_000), (1_000, 30_000)] {
+            let longest = longest(|rng| backoff(rng, failed, &wrong_password));
+            assert!((millis - 2..=millis).contains(&longest), "{longest} after {failed} failures");
+        }
+    }
 }

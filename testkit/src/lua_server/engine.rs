@@ -3,11 +3,12 @@
 //! Compiling the scripts takes some milliseconds, so the interpreter and the compiled scripts are kept for the life of
 //! the thread.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
@@ -61,7 +62,7 @@ impl Engine {
         let function = match self.compiled.get(&source.as_ptr().addr()) {
             Some(function) => function.clone(),
             None => {
-                let function = self.lua.load(source).set_name(name).into_function()?;
+                let function = self.lua.load(&*mutated(source)).set_name(name).into_function()?;
                 self.compiled.insert(source.as_ptr().addr(), function.clone());
                 function
             }
@@ -78,6 +79,17 @@ impl Engine {
             table.raw_set(index + 1, self.lua.create_string(value)?)?;
         }
         Ok(table)
+    }
+}
+
+/// Returns the source with the change that `make mutants` asks for: it starts the tests with one file of the scripts in
+/// `PHALANX_LUA_ORIGINAL` and its mutant in `PHALANX_LUA_MUTANT`.
+fn mutated(source: &'static str) -> Cow<'static, str> {
+    let read = || std::env::var("PHALANX_LUA_ORIGINAL").ok().zip(std::env::var("PHALANX_LUA_MUTANT").ok());
+    static MUTANT: OnceLock<Option<(String, String)>> = OnceLock::new();
+    match MUTANT.get_or_init(read) {
+        Some((original, mutant)) => source.replacen(original, mutant, 1).into(),
+        None => source.into(),
     }
 }
 

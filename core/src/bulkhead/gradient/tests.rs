@@ -45,6 +45,16 @@ impl Rig {
         above
     }
 
+    /// Completes such successes until the limit changes. Returns how many, and the new limit.
+    fn full_until_it_changes(&mut self, latency: Duration) -> (u32, u32) {
+        let before = self.limit();
+        let times = (1..100_000).find(|_| {
+            self.full(latency, 1);
+            self.limit() != before
+        });
+        (times.unwrap(), self.limit())
+    }
+
     fn limit(&self) -> u32 {
         self.gradient.limit()
     }
@@ -161,6 +171,59 @@ fn a_full_limit_dips_to_half_at_intervals_and_returns() {
     assert!(limits.iter().all(|limit| [20, 40].contains(limit)));
     let dipped = limits.iter().filter(|limit| **limit == 20).count();
     assert!((200..600).contains(&dipped), "{dipped} of 6,000");
+}
+
+#[test]
+fn a_dip_comes_after_48_rounds_and_ends_after_two_calls_a_slot_and_twenty_samples() {
+    let mut rig = Rig::new(40);
+    rig.lightly(QUICK, 100);
+    for _ in 0..3 {
+        assert_eq!(rig.full_until_it_changes(QUICK), (48 * 40, 20));
+        assert_eq!(rig.full_until_it_changes(QUICK), (2 * 40 + 20, 40));
+    }
+}
+
+#[test]
+fn a_dip_of_a_large_tolerance_goes_down_in_two_steps() {
+    let mut rig = Rig::with(GradientSpec { rtt_tolerance: 3.0, ..GradientSpec::default() }, 40);
+    rig.lightly(QUICK, 100);
+    assert_eq!(rig.full_until_it_changes(QUICK), (48 * 40, 20));
+    assert_eq!(rig.full_until_it_changes(QUICK), (2 * 40 + 20, 10), "a quarter: three quarters of a third");
+    assert_eq!(rig.full_until_it_changes(QUICK), (2 * 20 + 20, 40));
+}
+
+#[test]
+fn a_dip_that_finds_the_baseline_far_off_is_repeated_after_three_rounds() {
+    for (tenths, rounds, baseline) in [(12, 48, 1.1), (13, 3, 1.15), (8, 48, 0.9), (7, 3, 0.85)] {
+        let mut rig = Rig::new(40);
+        rig.lightly(QUICK, 100);
+        rig.full_until_it_changes(QUICK);
+        rig.full_until_it_changes(QUICK * tenths / 10);
+        assert!((rig.baseline() - baseline).abs() < 1e-6, "half way: {}", rig.baseline());
+        assert_eq!(rig.full_until_it_changes(QUICK), (rounds * 40, 20), "{tenths} tenths of the baseline");
+    }
+}
+
+#[test]
+fn a_limit_that_has_fallen_by_two_fifths_dips_at_once() {
+    let mut rig = Rig::new(40);
+    rig.lightly(QUICK, 100);
+    let falls: Vec<_> = (0..6).map(|_| rig.full_until_it_changes(QUICK * 4)).collect();
+    // Each round takes a tenth off; 23.6 is less than three fifths of 40.
+    assert_eq!(falls, [(40, 36), (36, 32), (32, 29), (29, 26), (26, 23), (23, 11)]);
+}
+
+#[test]
+fn slots_that_only_queue_are_given_up_after_the_second_dip() {
+    let mut rig = Rig::new(40);
+    rig.lightly(QUICK * 2, 100);
+    assert_eq!(rig.full_until_it_changes(QUICK * 2), (48 * 40, 20));
+    assert_eq!(rig.full_until_it_changes(QUICK), (100, 40), "half of the slots, half of the latency: once is no proof");
+    assert!((rig.baseline() - 1.0).abs() < 1e-6, "the latency without the queue");
+    let falls: Vec<_> = (0..3).map(|_| rig.full_until_it_changes(QUICK * 2)).collect();
+    assert_eq!(falls, [(40, 38), (38, 36), (36, 18)], "the third round dips");
+    rig.full(QUICK, 2 * 36 + 20);
+    assert_eq!((rig.limit(), rig.gradient.dip.is_none()), (18, true), "the dip has become the limit");
 }
 
 #[test]

@@ -1,0 +1,308 @@
+//! A breaker at exact times and counts: the last call before an edge, and the first one behind it.
+
+use std::time::Duration;
+
+use phalanx_core::breaker::{BreakerSpec, Override, Phase};
+use phalanx_core::clock::Time;
+use phalanx_lua::BREAKER_SYNC;
+use phalanx_testkit::lua_server::LuaServer;
+
+use crate::breaker_client::*;
+use crate::harness::*;
+
+const MICRO: Duration = Duration::from_micros(1);
+
+const CLOSED: i64 = 1;
+const OPEN: i64 = 2;
+const HALF_OPEN: i64 = 3;
+
+/// Modes of an admission.
+const ALL: i64 = 0;
+const NONE: i64 = 1;
+const LEASES: i64 = 2;
+const RAMP: i64 = 3;
+
+/// Kinds of an outcome.
+const SUCCESS: u8 = 0;
+const SLOW_SUCCESS: u8 = 1;
+const FAILURE: u8 = 2;
+const SLOW_FAILURE: u8 = 3;
+
+fn with(spec: BreakerSpec) -> Circuit {
+    Circuit { spec, ..steady(0) }
+}
+
+/// Trips the breaker at epoch 1, lets its first break end and closes it with probes that succeed. Returns the epoch.
+fn recover(server: &LuaServer, circuit: &Circuit) -> u64 {
+    circuit.sync(server, &[(1, FAILURE, 9, 0)]);
+    server.clock().advance(Duration::from_micros(3_000_000));
+    let (state, answers) = circuit.admit(server, 2);
+    let ends = answers.iter().flatten().map(|ticket| (ticket.epoch, ticket.lease.unwrap(), SUCCESS));
+    assert_eq!(state.phase, HALF_OPEN);
+    let closed = circuit.settle(server, &ends.collect::<Vec<_>>());
+    assert_eq!(closed.phase, CLOSED);
+    closed.epoch as u64
+}
+
+/// Sends calls of one kind in the epoch. Returns the phase.
+fn record(server: &LuaServer, circuit: &Circuit, epoch: u64, kind: u8, calls: u64) -> i64 {
+    circuit.sync(server, &[(epoch, kind, calls, 0)]).phase
+}
+
+#[test]
+fn a_ramp_counts_every_call_of_a_batch_and_starts_over_at_each_step() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    recover(&server, &circuit);
+    assert_eq!(circuit.admit_reply(&server, 3), [RAMP, 0, 0]);
+    assert_eq!(circuit.admit_reply(&server, 2), [RAMP, 0, 3], "three calls asked before");
+    server.clock().advance(Duration::from_micros(1_666_666));
+    assert_eq!(circuit.admit_reply(&server, 1), [RAMP, 0, 5]);
+    server.clock().advance(MICRO);
+    assert_eq!(circuit.admit_reply(&server, 1), [RAMP, 1, 0], "a third of five seconds later");
+    assert_eq!(circuit.admit_reply(&server, 4), [RAMP, 1, 1]);
+    server.clock().advance(Duration::from_micros(3_333_332));
+    assert_eq!(circuit.admit_reply(&server, 1), [RAMP, 2, 0]);
+    assert_eq!(circuit.inspect(&server).0.ramping, 1);
+    server.clock().advance(MICRO);
+    assert_eq!(circuit.admit_reply(&server, 1), [ALL, 0, 0], "the ramp ends after five seconds");
+    assert_eq!(circuit.inspect(&server).0.ramping, 0);
+    let before = raw(&server);
+    assert_eq!(circuit.admit_reply(&server, 1), [ALL, 0, 0]);
+    assert_eq!(raw(&server), before, "an admission without a ramp writes nothing");
+}
+
+#[test]
+fn a_ramp_of_a_microsecond_is_a_ramp_and_a_retuned_one_ends_at_once() {
+    let server = LuaServer::new();
+    let circuit = with(steady(0).spec.ramp(MICRO, 3));
+    recover(&server, &circuit);
+    assert_eq!(circuit.admit_reply(&server, 1), [RAMP, 0, 0]);
+    server.clock().advance(MICRO);
+    assert_eq!(circuit.admit_reply(&server, 1), [ALL, 0, 0]);
+
+    server.flush();
+    let circuit = steady(0);
+    recover(&server, &circuit);
+    let steady = with(BreakerSpec { ramp: None, ..circuit.spec.clone() });
+    assert_eq!(steady.admit_reply(&server, 1), [ALL, 0, 0]);
+    assert_eq!(circuit.admit_reply(&server, 1), [ALL, 0, 0], "a ramp that has ended stays ended");
+}
+
+#[test]
+fn rejections_and_overrides_reply_with_their_code() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    assert_eq!(circuit.admit_reply(&server, 2), [ALL, 0, 0]);
+    circuit.sync(&server, &[(1, FAILURE, 9, 0)]);
+    assert_eq!(circuit.admit_reply(&server, 2), [NONE, 1, 0]);
+    let overridden = [Override::Open, Override::Closed, Override::Disabled, Override::MetricsOnly];
+    for (overridden, reply) in overridden.into_iter().zip([[NONE, 3, 0], [ALL, 0, 0], [ALL, 0, 0], [NONE, 1, 0]]) {
+        circuit.force(&server, Some(overridden));
+        assert_eq!(circuit.admit_reply(&server, 2), reply, "{overridden:?}");
+    }
+}
+
+#[test]
+fn a_break_ends_and_a_lease_expires_at_the_microsecond() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    circuit.sync(&server, &[(1, FAILURE, 9, 0)]);
+    server.clock().advance(Duration::from_micros(2_999_999));
+    assert_eq!(circuit.admit_reply(&server, 2), [NONE, 1, 0]);
+    server.clock().advance(MICRO);
+    assert_eq!(circuit.admit_reply(&server, 1), [LEASES, 1, 1]);
+    assert_eq!(circuit.admit_reply(&server, 5), [LEASES, 2, 1], "two at a time");
+    server.clock().advance(2 * SECOND - MICRO);
+    let before = raw(&server);
+    assert_eq!(circuit.admit_reply(&server, 1), [LEASES, 3, 0]);
+    assert_eq!(circuit.inspect(&server).1[4], 2);
+    assert_eq!(raw(&server), before);
+    server.clock().advance(MICRO);
+    assert_eq!(circuit.inspect(&server).1[4], 0);
+    assert_eq!(circuit.admit_reply(&server, 1), [LEASES, 3, 1]);
+    assert_eq!(circuit.inspect(&server).1[4], 1);
+}
+
+#[test]
+fn fewer_probes_than_are_in_flight_grant_none() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    circuit.sync(&server, &[(1, FAILURE, 9, 0)]);
+    server.clock().advance(Duration::from_micros(3_000_000));
+    circuit.admit(&server, 2);
+    let before = raw(&server);
+    let fewer = with(circuit.spec.clone().probes(1, 2));
+    assert_eq!(fewer.admit_reply(&server, 3), [LEASES, 3, 0]);
+    assert_eq!(raw(&server), before);
+}
+
+#[test]
+fn breaks_escalate_until_a_whole_window_has_passed_without_a_trip() {
+    for (after, left, escalation) in [(10 * SECOND - MICRO, 5_100_000, 2), (10 * SECOND, 3_000_000, 1)] {
+        let server = fresh_server();
+        let circuit = steady(0);
+        let epoch = recover(server, &circuit);
+        server.clock().advance(after);
+        let state = circuit.sync(server, &[(epoch, FAILURE, 9, 0)]);
+        assert_eq!((state.phase, state.left, state.escalation), (OPEN, left, escalation), "{after:?} after it closed");
+    }
+}
+
+#[test]
+fn escalation_stops_at_a_thousand_and_at_the_longest_break() {
+    let server = LuaServer::new();
+    let mut circuit = steady(0);
+    circuit.claim =
+        Claim { epoch: 6, phase: Phase::HalfOpen, left: Duration::ZERO, escalation: 1_000, overridden: None };
+    let (state, answers) = circuit.admit(&server, 1);
+    let ticket = answers[0].unwrap();
+    assert_eq!((state.epoch, state.escalation), (7, 1_000));
+    let state = circuit.settle(&server, &[(ticket.epoch, ticket.lease.unwrap(), FAILURE)]);
+    assert_eq!((state.phase, state.escalation, state.left), (OPEN, 1_000, 20_000_000));
+}
+
+#[test]
+fn a_multiplier_below_one_does_not_shorten_a_break() {
+    let server = LuaServer::new();
+    let mut circuit = with(BreakerSpec { break_multiplier: 0.5, ..steady(0).spec });
+    circuit.claim = Claim { epoch: 6, phase: Phase::Closed, left: Duration::ZERO, escalation: 3, overridden: None };
+    let state = circuit.sync(&server, &[(6, FAILURE, 9, 0)]);
+    assert_eq!((state.phase, state.left), (OPEN, 3_000_000));
+}
+
+#[test]
+fn the_first_failure_that_meets_a_condition_trips() {
+    let ratio = |ratio| BreakerSpec::failure_ratio(ratio).min_throughput(1);
+    let slow = |ratio| BreakerSpec::slow_call_ratio(ratio, SLOW).min_throughput(1);
+    let in_a_row = BreakerSpec::consecutive_failures;
+    let steps: [(BreakerSpec, &[(u8, u64, i64)]); 9] = [
+        (in_a_row(1), &[(SLOW_SUCCESS, 9, CLOSED), (FAILURE, 1, OPEN)]),
+        (in_a_row(5), &[(FAILURE, 4, CLOSED), (SUCCESS, 1, CLOSED), (FAILURE, 4, CLOSED), (FAILURE, 1, OPEN)]),
+        (in_a_row(5), &[(SLOW_FAILURE, 4, CLOSED), (SUCCESS, 0, CLOSED), (FAILURE, 0, CLOSED), (FAILURE, 1, OPEN)]),
+        (ratio(0.5), &[(FAILURE, 1, OPEN)]),
+        (ratio(0.5), &[(SUCCESS, 2, CLOSED), (FAILURE, 1, CLOSED), (FAILURE, 1, OPEN)]),
+        (ratio(0.0), &[(SLOW_SUCCESS, 9, CLOSED), (SUCCESS, 9, CLOSED), (FAILURE, 1, OPEN)]),
+        (slow(0.5), &[(FAILURE, 1, CLOSED), (SLOW_SUCCESS, 1, OPEN)]),
+        (slow(0.0), &[(FAILURE, 9, CLOSED), (SUCCESS, 9, CLOSED), (SLOW_SUCCESS, 1, OPEN)]),
+        (ratio(0.5).min_throughput(4), &[(FAILURE, 3, CLOSED), (FAILURE, 1, OPEN)]),
+    ];
+    for (spec, steps) in steps {
+        let server = fresh_server();
+        server.clock().advance(Duration::from_micros(1_234_567));
+        let circuit = with(spec);
+        for (kind, calls, phase) in steps {
+            assert_eq!(record(server, &circuit, 1, *kind, *calls), *phase, "{kind} {calls} {:?}", circuit.spec);
+        }
+    }
+}
+
+#[test]
+fn a_success_never_trips_even_if_failures_wait_behind_an_override() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    circuit.force(&server, Some(Override::Closed));
+    assert_eq!(record(&server, &circuit, 1, FAILURE, 9), CLOSED);
+    circuit.force(&server, None);
+    assert_eq!(record(&server, &circuit, 1, SUCCESS, 1), CLOSED);
+    assert_eq!(record(&server, &circuit, 1, FAILURE, 1), OPEN);
+}
+
+#[test]
+fn counts_saturate_where_they_stay_exact() {
+    let server = LuaServer::new();
+    let circuit = with(BreakerSpec::failure_ratio(1.0).min_throughput(u32::MAX));
+    let (most, most_in_a_row) = (1_i64 << 48, i64::from(u32::MAX));
+    circuit.force(&server, Some(Override::Closed));
+    record(&server, &circuit, 1, SLOW_FAILURE, (1 << 32) - 2);
+    assert_eq!(circuit.inspect(&server).1[3], most_in_a_row - 1);
+    record(&server, &circuit, 1, SLOW_FAILURE, 2);
+    assert_eq!(circuit.inspect(&server).1[3], most_in_a_row);
+    record(&server, &circuit, 1, SLOW_FAILURE, (1 << 48) - 1);
+    assert_eq!(circuit.inspect(&server).1, [most, most, most, most_in_a_row, 0]);
+}
+
+#[test]
+fn an_outcome_counts_in_its_slice_until_that_has_left_the_window() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    let ages = [0, 9_000_000, 9_000_001, 10_000_000, u64::MAX >> 12];
+    circuit.sync(&server, &ages.map(|age| (1, SUCCESS, 1, age)));
+    assert_eq!(circuit.inspect(&server).1[0], 2, "those that are nine slices old, or younger");
+    server.clock().advance(SECOND - MICRO);
+    assert_eq!(circuit.inspect(&server).1[0], 2);
+    server.clock().advance(MICRO);
+    assert_eq!(circuit.inspect(&server).1[0], 1, "the older one has left the window");
+    server.clock().advance(9 * SECOND - MICRO);
+    assert_eq!(circuit.inspect(&server).1[0], 1);
+    server.clock().advance(MICRO);
+    assert_eq!(circuit.inspect(&server).1[0], 0);
+}
+
+#[test]
+fn an_outcome_from_the_future_counts_now() {
+    let server = LuaServer::new();
+    server.clock().advance(Duration::from_micros(999_999));
+    let circuit = steady(0);
+    circuit.ask(&server, &BREAKER_SYNC, &args![1, 1, SUCCESS, 1, -5_000_000]);
+    let (state, tail) = circuit.inspect(&server);
+    assert_eq!((state.flags, tail[0]), (0, 1));
+    server.clock().advance(9 * SECOND);
+    assert_eq!(circuit.inspect(&server).1[0], 1);
+    server.clock().advance(MICRO);
+    assert_eq!(circuit.inspect(&server).1[0], 0);
+}
+
+#[test]
+fn an_outcome_from_before_the_clock_began_counts_at_its_beginning() {
+    let server = LuaServer::new();
+    let circuit = with(steady(0).spec.window(Duration::from_micros(10)));
+    server.clock().set(Time::from_micros(5));
+    circuit.sync(&server, &[(1, SUCCESS, 1, 100)]);
+    server.clock().set(Time::from_micros(9));
+    assert_eq!(circuit.inspect(&server).1[0], 1);
+    server.clock().set(Time::from_micros(10));
+    assert_eq!(circuit.inspect(&server).1[0], 0);
+}
+
+#[test]
+fn the_end_of_a_probe_counts_as_an_outcome_once_the_breaker_has_closed() {
+    let server = LuaServer::new();
+    server.clock().advance(Duration::from_micros(1_234_567));
+    let circuit = with(steady(0).spec.min_throughput(9));
+    assert_eq!(circuit.settle(&server, &[(1, 99, SLOW_FAILURE)]).phase, CLOSED);
+    assert_eq!(circuit.inspect(&server).1, [1, 1, 1, 1, 0]);
+    circuit.settle(&server, &[(1, 99, SUCCESS), (1, 99, SLOW_SUCCESS), (1, 99, FAILURE)]);
+    assert_eq!(circuit.inspect(&server).1, [4, 2, 2, 1, 0]);
+    let before = raw(&server);
+    circuit.settle(&server, &[(1, 99, 4), (1, 99, 5), (1, 99, 6), (2, 99, FAILURE)]);
+    circuit.force(&server, Some(Override::Disabled));
+    circuit.settle(&server, &[(1, 99, FAILURE)]);
+    assert_eq!(circuit.inspect(&server).1, [4, 2, 2, 1, 0]);
+    circuit.force(&server, None);
+    assert_eq!(server.get(KEY), before.0);
+}
+
+#[test]
+fn a_slow_probe_fails_only_if_slow_calls_trip() {
+    for (slow_call_ratio, phase) in [(None, HALF_OPEN), (Some(0.0), OPEN), (Some(0.9), OPEN)] {
+        let server = fresh_server();
+        let circuit = with(BreakerSpec { slow_call_ratio, ..steady(0).spec });
+        circuit.sync(server, &[(1, FAILURE, 9, 0)]);
+        server.clock().advance(Duration::from_micros(3_000_000));
+        circuit.admit(server, 2);
+        assert_eq!(circuit.settle(server, &[(3, 1, SLOW_SUCCESS)]).phase, phase, "{slow_call_ratio:?}");
+    }
+}
+
+#[test]
+fn a_probe_without_an_outcome_frees_its_lease() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    circuit.sync(&server, &[(1, FAILURE, 9, 0)]);
+    server.clock().advance(Duration::from_micros(3_000_000));
+    circuit.admit(&server, 2);
+    assert_eq!(circuit.settle(&server, &[(3, 2, 6)]).phase, HALF_OPEN);
+    assert_eq!(circuit.inspect(&server).1[4], 1);
+    assert_eq!(circuit.admit_reply(&server, 5), [LEASES, 3, 1]);
+}
