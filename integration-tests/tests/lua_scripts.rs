@@ -13,6 +13,8 @@ mod breaker_client;
 mod breaker_recovery;
 #[path = "lua_scripts/digest.rs"]
 mod digest;
+#[path = "lua_scripts/foreign_arguments.rs"]
+mod foreign_arguments;
 #[path = "lua_scripts/harness.rs"]
 mod harness;
 #[path = "lua_scripts/idempotency.rs"]

@@ -25,7 +25,8 @@ local function lease(s, spec, n, owner)
   for _, held in ipairs(s.leases) do
     if held.expires > s.now then live[#live + 1] = held end
   end
-  local first, granted = s.next_lease, math.max(0, math.min(n, spec.half_open_max_calls - #live))
+  local most = math.min(spec.half_open_max_calls, MAX_LEASES)
+  local first, granted = s.next_lease, math.max(0, math.min(n, most - #live))
   -- Expired leases are only dropped when new ones are granted; until then a late outcome still counts.
   if granted == 0 then return LEASES, first, 0 end
   for id = first, first + granted - 1 do

@@ -25,6 +25,8 @@ last = type(last) == 'string' and string.find(last, '^%d+$') and tonumber(last) 
 -- The clock keeps fences growing if the last fence is lost.
 if last >= MAX_EXACT then last = 0 end
 fence = math.max(last + 1, (fence or 0) + 1, now)
+-- No script would read this fence: the stored one was corrupt.
+if fence >= MAX_EXACT then fence = now end
 redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', 2592000000)
 save_lock(fence, now, ttl, owner)
 return {now, 1, fence, ttl}
