@@ -12,7 +12,7 @@ export PHALANX_TEST_REDIS ?= spawn
 endif
 
 .PHONY: test setup format lint check-lua tests container-tests redis-image model mutants docs bench bench-fleet fleet
-.PHONY: simulate simulate-some
+.PHONY: simulate simulate-some fuzz fuzz-corpus
 
 test: setup format lint check-lua tests model docs simulate-some
 
@@ -96,3 +96,25 @@ bench-fleet:
 
 fleet:
 	$(CARGO) run --locked --example fleet
+
+# Fuzzes each target for FUZZ_SECONDS and stops at the first crash, whose input is written to fuzz/artifacts. New inputs go
+# to target/fuzz-corpus; what is worth keeping is copied to fuzz/corpus by hand, where `make tests` replays it. Installs
+# cargo-fuzz and a C++ compiler. No sanitizer by default: the crates contain no unsafe code.
+FUZZ_TARGETS ?= keys replies sketch config headers operations scripts resp
+FUZZ_SECONDS ?= 120
+FUZZ_SANITIZER ?= none
+
+fuzz:
+	@scripts/setup fuzz
+	@$(CARGO) fuzz --version >/dev/null 2>&1 || RUSTFLAGS= $(CARGO) install --locked cargo-fuzz
+	@for target in $(FUZZ_TARGETS); do \
+		mkdir -p target/fuzz-corpus/$$target; \
+		RUSTC_BOOTSTRAP=1 RUSTFLAGS= CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+			$(CARGO) fuzz run --target-dir target/fuzz --sanitizer $(FUZZ_SANITIZER) $$target \
+			target/fuzz-corpus/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 || exit 1; \
+	done
+
+# Writes the seeds of all targets to fuzz/corpus.
+fuzz-corpus:
+	PHALANX_RENEW_CORPUS=1 $(CARGO) test --locked --all-features -p phalanx-fuzz --lib

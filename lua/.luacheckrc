@@ -12,8 +12,8 @@ files["**/rate_limit_*.lua"] = {
 files["**/breaker_*.lua"] = {
   read_globals = {
     "CLOSED", "OPEN", "HALF_OPEN", "FORCED_OPEN", "FORCED_CLOSED", "DISABLED", "OTHER_SPEC", "MAX_ESCALATION",
-    "MAX_U32", "MAX_COUNT", "SLICES", "read_spec", "clear_window", "load", "save", "touch", "sum", "begin", "enter",
-    "open", "count", "commit", "build_reply",
+    "MAX_U32", "MAX_COUNT", "MAX_LEASES", "SLICES", "read_spec", "clear_window", "load", "save", "touch", "sum", "begin",
+    "enter", "open", "count", "commit", "build_reply",
   },
 }
 files["**/digest_*.lua"] = {read_globals = {"SLOTS", "BINS", "HEADER", "read_header"}}

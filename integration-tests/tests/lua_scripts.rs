@@ -17,6 +17,8 @@ mod breaker_recovery;
 mod breaker_text;
 #[path = "lua_scripts/digest.rs"]
 mod digest;
+#[path = "lua_scripts/foreign_arguments.rs"]
+mod foreign_arguments;
 #[path = "lua_scripts/harness.rs"]
 mod harness;
 #[path = "lua_scripts/idempotency.rs"]

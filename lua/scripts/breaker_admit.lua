@@ -13,8 +13,8 @@
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
 --          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow),
 --          then mode, a, b: 0 admits all; 1 rejects all (a: 1 circuit_open, 2 probe_quota, 3 forced_open);
---          2 admits b calls as probes, with the leases a to a + b - 1; 3 a ramp decides (a: its step, b: calls that
---          asked before in this step)
+--          2 admits b calls as probes, with the leases a to a + b - 1 (at most 10,000 are held at a time); 3 a ramp
+--          decides (a: its step, b: calls that asked before in this step)
 -- keeps: the breaker as text (include/breaker_state.lua), for twice the longest duration in its spec plus five minutes,
 --        30 days while an override is set; a rejection writes nothing, unless the state was repaired or restored,
 --        or the clock stepped back by more than a second
@@ -25,7 +25,8 @@ local function lease(s, spec, n, owner)
   for _, held in ipairs(s.leases) do
     if held.expires > s.now then live[#live + 1] = held end
   end
-  local first, granted = s.next_lease, math.max(0, math.min(n, spec.half_open_max_calls - #live))
+  local most = math.min(spec.half_open_max_calls, MAX_LEASES)
+  local first, granted = s.next_lease, math.max(0, math.min(n, most - #live))
   -- Expired leases are only dropped when new ones are granted; until then a late outcome still counts.
   if granted == 0 then return LEASES, first, 0 end
   for id = first, first + granted - 1 do

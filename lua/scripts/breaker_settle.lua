@@ -41,6 +41,7 @@ local spec = read_spec()
 local s = load(spec)
 for call = 1, tonumber(ARGV[6]) do
   local first = 4 + 3 * call
+  if not ARGV[first + 2] then break end
   local epoch, lease, kind = tonumber(ARGV[first]), tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2])
   if epoch == s.epoch and s.override ~= DISABLED then
     if s.phase == HALF_OPEN then

@@ -46,6 +46,7 @@ local s = load(spec)
 s.dirty = s.dirty or s.flags == OTHER_SPEC
 for run = 1, tonumber(ARGV[6]) do
   local first = 3 + 4 * run
+  if not ARGV[first + 3] then break end
   local kind = tonumber(ARGV[first + 1])
   if kind >= 4 then
     observe_quantile(s, spec, kind == 5)

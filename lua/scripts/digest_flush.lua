@@ -16,6 +16,7 @@ newest = math.max(newest, math.floor(now / slice_len))
 local function additions(slot, first, bins)
   local args = {'BITFIELD', KEYS[1], 'OVERFLOW', 'SAT'}
   for i = first, first + 2 * bins - 2, 2 do
+    if not ARGV[i + 1] then break end
     local bin, count = tonumber(ARGV[i]), math.min(tonumber(ARGV[i + 1]), 4294967295)
     if bin >= 0 and bin < BINS and count > 0 and #args < 4 + 4 * BINS then
       local n, offset = #args, '#' .. (HEADER / 4 + slot * BINS + bin)
@@ -27,7 +28,8 @@ end
 
 local fields, zeroed, at = {}, {}, 3
 for _ = 1, tonumber(ARGV[2]) do
-  local slice, bins = math.floor(math.max(0, now - math.max(0, ARGV[at])) / slice_len), tonumber(ARGV[at + 1])
+  if not ARGV[at + 1] then break end
+  local slice, bins = math.floor(math.max(0, now - math.max(0, ARGV[at])) / slice_len), math.max(0, ARGV[at + 1])
   local slot = slice % SLOTS
   local args = slice > newest - SLOTS and additions(slot, at + 2, bins)
   if args then

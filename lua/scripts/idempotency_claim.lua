@@ -14,11 +14,11 @@ if not request then
   save_claim(now, ttl, owner, fingerprint)
   return {now, 1, ttl, ''}
 end
-if request.fingerprint ~= fingerprint then return {now, 3, 0, ''} end
-if request.answer then return {now, 2, 0, request.answer} end
-if request.at - now > MAX_BACKSTEP then
+if not request.answer and request.at - now > MAX_BACKSTEP then
   -- The clock stepped back: no caller waits longer than one ttl for an owner that died.
   request.at = now
-  save_claim(now, request.ttl, request.owner, fingerprint)
+  save_claim(now, request.ttl, request.owner, request.fingerprint)
 end
+if request.fingerprint ~= fingerprint then return {now, 3, 0, ''} end
+if request.answer then return {now, 2, 0, request.answer} end
 return {now, request.owner == owner and 1 or 0, request.at + request.ttl - now, ''}

@@ -15,6 +15,7 @@ local level, at, flags, dirty = load_bucket(now, rate, gain, price, capacity)
 local reply = {now, level, flags}
 for group = 1, tonumber(ARGV[4]) do
   local first = 2 + 3 * group
+  if not ARGV[first + 2] then break end
   local count, need = tonumber(ARGV[first]), ARGV[first + 1] * price
   local granted = 0
   if need == 0 then

@@ -17,6 +17,7 @@ if not stored then return {now, level, flags} end
 local slack = math.floor(price / (2 * gain))
 for refund = 1, tonumber(ARGV[4]) do
   local first = 3 + 2 * refund
+  if not ARGV[first + 1] then break end
   local units, due = math.min(ARGV[first] * price, MAX_UNITS), now + ARGV[first + 1]
   local queue = math.max(0, -level)
   if queue == 0 or due + slack >= at + math.ceil(queue / gain) then

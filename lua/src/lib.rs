@@ -7,7 +7,8 @@
 //! * one key per script (two with the same hash tag, where the header lists two); every write has a TTL; reads and
 //!   rejections write nothing;
 //! * times are whole microseconds of the server's clock, read once; every number is exact in a double;
-//! * stored state is not trusted: anything that no script can have written counts as lost and is overwritten.
+//! * stored state is not trusted: anything that no script can have written counts as lost and is overwritten;
+//! * the work is bounded by the stored state and by the arguments that are there, not by a count among them.
 //!
 //! ```
 //! let acquire = phalanx_lua::RATE_LIMIT_ACQUIRE;

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use phalanx_core::clock::Time;
 use phalanx_core::event::EventKind;
 use phalanx_core::key::StateKey;
-use phalanx_core::rate_limit::{Rate, RateLimitSpec, Take};
+use phalanx_core::rate_limit::{MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Grant, Level};
 use phalanx_core::table::{Entry, Retention};
@@ -173,7 +173,7 @@ impl SharedBucket {
         call.arg(rate.gain).arg(rate.price).arg(rate.capacity);
         let reply = shared.store.dispatcher(shared.redis_key.slot).call(call).await;
         match reply.map(|value| integers(&value)).as_deref() {
-            Ok([_, level, ..]) => Level { units: *level, price: rate.price },
+            Ok([_, level, ..]) => Level { units: clamp_level(*level, rate), price: rate.price },
             _ => shared.twin().peek(now),
         }
     }
@@ -292,7 +292,7 @@ impl Shared {
     /// Computes each caller's grant, in order, from the level before the first of them.
     fn grants(&self, level: i64, rate: Rate, groups: &[Group], granted: &[i64]) -> Vec<Option<Granted>> {
         let now = self.store.clock.now();
-        let (mut level, mut grants) = (level, Vec::new());
+        let (mut level, mut grants) = (clamp_level(level, rate), Vec::new());
         let time_for = |units: i64| Duration::from_micros(units.unsigned_abs().div_ceil(rate.gain));
         for (index, group) in groups.iter().enumerate() {
             let Some(granted) = granted.get(index).and_then(|k| u32::try_from(*k).ok()) else {
@@ -302,13 +302,13 @@ impl Shared {
             let need = u64::from(group.request.cost).saturating_mul(rate.price).min(1 << 62) as i64;
             for caller in 0..group.callers {
                 let take = if caller < granted {
-                    level -= need;
+                    level = level.saturating_sub(need); // a reply may grant more than there was
                     let wait = if need > 0 && level < 0 { time_for(level) } else { Duration::ZERO };
                     Take::Granted { wait }
                 } else if need as u64 > rate.capacity {
                     Take::Rejected { until: Time::NEVER }
                 } else {
-                    Take::Rejected { until: now.after(time_for(level - need)) }
+                    Take::Rejected { until: now.after(time_for(level.saturating_sub(need))) }
                 };
                 let left = Level { units: level, price: rate.price };
                 let grant = Grant { take, left, source: Source::Fleet };
@@ -322,7 +322,10 @@ impl Shared {
     /// Records the level and the flags, which every bucket script returns.
     fn note_reply(&self, reply: &[i64]) {
         let [_, level, flags, ..] = reply else { return };
-        self.state.lock().last_level = Some(*level);
+        {
+            let mut state = self.state.lock();
+            state.last_level = Some(clamp_level(*level, state.rate));
+        }
         if flags & 1 != 0 {
             self.store.observers.emit(&self.key, EventKind::StateRepaired);
         }
@@ -330,6 +333,11 @@ impl Shared {
             self.store.report_mismatch(&self.key);
         }
     }
+}
+
+/// Limits the level of a reply to what a script can return, so that no sum with it overflows.
+fn clamp_level(level: i64, rate: Rate) -> i64 {
+    level.clamp(-(MAX_UNITS as i64), rate.capacity as i64)
 }
 
 impl Coalesce for Shared {

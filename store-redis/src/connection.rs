@@ -11,6 +11,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use crate::dispatcher::ScriptResult;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::store::inner::SLOTS;
 use crate::transport::{Response, ScriptForm, TransportConnection};
 
 /// One open connection. Clones share it.
@@ -27,6 +28,9 @@ pub(crate) enum Connection {
         unreachable: Vec<usize>,
     },
 }
+
+/// Shards that are told apart: a Cluster has at most a thousand nodes.
+const MAX_SHARDS: usize = 1_024;
 
 /// A master of a Cluster: its address and its slot ranges.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -168,7 +172,7 @@ fn classify(reply: Result<Value, RedisError>) -> Result<Response, Failure> {
 }
 
 /// Reads the `CLUSTER SLOTS` reply of every reachable master, by its address.
-fn parse_survey(reply: &Value) -> Option<(Vec<Shard>, Vec<usize>)> {
+pub(crate) fn parse_survey(reply: &Value) -> Option<(Vec<Shard>, Vec<usize>)> {
     let Value::Map(replies) = reply else { return None };
     let shards = shards(&replies.first()?.1);
     let reached = |shard: &Shard| replies.iter().any(|(address, _)| *address == text(&shard.address));
@@ -188,10 +192,19 @@ fn shards(reply: &Value) -> Vec<Shard> {
     let mut sorted: Vec<_> = ranges.iter().filter_map(slot_range).collect();
     sorted.sort_unstable_by_key(|(first, ..)| *first);
     let mut shards: Vec<(&[Value], Shard)> = Vec::new();
+    let mut next = 0;
     for (first, last, master) in sorted {
-        match shards.iter_mut().find(|(known, _)| *known == master) {
-            Some((_, shard)) => shard.slots.push((first, last)),
-            None => shards.push((master, Shard { address: address(master), slots: vec![(first, last)] })),
+        // Ranges never overlap. In a reply where they do, the first counts, so that the work stays bounded.
+        if first < next {
+            continue;
+        }
+        next = last + 1;
+        match shards.iter().position(|(known, _)| *known == master) {
+            Some(number) => shards[number].1.slots.push((first, last)),
+            None if shards.len() < MAX_SHARDS => {
+                shards.push((master, Shard { address: address(master), slots: vec![(first, last)] }));
+            }
+            None => {}
         }
     }
     shards.into_iter().map(|(_, shard)| shard).collect()
@@ -200,7 +213,8 @@ fn shards(reply: &Value) -> Vec<Shard> {
 fn slot_range(range: &Value) -> Option<(u16, u16, &[Value])> {
     let Value::Array(parts) = range else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &parts[..] else { return None };
-    Some((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, master))
+    let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+    (first <= last && usize::from(last) < SLOTS).then_some((first, last, master))
 }
 
 fn address(master: &[Value]) -> String {
@@ -225,6 +239,14 @@ mod tests {
         let slots: Vec<_> = shards(&reply).into_iter().map(|shard| shard.slots).collect();
         assert_eq!(slots, [vec![(0, 99), (200, 299)], vec![(100, 199)]]);
         assert_eq!(shards(&Value::Nil), []);
+    }
+
+    #[test]
+    fn a_reply_never_assigns_more_slots_than_there_are() {
+        let slots = |reply: Value| -> Vec<_> { shards(&reply).into_iter().flat_map(|shard| shard.slots).collect() };
+        assert_eq!(slots(Value::Array(vec![range(5, 4, 1), range(0, 16_384, 1), range(-1, 3, 1)])), []);
+        let overlapping = (0..20_000).map(|port| range(0, 16_383, port)).collect();
+        assert_eq!(slots(Value::Array(overlapping)), [(0, 16_383)]);
     }
 
     #[test]

@@ -170,6 +170,17 @@ impl Fetched {
     }
 }
 
+/// Decodes a reply and returns the counts of the window at `now` that were observed after `since`.
+pub(crate) fn decode_counts(
+    reply: &Value,
+    slice_micros: u64,
+    [asked, received, now, since]: [Time; 4],
+) -> Option<Bins> {
+    let mut bins = Bins::EMPTY;
+    Fetched::decode(reply, asked, received, slice_micros)?.add_to(&mut bins, now, since);
+    Some(bins)
+}
+
 /// Decodes counters: 32 bits each, big endian. Counters missing at the end are zero.
 fn unpack(bytes: &[u8]) -> Counts {
     let words = bytes.chunks_exact(4).take(BINS);

@@ -96,6 +96,8 @@ mod digest;
 mod dispatcher;
 mod failure;
 mod idempotency;
+#[doc(hidden)] // for the fuzz targets
+pub mod internal;
 mod invocation;
 mod keys;
 mod latch;

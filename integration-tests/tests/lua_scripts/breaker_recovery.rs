@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_core::breaker::{Override, Phase};
+use phalanx_core::breaker::{Admission, Breaker, Override, Phase};
 use phalanx_core::rejection::RejectionCode;
 use phalanx_testkit::lua_server::{LuaServer, Stored};
 use proptest::prelude::*;
@@ -173,4 +173,64 @@ fn the_stored_text_is_short_and_readable() {
     assert_eq!((&*words[0], &*words[2], &*words[3], &*words[47]), ("1", "3", "3", "2"));
     assert_eq!((&*words[48], &*words[50], &*words[51]), ("1", "42", "2"));
     assert!(server.get(KEY).unwrap().len() < 400);
+}
+
+/// A stored text of this phase, with this epoch and this next lease.
+fn stored(phase: i64, epoch: u64, next_lease: u64) -> Stored {
+    let (now, zeros) = (1_700_000_000_000_000_u64, " 0".repeat(30));
+    let text = format!("1 {now} {phase} {epoch} {now} {now} 0 0 0 0 {next_lease} 0 -1 0 1000000 0 0{zeros} 0");
+    Stored::Text(text.into_bytes())
+}
+
+#[test]
+fn the_last_numbers_that_are_exact_do_not_block_a_breaker_or_a_script() {
+    const LAST: u64 = (1 << 53) - 1;
+    for (phase, epoch, next_lease) in [(OPEN, LAST, 1), (HALF_OPEN, LAST, 1), (HALF_OPEN, 4, LAST), (OPEN, 4, LAST - 1)]
+    {
+        let server = fresh_server();
+        let circuit = Circuit::new(0);
+        server.put(KEY, stored(phase, epoch, next_lease));
+        // Leases are granted in a loop over their numbers.
+        let (state, _) = circuit.admit(server, 3);
+        assert_eq!((state.phase, state.epoch, state.flags), (CLOSED, 1, 1), "as new: {phase} {epoch} {next_lease}");
+        assert_eq!(circuit.sync(server, &[(1, 2, 9, 0)]).phase, OPEN);
+        server.clock().advance(circuit.longest());
+        let (state, answers) = circuit.admit(server, 2);
+        let leases: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().lease.unwrap()).collect();
+        assert_eq!((state.phase, &leases[..]), (HALF_OPEN, &[1, 2][..]));
+        let epoch = state.epoch as u64;
+        assert_eq!(circuit.settle(server, &[(epoch, 1, 0), (epoch, 2, 0)]).phase, CLOSED);
+    }
+}
+
+#[test]
+fn a_claim_of_an_epoch_that_is_not_exact_is_ignored() {
+    let server = fresh_server();
+    let mut circuit = Circuit::new(0);
+    for epoch in [(1 << 52) + 1, (1 << 53) - 1, 1 << 53, u64::MAX] {
+        circuit.claim.epoch = epoch;
+        let state = circuit.sync(server, &[]);
+        assert_eq!((state.epoch, state.flags), (1, 0), "{epoch}");
+    }
+    circuit.claim.epoch = 1 << 52;
+    assert_eq!(circuit.sync(server, &[]).epoch, 1 << 52);
+}
+
+/// The stored text must stay below what the scripts read, or the next one would take it for corrupt and close the breaker.
+#[test]
+fn no_more_probes_are_leased_than_the_scripts_can_read() {
+    let server = fresh_server();
+    let mut circuit = Circuit::new(0);
+    circuit.spec.half_open_max_calls = 1_000_000;
+    circuit.sync(server, &[(1, 2, 9, 0)]);
+    server.clock().advance(circuit.longest());
+    let mut machine = Breaker::restore(now(server), &circuit.spec, 2, Phase::Open, Duration::ZERO, 0, None);
+    let admitted = |answers: &[Admitted]| answers.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!(admitted(&circuit.admit(server, 9_000).1), 9_000);
+    assert_eq!(admitted(&circuit.admit(server, 9_000).1), 1_000);
+    let (state, tail) = circuit.inspect(server);
+    assert_eq!((state.phase, state.flags, tail[4]), (HALF_OPEN, 0, 10_000));
+    let by_machine =
+        (0..10_100).filter(|_| matches!(machine.admit(now(server), &circuit.spec).0, Admission::Admitted(_)));
+    assert_eq!(by_machine.count(), 10_000);
 }

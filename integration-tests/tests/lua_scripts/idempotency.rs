@@ -192,3 +192,12 @@ fn a_different_request_is_reported_without_a_lease_and_without_an_answer() {
     complete(&server, "a1", b"done");
     assert_eq!(claim(&server, "b2", "ee"), (MISMATCH, 0, vec![]));
 }
+
+#[test]
+fn a_claim_from_the_future_does_not_keep_a_different_request_out_for_longer_than_its_lease() {
+    let server = LuaServer::new();
+    server.put(KEY, Stored::Text(format!("1 c 9007199254740991 {LEASE} a1 ff").into_bytes()));
+    assert_eq!(claim(&server, "b2", "ee").0, MISMATCH);
+    server.clock().advance(Duration::from_micros(LEASE));
+    assert_eq!(claim(&server, "b2", "ee").0, CLAIMED);
+}

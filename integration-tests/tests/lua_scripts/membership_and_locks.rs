@@ -387,3 +387,15 @@ fn the_lua_server_runs_scripts_like_redis() {
     assert!(ask("return redis.call('GET', {})").is_err());
     assert!(ALL.len() > 10);
 }
+
+#[test]
+fn a_holder_of_the_last_fence_that_is_exact_is_the_only_one() {
+    for last in [(1_i64 << 53) - 3, (1 << 53) - 2] {
+        let server = LuaServer::new();
+        server.put(SECOND_KEY, Stored::Text(last.to_string().into_bytes()));
+        let (held, fence, _) = acquire(&server, "a", TTL);
+        assert!(held && renew(&server, "a", fence), "{last}");
+        assert_eq!(acquire(&server, "b", TTL), (false, fence, TTL as i64), "{last}");
+        assert!(release(&server, "a", fence));
+    }
+}

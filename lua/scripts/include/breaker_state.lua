@@ -6,7 +6,8 @@ local FORCED_OPEN, FORCED_CLOSED, DISABLED = 1, 2, 3
 local REPAIRED, OTHER_SPEC, RESTORED = 1, 2, 4
 local MAX_BACKSTEP, MAX_ESCALATION, SLICES = 1000000, 1000, 10
 local MAX_U32, MAX_COUNT, MAX_EXACT = 4294967295, 281474976710656, 9007199254740991 -- 2^48 and 2^53 - 1
-local MAX_TEXT = 1048576
+local MAX_SERIAL = 4503599627370496 -- 2^52: epochs and leases that grow from here are still exact
+local MAX_TEXT, MAX_LEASES = 1048576, 10000 -- a lease takes at most 51 bytes
 
 -- Parses numbers separated by blanks; an empty table if anything else is among them.
 local function parse_numbers(text)
@@ -74,10 +75,10 @@ local function plausible(s)
     local counted = within(calls, 0, MAX_COUNT) and within(s.seen[i + 1], 0, calls) and within(s.seen[i + 2], 0, calls)
     if not counted then return false end
   end
-  return within(at, 0, MAX_EXACT) and within(s.phase, CLOSED, HALF_OPEN) and within(s.epoch, 1, MAX_EXACT)
+  return within(at, 0, MAX_EXACT) and within(s.phase, CLOSED, HALF_OPEN) and within(s.epoch, 1, MAX_SERIAL)
     and within(s.since, 0, at) and within(s.ends, 0, MAX_EXACT) and within(s.escalation, 0, MAX_ESCALATION)
     and within(s.streak, 0, MAX_U32) and within(s.slow_since, 0, at) and within(s.proven, 0, MAX_U32)
-    and within(s.next_lease, 1, MAX_EXACT) and within(s.override, 0, 4) and within(s.ramp_step, -1, MAX_U32)
+    and within(s.next_lease, 1, MAX_SERIAL) and within(s.override, 0, 4) and within(s.ramp_step, -1, MAX_U32)
     and within(s.ramp_asked, 0, MAX_EXACT) and within(s.slice_len, 1, MAX_EXACT)
     and within(s.newest, 0, at / s.slice_len) and within(s.fingerprint, 0, MAX_U32)
 end
@@ -127,7 +128,7 @@ local function load(spec)
   local s, flags = parse(text, spec), 0
   if text and not s then flags = REPAIRED end
   local known = s and s.epoch or 0
-  if claim[1] > known then
+  if claim[1] > known and claim[1] <= MAX_SERIAL then
     s, flags = restored(now, spec, claim), flags + RESTORED
   elseif not s then
     s = fresh(now, spec)

@@ -7,7 +7,7 @@ use phalanx_core::clock::Time;
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::AdmitReply;
 
-use super::codec::BreakerReply;
+use super::codec::{BreakerReply, exact};
 use super::{AdmitBatch, AdmitOutcome, Provenance, Request, Shared};
 use crate::batch::Coalesce;
 use crate::dispatcher::ScriptResult;
@@ -54,12 +54,12 @@ impl Shared {
     /// Decides for the `n`-th caller, counted from 1. The tail of the reply is `mode, a, b` (see `breaker_admit.lua`).
     fn outcome_for(&self, reply: &BreakerReply, n: u64, steps: u64, now: Time) -> Option<AdmitReply> {
         let [mode, a, b, ..] = reply.tail[..] else { return None };
-        let (a, b) = (u64::try_from(a).ok()?, u64::try_from(b).ok()?);
+        let (a, b) = (exact(a)?, exact(b)?);
         let snapshot = &reply.snapshot;
         let passes = |lease| Admission::Admitted(Ticket { epoch: snapshot.epoch, lease });
         let rejected = |code, until| Admission::Rejected { code, until };
         let quota = rejected(RejectionCode::ProbeQuota, Time::NEVER);
-        let passed = |calls: u64| calls * (a + 1) / (steps + 1);
+        let passed = |calls: u64| u128::from(calls) * u128::from(a + 1) / u128::from(steps + 1);
         let admission = match (mode, a) {
             (0, _) => passes(None),
             (1, 1) => rejected(RejectionCode::CircuitOpen, now.after(snapshot.left)),

@@ -76,12 +76,17 @@ pub(crate) fn decode_push(message: &str) -> Option<PushMessage<'_>> {
     Some(PushMessage { id, sender, snapshot, change })
 }
 
+/// Converts a number that a script counts: not negative, and exact in the doubles of Lua. Greater ones would overflow sums.
+pub(crate) fn exact(number: i64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|number| *number <= 1 << 53)
+}
+
 fn snapshot([at, phase, epoch, left, overridden, ramping, escalation]: [i64; 7]) -> Option<Snapshot> {
     Some(Snapshot {
-        at: u64::try_from(at).ok()?,
+        at: exact(at)?,
         phase: phase_of(phase)?,
-        epoch: u64::try_from(epoch).ok()?,
-        left: Duration::from_micros(u64::try_from(left).ok()?),
+        epoch: exact(epoch)?,
+        left: Duration::from_micros(exact(left)?),
         overridden: override_of(overridden)?,
         ramping: ramping != 0,
         escalation: u32::try_from(escalation).ok()?,
@@ -90,7 +95,7 @@ fn snapshot([at, phase, epoch, left, overridden, ramping, escalation]: [i64; 7])
 
 fn transition(numbers: &[i64]) -> Option<Transition> {
     let [from, to, epoch, break_for, calls, failures, slow] = numbers else { return None };
-    let count = |n: &i64| u64::try_from(*n).ok();
+    let count = |n: &i64| exact(*n);
     Some(Transition {
         from: phase_of(*from)?,
         to: phase_of(*to)?,

@@ -21,7 +21,7 @@ use crate::keys::{Key, Keys};
 use crate::options::{DegradedShare, RedisOptions};
 
 /// Hash slots of a Cluster.
-const SLOTS: usize = 16_384;
+pub(crate) const SLOTS: usize = 16_384;
 
 /// How often a config mismatch is reported for one key.
 const MISMATCH_INTERVAL: Duration = Duration::from_secs(300);

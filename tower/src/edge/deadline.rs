@@ -29,11 +29,12 @@ pub(crate) fn parse(headers: &HeaderMap, wall_clock: impl FnOnce() -> SystemTime
     requested.shorten_by_header(headers, &REQUEST_TIMEOUT, parse_millis);
     requested.shorten_by_header(headers, &GRPC_TIMEOUT, parse_grpc_timeout);
     if headers.contains_key(REQUEST_DEADLINE) {
-        let now = OffsetDateTime::from(wall_clock());
+        let now = date_of(wall_clock());
         for value in headers.get_all(REQUEST_DEADLINE) {
-            match parse_rfc3339(value.as_bytes()) {
-                None => requested.malformed += 1,
-                Some(deadline) => requested.shorten_by_deadline(deadline - now, max_skew),
+            match (parse_rfc3339(value.as_bytes()), now) {
+                (None, _) => requested.malformed += 1,
+                (Some(deadline), Some(now)) => requested.shorten_by_deadline(deadline - now, max_skew),
+                (Some(_), None) => requested.skewed += 1,
             }
         }
     }
@@ -88,6 +89,15 @@ pub(crate) fn parse_grpc_timeout(text: &[u8]) -> Option<Duration> {
         b'u' => Some(Duration::from_micros(number)),
         b'n' => Some(Duration::from_nanos(number)),
         _ => None,
+    }
+}
+
+/// Returns the date of a wall clock; none for years that RFC 3339 cannot write, which no deadline can be compared with.
+fn date_of(wall_clock: SystemTime) -> Option<OffsetDateTime> {
+    let epoch = OffsetDateTime::UNIX_EPOCH;
+    match wall_clock.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => epoch.checked_add(since.try_into().ok()?),
+        Err(before) => epoch.checked_sub(before.duration().try_into().ok()?),
     }
 }
 
@@ -170,6 +180,18 @@ mod tests {
         assert_eq!(ago, RequestedTime { remaining: None, malformed: 0, skewed: 1 });
         let apart = requested(&[(&REQUEST_TIMEOUT, b"90000"), (&REQUEST_DEADLINE, b"2001-09-09T01:46:42Z")]);
         assert_eq!(apart, RequestedTime { remaining: Some(Duration::from_secs(90)), malformed: 0, skewed: 1 });
+    }
+
+    #[test]
+    fn a_wall_clock_beyond_all_dates_makes_every_deadline_skewed() {
+        let (mut headers, century) = (HeaderMap::new(), Duration::from_secs(100 * 31_557_600));
+        headers.insert(REQUEST_DEADLINE, HeaderValue::from_static("2001-09-09T01:46:42Z"));
+        let epoch = SystemTime::UNIX_EPOCH;
+        for wall_clock in [epoch + 81 * century, epoch - 121 * century] {
+            let parsed = parse(&headers, || wall_clock, SKEW);
+            assert_eq!(parsed, RequestedTime { remaining: None, malformed: 0, skewed: 1 });
+        }
+        assert_eq!(date_of(epoch - Duration::from_secs(1)).map(OffsetDateTime::unix_timestamp), Some(-1));
     }
 
     fn value() -> impl Strategy<Value = Vec<u8>> {

@@ -1,0 +1,260 @@
+//! The Lua scripts over foreign state: whatever a key holds, no script fails (`I-27` of `docs/guarantees.md`), no breaker, lock
+//! or request is blocked for ever (`I-8`), what a script writes has a TTL (`I-19`), and numbers in a reply are exact.
+//! Foreign arguments may be an error, but never a long loop.
+
+mod arguments;
+mod breaker;
+mod state;
+
+use std::time::Duration;
+
+use phalanx_core::clock::Time;
+use phalanx_lua as lua;
+use phalanx_lua::Script;
+use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
+
+use self::state::Start;
+use crate::input::{Input, Recipe, SERVER_NOW, random};
+
+const KEY: &[u8] = b"ph1:{t}";
+const SECOND_KEY: &[u8] = b"ph1:{t}:2";
+const SECOND: Duration = Duration::from_secs(1);
+/// 30 days: the longest lease of a lock or a request.
+const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+/// Formats arguments of any type with `Display`.
+macro_rules! args {
+    ($($arg:expr),* $(,)?) => { Vec::from([$(($arg).to_string().into_bytes()),*]) };
+}
+use args;
+
+/// Returns this thread's server, empty. Shared by all inputs, because compiling the scripts takes most of the time.
+fn fresh_server() -> &'static LuaServer {
+    thread_local! {
+        static SERVER: &'static LuaServer = Box::leak(Box::new(LuaServer::new()));
+    }
+    let server = SERVER.with(|server| *server);
+    server.flush();
+    server.take_published();
+    server.clock().set(Time::from_micros(SERVER_NOW as u64));
+    server
+}
+
+/// Runs one input: the first byte selects the scripts.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let server = fresh_server();
+    match input.below(7) {
+        0 => bucket(server, &mut input),
+        1 => breaker::run(server, &mut input),
+        2 => digest(server, &mut input),
+        3 => lock(server, &mut input),
+        4 => request(server, &mut input),
+        5 => members(server, &mut input),
+        _ => arguments::run(server, &mut input),
+    }
+    assert!(server.keys().len() <= 2, "a script writes only its own keys");
+}
+
+/// Runs a script; a script error fails the target.
+fn call(server: &LuaServer, script: &Script, args: &[Vec<u8>]) -> Reply {
+    let keys = [KEY.to_vec(), SECOND_KEY.to_vec()];
+    let before = [KEY, SECOND_KEY].map(|key| server.get(key));
+    let reply =
+        server.run(script, &keys[..script.keys], args).unwrap_or_else(|error| panic!("{}: {error}", script.name));
+    for (key, before) in [KEY, SECOND_KEY].into_iter().zip(before) {
+        let written = server.get(key).is_some() && server.get(key) != before;
+        assert!(!written || server.pttl(key).is_some(), "{} wrote {} without a TTL", script.name, key.escape_ascii());
+    }
+    check_numbers(script, &reply);
+    reply
+}
+
+/// Numbers above 2^53 are not exact in Lua, and wrap around in a reply.
+fn check_numbers(script: &Script, reply: &Reply) {
+    match reply {
+        Reply::Int(number) => assert!(number.unsigned_abs() <= 1 << 53, "{} replies {number}", script.name),
+        Reply::Array(parts) => parts.iter().for_each(|part| check_numbers(script, part)),
+        Reply::Nil | Reply::Bytes(_) => {}
+    }
+}
+
+fn ints(server: &LuaServer, script: &Script, args: &[Vec<u8>]) -> Vec<i64> {
+    call(server, script, args).ints()
+}
+
+/// A bucket of three permits, refilled at ten a second: units are microseconds.
+fn bucket(server: &LuaServer, input: &mut Input<'_>) {
+    const CAPACITY: i64 = 300_000;
+    let rate = || args![1, 100_000, CAPACITY];
+    let acquire = |groups: &[[i64; 3]]| {
+        let groups_args = groups.iter().flat_map(|group| args![group[0], group[1], group[2]]);
+        ints(server, &lua::RATE_LIMIT_ACQUIRE, &[rate(), args![groups.len()], groups_args.collect()].concat())
+    };
+    acquire(&[[2, 1, 500_000]]);
+    Start::read(input).apply(server, KEY);
+    let peeked = ints(server, &lua::RATE_LIMIT_PEEK, &rate());
+    assert!((-(1 << 52)..=CAPACITY).contains(&peeked[1]), "{peeked:?}");
+    let mut granted = 0;
+    for _ in 0..input.below(6) {
+        let (cost, wait) = (input.number() & 0x7fff_ffff, input.number() & ((1 << 52) - 1));
+        match input.below(4) {
+            0 => {
+                let refund = [rate(), args![1, cost, wait - (1 << 51)]].concat();
+                assert!(ints(server, &lua::RATE_LIMIT_REFUND, &refund)[1] <= CAPACITY);
+                granted = 0;
+            }
+            1 => {
+                let new = [cost % 1_000 + 1, wait % 1_000_000 + 1, (wait % 1_000_000 + 1) * 7];
+                let args = [rate(), args![new[0], new[1], new[2]]].concat();
+                assert!(ints(server, &lua::RATE_LIMIT_RETUNE, &args)[1] <= new[2]);
+                granted = 0;
+            }
+            _ => {
+                let reply = acquire(&[[9, 1, 0], [i64::from(input.byte()), cost, wait]]);
+                assert!(reply[1] <= CAPACITY && (0..=9).contains(&reply[3]), "{reply:?}");
+                granted += reply[3];
+            }
+        }
+        assert!(granted <= 3, "time stands still: {granted} of 3 permits");
+    }
+    // After the time of the deepest debt it is full, by level or by having expired.
+    server.clock().advance(Duration::from_micros((1 << 52) + CAPACITY as u64) + 2 * SECOND);
+    assert_eq!(ints(server, &lua::RATE_LIMIT_PEEK, &rate())[1], CAPACITY);
+    assert_eq!(acquire(&[[9, 1, 0]])[3], 3);
+}
+
+/// A digest with slices of one second.
+fn digest(server: &LuaServer, input: &mut Input<'_>) {
+    let flush = |age: i64, bin: i64| ints(server, &lua::DIGEST_FLUSH, &args![1_000_000, 1, age, 1, bin, 3]);
+    flush(0, 5);
+    flush(1_500_000, 1_103);
+    Start::read(input).apply(server, KEY);
+    for _ in 0..input.below(4) {
+        flush(input.number().max(0), input.number());
+    }
+    flush(0, 7);
+    let reply = call(server, &lua::DIGEST_READ, &args![1_000_000]);
+    let (_, slices) = reply.parts().split_at(3);
+    assert!(slices.len() <= 10 && slices.len() % 2 == 0, "{} parts", slices.len());
+    assert!(slices.chunks(2).all(|pair| pair[1].bytes().len() == 4_416));
+    let counted = |slice: &Reply| slice.bytes()[7 * 4..8 * 4].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    assert!(slices.chunks(2).any(|pair| counted(&pair[1]) >= 3), "the latencies just flushed are counted");
+}
+
+/// A lock and its last fence.
+fn lock(server: &LuaServer, input: &mut Input<'_>) {
+    let acquire = |owner: &str| ints(server, &lua::LOCK_ACQUIRE, &args![owner, 1_000_000]);
+    let renew = |owner: &str, fence: i64| ints(server, &lua::LOCK_RENEW, &args![owner, fence, 1_000_000])[1];
+    acquire("first");
+    Start::read(input).apply(server, KEY);
+    Start::read(input).apply(server, SECOND_KEY);
+    let taken = acquire("a");
+    if taken[1] == 0 {
+        assert!(taken[3] <= (MAX_TTL + SECOND).as_micros() as i64, "blocked for {} us", taken[3]);
+        server.clock().advance(Duration::from_micros(taken[3] as u64));
+    }
+    let [_, 1, fence, _] = acquire("a")[..] else { panic!("not held after the lease") };
+    let other = acquire("b");
+    assert_eq!((other[1], other[2]), (0, fence), "one holder at a time");
+    assert_eq!(renew("b", fence), 0);
+    assert_eq!(renew("a", fence), 1);
+    server.clock().advance(SECOND);
+    assert_eq!(renew("a", fence), 0, "expired");
+    let [_, 1, next, _] = acquire("b")[..] else { panic!("not held after the lease") };
+    // Only a foreign fence can be the last that is exact; the next one starts over at the clock.
+    assert!(next > fence || fence >= (1 << 53) - 2, "fences grow: {next} after {fence}");
+    if input.flag() {
+        let args = args!["b", next, 1_000_000, "ph1:c", "id"];
+        assert_eq!(ints(server, &lua::LOCK_COMPLETE, &args)[1], 1);
+    } else {
+        assert_eq!(ints(server, &lua::LOCK_RELEASE, &args!["b", next, "ph1:c", "id"])[1], 1);
+    }
+    // The mark, and whatever else the second key holds now.
+    Start::read(input).apply(server, SECOND_KEY);
+    let completed = server.run(&lua::LOCK_COMPLETED, &[SECOND_KEY.to_vec()], &[]).expect("no error").ints();
+    assert!((0..1 << 53).contains(&completed[1]), "{completed:?}");
+}
+
+/// An idempotency key.
+fn request(server: &LuaServer, input: &mut Input<'_>) {
+    let claim = |owner: &str| call(server, &lua::IDEMPOTENCY_CLAIM, &args![owner, "f0", 1_000_000]);
+    let flag = |script: &Script, args: &[Vec<u8>]| ints(server, script, args)[1];
+    claim("aa");
+    if input.flag() {
+        flag(&lua::IDEMPOTENCY_COMPLETE, &args!["aa", "f0", "answer", 5_000_000]);
+    }
+    Start::read(input).apply(server, KEY);
+    let first = claim("bb");
+    let [_, state, left, answer] = first.parts() else { panic!("{first:?}") };
+    match state.int() {
+        // Another owner's: free when its lease has expired.
+        0 => {
+            assert!(left.int() <= (MAX_TTL + SECOND).as_micros() as i64, "blocked for {} us", left.int());
+            server.clock().advance(Duration::from_micros(left.int() as u64));
+            assert_eq!(claim("bb").parts()[1].int(), 1);
+        }
+        2 => return assert_eq!(claim("cc").parts()[3], *answer, "an answer stays"),
+        // A different request: no owner but its own changes it, until its lease has expired.
+        3 => {
+            assert_eq!(flag(&lua::IDEMPOTENCY_RENEW, &args!["bb", 1_000_000]), 0);
+            assert_eq!(flag(&lua::IDEMPOTENCY_RELEASE, &args!["bb"]), 0);
+            server.clock().advance(MAX_TTL + SECOND);
+            let text = server.get(KEY).unwrap_or_default();
+            return assert!(claim("bb").parts()[1].int() == 1 || text.starts_with(b"1 d "), "blocked for ever");
+        }
+        mine => assert_eq!(mine, 1),
+    }
+    assert_eq!(claim("cc").parts()[1].int(), 0, "one owner at a time");
+    assert_eq!(flag(&lua::IDEMPOTENCY_RENEW, &args!["bb", 1_000_000]), 1);
+    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["cc", "f0", "late", 1_000_000]), 0);
+    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["bb", "f0", "done", 1_000_000]), 1);
+    assert_eq!(claim("cc").parts()[3].bytes(), b"done");
+}
+
+/// The live replicas and the generation.
+fn members(server: &LuaServer, input: &mut Input<'_>) {
+    let heartbeat = |id: u64| call(server, &lua::MEMBERSHIP_HEARTBEAT, &args![id, 3_500_000, "token"]);
+    heartbeat(1);
+    Start::read(input).apply(server, KEY);
+    Start::read(input).apply(server, SECOND_KEY);
+    let reply = heartbeat(2);
+    assert!(reply.parts()[1].int() >= 1 && (1..=128).contains(&reply.parts()[2].bytes().len()), "{reply:?}");
+    assert_eq!(heartbeat(2).parts()[2], reply.parts()[2], "the generation stays");
+    server.clock().advance(Duration::from_secs(601));
+    assert_eq!(heartbeat(2).parts()[1].int(), 1, "no foreign member lives longer than ten minutes");
+    assert_eq!(ints(server, &lua::MEMBERSHIP_LEAVE, &args![2])[1], 0);
+    server.put(KEY, Stored::Foreign);
+    assert_eq!(ints(server, &lua::MEMBERSHIP_LEAVE, &args![2])[1], 0);
+}
+
+/// Returns the inputs that the corpus starts with.
+pub fn seeds() -> Vec<(String, Vec<u8>)> {
+    let whole = |script: u8, before: &[u8], text: &str| {
+        Recipe::of(&[script]).bytes(before).bytes(&[state::WHOLE]).number(0).text(text).done()
+    };
+    let texts: [(&str, u8, &[u8], &str); 14] = [
+        ("bucket-good", 0, &[], "1 100000 1700000003456789 1 100000 300000"),
+        ("bucket-future", 0, &[], "1 -4503599627370496 9007199254740992 1 100000 300000"),
+        ("bucket-other-rate", 0, &[], "1 -4503599627370496 0 9007199254740992 1 4503599627370496"),
+        ("bucket-zero-price", 0, &[], "1 0 0 0 0 0"),
+        ("digest-future", 2, &[], "ph1 0000000001000000"),
+        ("lock-last-fence", 3, &[], "1 9007199254740990 1 1 x"),
+        ("lock-future", 3, &[], "1 5 9007199254740991 2592000000000 x"),
+        ("lock-owner", 3, &[], "1 5 1700000003456789 2592000000000 a\0b c"),
+        ("request-future", 4, &[0], "1 c 9007199254740991 2592000000000 aa f0"),
+        ("request-other-future", 4, &[0], "1 c 9007199254740991 2592000000000 aa f1"),
+        ("request-answered", 4, &[0], "1 d f0 "),
+        ("request-other-answered", 4, &[0], "1 d f1 x"),
+        ("members-text", 5, &[], "text"),
+        ("bucket-long", 0, &[], "1 99999999999999999999999999999999999999 1 1 1 1"),
+    ];
+    let mut seeds: Vec<_> =
+        texts.into_iter().map(|(name, script, before, text)| (name.to_owned(), whole(script, before, text))).collect();
+    seeds.extend(breaker::seeds());
+    seeds.extend(arguments::seeds());
+    for script in 0..7 {
+        seeds.extend(random(&[script], 4, 48));
+    }
+    seeds
+}

@@ -1,0 +1,72 @@
+//! Arguments that no store sends: a script may fail, but it ends, and no count among its arguments makes it loop for longer
+//! than its arguments are long.
+
+use phalanx_lua as lua;
+use phalanx_lua::Script;
+use phalanx_testkit::lua_server::LuaServer;
+
+use super::{KEY, SECOND_KEY, args};
+use crate::input::{Input, Recipe};
+
+const SPEC: &str = "0.5 2 -1 1000000 10000000 4 1000000 2 4000000 0 3 2 2000000 1000000 4 7";
+
+/// Good arguments of every script that has a list or a count among them.
+fn good() -> [(&'static Script, Vec<Vec<u8>>); 8] {
+    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0", "ph1:c", "id@7", 0.5], more].concat();
+    [
+        (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 2, 1, 1, 0, 3, 2, 500]),
+        (&lua::RATE_LIMIT_REFUND, args![1, 100_000, 300_000, 2, 1, 0, 1, -5]),
+        (&lua::RATE_LIMIT_RETUNE, args![1, 100_000, 300_000, 2, 100_000, 500_000]),
+        (&lua::BREAKER_ADMIT, breaker(args![3, 42])),
+        (&lua::BREAKER_SYNC, breaker(args![2, 2, 0, 5, 0, 2, 2, 1, 0])),
+        (&lua::BREAKER_SETTLE, breaker(args![2, 2, 1, 0, 2, 2, 2])),
+        (&lua::DIGEST_FLUSH, args![1_000_000, 2, 0, 2, 5, 1, 6, 1, 1_500_000, 1, 7, 2]),
+        (&lua::BREAKER_FORCE, breaker(args![1])),
+    ]
+}
+
+pub(super) fn run(server: &LuaServer, input: &mut Input<'_>) {
+    for _ in 0..=input.below(3) {
+        let (script, mut args) = input.pick(&good());
+        for _ in 0..=input.below(3) {
+            let index = input.below(args.len());
+            match input.below(4) {
+                0 => args.truncate(index.max(1)),
+                1 => args[index] = input.bytes(64).to_vec(),
+                2 => args[index] = spec_with(input.below(16), input.number()).into_bytes(),
+                _ => args[index] = input.number().to_string().into_bytes(),
+            }
+        }
+        let keys = [KEY.to_vec(), SECOND_KEY.to_vec()];
+        let _ = server.run(script, &keys[..script.keys], &args);
+        assert!(server.get(KEY).is_none_or(|text| text.len() <= 1 << 20), "{}", script.name);
+    }
+}
+
+/// The spec with one number replaced.
+fn spec_with(index: usize, number: i64) -> String {
+    let mut words: Vec<_> = SPEC.split(' ').map(str::to_owned).collect();
+    words[index] = number.to_string();
+    words.join(" ")
+}
+
+pub(super) fn seeds() -> Vec<(String, Vec<u8>)> {
+    let count = |name: &str, script: u8, index: u8| {
+        let recipe = Recipe::of(&[6, 0, script, 0, index, 3]).number(1 << 40).done();
+        (format!("arguments-{name}"), recipe)
+    };
+    let mut seeds = vec![
+        count("acquire-groups", 0, 3),
+        count("acquire-callers", 0, 4),
+        count("refunds", 1, 3),
+        count("sync-runs", 4, 5),
+        count("settled-probes", 5, 5),
+        count("flush-runs", 6, 1),
+        count("flush-bins", 6, 3),
+        count("admitted-callers", 3, 5),
+    ];
+    // A spec that allows as many probes as callers ask for.
+    let probes = Recipe::of(&[6, 0, 3, 1, 0, 2, 10]).number(1 << 40).bytes(&[5, 3]).number(1 << 40);
+    seeds.push(("arguments-probes".to_owned(), probes.done()));
+    seeds
+}
