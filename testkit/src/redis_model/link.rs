@@ -85,6 +85,9 @@ impl Transport for Link {
             if let Err(failure) = self.hello().await {
                 return Some(Err(failure));
             }
+            if self.model.state.lock().nodes.iter().any(|node| node.channels_denied) {
+                return Some(Err(Failure::Rejecting("NOPERM")));
+            }
             let (sender, messages) = mpsc::unbounded_channel();
             let generations: Vec<u64> = self.model.change(|state| {
                 let generations: Vec<u64> = state.nodes.iter().map(|node| node.generation).collect();
@@ -95,6 +98,7 @@ impl Transport for Link {
                     channel: channel.to_owned(),
                     messages: sender,
                     last_push: None,
+                    isolated: false,
                 });
                 generations
             });
@@ -102,10 +106,7 @@ impl Transport for Link {
             let check_alive = move || {
                 let (link, generations) = (link.clone(), generations.clone());
                 Box::pin(async move {
-                    let alive = |link: &Self| {
-                        let state = link.model.state.lock();
-                        state.nodes.iter().zip(&generations).any(|(node, then)| node.generation == *then)
-                    };
+                    let alive = |link: &Self| link.model.state.lock().is_subscribed(&generations);
                     alive(&link) && link.hello().await.is_ok() && alive(&link)
                 }) as Boxed<'static, bool>
             };

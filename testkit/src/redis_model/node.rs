@@ -8,6 +8,7 @@ use phalanx_store_redis::transport::{Response, ScriptForm};
 use phalanx_store_redis::{Failure, Invocation};
 use redis::Value;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::{Replies, Request};
 use crate::lua_server::Reply;
@@ -38,6 +39,12 @@ pub(crate) struct Node {
     offset: i64,
     /// How much longer it takes for everything.
     pub(crate) delay: Duration,
+    /// How long it takes to run one script. It runs one at a time.
+    pub(crate) script_time: Duration,
+    /// When it has run everything that has arrived.
+    busy_until: Option<Instant>,
+    /// The user may neither subscribe nor publish, as by an ACL.
+    pub(crate) channels_denied: bool,
     /// The error that it returns instead of running a script.
     pub(crate) error: Option<String>,
     /// Requests that arrived while it hung.
@@ -55,6 +62,9 @@ impl Default for Node {
             loaded: HashSet::new(),
             offset: 0,
             delay: Duration::ZERO,
+            script_time: Duration::ZERO,
+            busy_until: None,
+            channels_denied: false,
             error: None,
             backlog: VecDeque::new(),
             lost: Vec::new(),
@@ -126,6 +136,24 @@ impl Node {
         self.keyspace.go_back(lost.as_micros() as u64);
     }
 
+    /// Whether it has loaded the script of this call.
+    pub(super) fn knows(&self, call: &Call) -> bool {
+        self.loaded.contains(&call.source.as_ptr().addr())
+    }
+
+    /// Adds the time of these scripts to what it has to do. They take effect when they arrive; their replies wait.
+    pub(super) fn work(&mut self, now: Instant, scripts: usize) {
+        let time = self.script_time.saturating_mul(u32::try_from(scripts).unwrap_or(u32::MAX));
+        if !time.is_zero() {
+            self.busy_until = Some(self.busy_until.map_or(now, |until| until.max(now)) + time);
+        }
+    }
+
+    /// Returns how long it is busy from `now` on.
+    pub(super) fn busy_for(&self, now: Instant) -> Duration {
+        self.busy_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
     /// Returns all keys.
     pub(crate) fn keys(&mut self, micros: u64) -> Vec<Vec<u8>> {
         let now = self.now(micros);
@@ -149,14 +177,13 @@ impl Node {
             return Response::Reply(Err(failure.unwrap_or_else(|| Failure::Call(error.clone()))));
         }
         match form {
-            ScriptForm::Digest if !self.loaded.contains(&call.source.as_ptr().addr()) => {
-                return Response::UnknownScript;
-            }
+            ScriptForm::Digest if !self.knows(call) => return Response::UnknownScript,
             ScriptForm::Digest => {}
             ScriptForm::Source => drop(self.loaded.insert(call.source.as_ptr().addr())),
         }
         let at = self.now(micros);
         self.keyspace.set_time(at);
+        self.keyspace.deny_channels(self.channels_denied);
         let before = self.keyspace.writes();
         let keys: Vec<&[u8]> = call.keys.iter().map(Vec::as_slice).collect();
         let args: Vec<&[u8]> = call.args.iter().map(Vec::as_slice).collect();
