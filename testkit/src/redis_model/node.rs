@@ -1,8 +1,10 @@
 //! One server: its keys, its clock, and the scripts it knows.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use phalanx_lua::Script;
 use phalanx_store_redis::transport::{Response, ScriptForm};
 use phalanx_store_redis::{Failure, Invocation};
@@ -33,7 +35,7 @@ pub(crate) struct Node {
     /// Increases when all connections break.
     pub(super) generation: u64,
     pub(super) keyspace: Keyspace,
-    /// The addresses of the scripts it has loaded.
+    /// The scripts it has loaded, by their [`source_id`].
     pub(super) loaded: HashSet<usize>,
     /// Microseconds by which its clock differs.
     offset: i64,
@@ -77,6 +79,7 @@ impl Default for Node {
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     source: &'static str,
+    source_id: usize,
     pub(crate) keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
 }
@@ -88,8 +91,24 @@ impl Call {
         let shipped = call.script();
         let script = scripts.iter().find(|script| script.name == shipped.name).unwrap_or(shipped);
         let owned = |parts: Vec<&[u8]>| parts.into_iter().map(<[u8]>::to_vec).collect();
-        Self { name: script.name, source: script.source, keys: owned(keys), args: owned(args) }
+        let source_id = source_id(script.source);
+        Self { name: script.name, source: script.source, source_id, keys: owned(keys), args: owned(args) }
     }
+}
+
+/// Returns a number for the text of a script. Not its address, because a constant may have several; and texts are only
+/// compared when an address is new, because they are long.
+fn source_id(source: &'static str) -> usize {
+    static IDS: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
+    static SOURCES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let new_id = || {
+        let mut sources = SOURCES.lock();
+        sources.iter().position(|known| *known == source).unwrap_or_else(|| {
+            sources.push(source);
+            sources.len() - 1
+        })
+    };
+    *IDS.lock().entry(source.as_ptr().addr()).or_insert_with(new_id)
 }
 
 /// A script that was run, for an observer.
@@ -138,7 +157,7 @@ impl Node {
 
     /// Whether it has loaded the script of this call.
     pub(super) fn knows(&self, call: &Call) -> bool {
-        self.loaded.contains(&call.source.as_ptr().addr())
+        self.loaded.contains(&call.source_id)
     }
 
     /// Adds the time of these scripts to what it has to do. They take effect when they arrive; their replies wait.
@@ -179,7 +198,7 @@ impl Node {
         match form {
             ScriptForm::Digest if !self.knows(call) => return Response::UnknownScript,
             ScriptForm::Digest => {}
-            ScriptForm::Source => drop(self.loaded.insert(call.source.as_ptr().addr())),
+            ScriptForm::Source => drop(self.loaded.insert(call.source_id)),
         }
         let at = self.now(micros);
         self.keyspace.set_time(at);
