@@ -86,16 +86,18 @@ const KNOWN: &[&[Scenario]] = &[
         dispatching::review_2_1_rejections_of_an_exhausted_bucket_are_not_a_round_trip_each,
         dispatching::review_2_2_replies_of_an_overloaded_redis_are_not_thrown_away,
         dispatching::review_2_3_a_new_subscription_of_all_replicas_causes_no_herd,
+        dispatching::review_2_3_the_end_of_an_outage_causes_no_herd,
         breakers::review_2_4_a_replica_that_fails_a_tenth_of_the_calls_does_not_reach_a_ratio_of_a_half,
         breakers::review_2_4_failures_between_the_successes_of_others_are_not_in_a_row,
         breakers::review_2_5_replicas_that_start_do_not_reset_a_latency_trip,
         dispatching::review_2_6_failures_below_the_threshold_are_paced,
+        dispatching::review_7_1_a_permission_revoked_at_run_time_is_an_outage,
         buckets::review_7_2_shares_are_not_those_of_a_half_registered_fleet,
         dispatching::review_7_3_a_round_trip_of_more_than_half_the_budget_is_enough,
         breakers::review_7_5_an_open_breaker_is_not_evicted_for_new_routes,
         breakers::review_7_6_the_successes_of_routes_beyond_max_routes_are_sent,
         dispatching::review_7_7_degraded_decisions_of_an_overloaded_replica_are_visible,
-        dispatching::a_redis_that_fails_every_script_is_an_outage,
+        dispatching::a_redis_that_serves_only_health_checks_is_an_outage,
     ],
 ];
 
@@ -109,7 +111,9 @@ fn every_known_failure_still_fails() {
         let start = Instant::now();
         match catch_unwind(scenario) {
             Ok(Err(seen)) => println!("{name}: {seen} ({:.1?})", start.elapsed()),
-            Ok(Ok(())) => unexpected.push(format!("{name} no longer fails: take it off the list and keep it as a test")),
+            Ok(Ok(())) => {
+                unexpected.push(format!("{name} no longer fails: take it off the list and keep it as a test"))
+            }
             Err(_) => unexpected.push(format!("{name} was not played as intended: its panic is printed above")),
         }
     }

@@ -200,7 +200,18 @@ impl FaultyRedis {
 
     /// Returns this error to every script, such as `READONLY You can't write against a read only replica.`; `None` ends it.
     pub fn reply_with_error(&self, error: Option<&str>) {
-        self.every_node(|state, node| state.nodes[node].error = error.map(str::to_owned));
+        self.every_node(|state, node| {
+            state.nodes[node].error = error.map(str::to_owned);
+            state.nodes[node].error_spares_health_checks = false;
+        });
+    }
+
+    /// Returns this error to every script but that of the health checks; `None` ends it.
+    pub fn fail_scripts(&self, error: Option<&str>) {
+        self.every_node(|state, node| {
+            state.nodes[node].error = error.map(str::to_owned);
+            state.nodes[node].error_spares_health_checks = true;
+        });
     }
 
     /// Removes all keys.

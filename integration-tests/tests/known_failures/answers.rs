@@ -80,6 +80,8 @@ pub(crate) async fn review_1_4_a_handler_that_has_lost_its_claim_does_not_finish
     let statuses = (first.await.unwrap(), second.await.unwrap());
     let effects = effects.0.load(Ordering::SeqCst);
     promise(effects == 1, || {
-        format!("{effects} effects of one key, {statuses:?}: 15 s before its effect the first was refused a renewal")
+        format!(
+            "{effects} effects of one key, {statuses:?}: 10 s before its effect the first handler could not renew its claim"
+        )
     })
 }

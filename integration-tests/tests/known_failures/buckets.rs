@@ -145,7 +145,9 @@ pub(crate) async fn review_1_9_a_level_of_the_old_rate_is_converted_in_an_outage
     redis.stop();
     degrade(&store).await;
     let granted = drain(&store, &store.bucket(&key("eu"), &fast)).await;
-    promise(granted <= 2, || format!("1 of 10 permits an hour was left; after a change to 1000/s {granted} were granted"))
+    promise(granted <= 2, || {
+        format!("1 of 10 permits an hour was left; after a change to 1000/s {granted} were granted")
+    })
 }
 
 pub(crate) async fn review_1_10_a_weighted_call_is_admitted_sometimes_while_degraded() -> Seen {

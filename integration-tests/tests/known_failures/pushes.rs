@@ -1,5 +1,7 @@
 //! Pushes that are denied, cut off, forged, or sent to a server that nothing is published on.
 
+use std::time::Duration;
+
 use phalanx_core::breaker::BreakerSpec;
 use phalanx_core::kind::Outcome;
 use phalanx_core::store::BreakerStore;
@@ -45,29 +47,30 @@ pub(crate) async fn review_1_14_a_subscription_that_is_denied_is_emitted() -> Se
     meet(std::slice::from_ref(&store)).await;
     sleep(60 * SECOND).await;
     let notable = events.notable();
-    promise(!notable.is_empty(), || "60 s without a subscription, and no event that mentions it".to_owned())
+    promise(!notable.is_empty(), || {
+        "60 s without a subscription, and no event but those of a healthy replica".to_owned()
+    })
 }
 
 pub(crate) async fn review_1_16_a_subscription_that_is_cut_at_once_is_retried_with_backoff() -> Seen {
     let redis = FaultyRedis::new();
     let store = replica(&redis, 1);
-    let breakers: Vec<_> = (0..10)
-        .map(|route| store.breaker(&key(&format!("route {route}")), &BreakerSpec::failure_ratio(0.5)))
-        .collect();
+    let breakers: Vec<_> =
+        (0..5).map(|route| store.breaker(&key(&format!("route {route}")), &BreakerSpec::failure_ratio(0.5))).collect();
     for breaker in &breakers {
         call(&store, breaker, Outcome::Success).await.unwrap();
     }
     sleep(3 * SECOND).await;
     let (before, start) = (redis.runs_of("breaker_sync"), Instant::now());
-    while start.elapsed() < 10 * SECOND {
+    while start.elapsed() < 5 * SECOND {
         redis.break_subscriptions();
         sleep(MS).await;
     }
     let polls = redis.runs_of("breaker_sync") - before;
     assert!(polls > 0, "it was made again");
-    // With waits that double from 50 ms to 2 s, ten seconds are at most 20 attempts.
+    // With waits that double from 50 ms to 2 s, five seconds are at most 20 attempts.
     promise(polls <= 20 * breakers.len() as u64, || {
-        format!("10 idle breakers were polled {polls} times in 10 s, {} times each", polls / 10)
+        format!("5 idle breakers were polled {polls} times in 5 s, {} times each", polls / 5)
     })
 }
 
@@ -120,8 +123,8 @@ pub(crate) async fn review_1_16_pushes_arrive_after_a_failover_that_leaves_the_o
     sleep(30 * SECOND).await;
     recover(&one).await;
     recover(&other).await;
-    let mut after = std::time::Duration::ZERO;
-    for _ in 0..4 {
+    let mut after = Duration::ZERO;
+    for _ in 0..8 {
         after = after.max(arrival().await);
     }
     promise(after <= 20 * MS, || {

@@ -20,9 +20,7 @@ pub(crate) async fn review_1_13_debug_output_does_not_contain_the_key_secret() -
     printed.push(("ModuleBuilder", format!("{module:?}")));
     printed.push(("RedisStore", format!("{:?}", store.build().unwrap())));
     printed.push(("ResilienceModule", format!("{:?}", module.build().unwrap())));
-    assert!(printed.iter().any(|(_, text)| text.contains("RedisOptions") || text.contains("key_secret")));
-    let bytes = "115, 101, 99, 114, 101, 116";
-    printed.retain(|(_, text)| text.contains(bytes) || text.contains("secret\""));
+    printed.retain(|(_, text)| text.contains("115, 101, 99, 114, 101, 116") || text.contains("\"secret\""));
     let types: Vec<_> = printed.iter().map(|(name, _)| name).collect();
     promise(types.is_empty(), || format!("the secret is in the Debug output of {types:?}"))
 }
@@ -54,9 +52,9 @@ pub(crate) async fn review_1_16_the_cost_on_the_tuning_page_is_what_redis_execut
     };
     use_for(2).await;
     let before = redis.scripts();
-    use_for(10).await;
-    let measured = 20.0 * (redis.scripts() - before) as f64 / 10.0;
+    use_for(5).await;
+    let measured = 20.0 * (redis.scripts() - before) as f64 / 5.0;
     promise(measured <= 1.1 * documented, || {
-        format!("20 replicas cost {measured:.0} scripts a second, the page says {documented:.0}")
+        format!("20 replicas cost {measured:.0} scripts a second, {documented:.0} on the page")
     })
 }

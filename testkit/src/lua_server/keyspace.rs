@@ -60,8 +60,7 @@ type CommandResult = Result<CommandReply, String>;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-const CHANNEL_DENIED: &str =
-    "ERR The user executing the script can't publish to the channel mentioned in the command";
+const CHANNEL_DENIED: &str = "ERR The user executing the script can't publish to the channel mentioned in the command";
 
 impl Keyspace {
     /// Sets the time, in microseconds.

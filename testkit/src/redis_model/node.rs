@@ -49,6 +49,8 @@ pub(crate) struct Node {
     pub(crate) channels_denied: bool,
     /// The error that it returns instead of running a script.
     pub(crate) error: Option<String>,
+    /// Whether the script of the health checks runs all the same.
+    pub(crate) error_spares_health_checks: bool,
     /// Requests that arrived while it hung.
     pub(super) backlog: VecDeque<Request>,
     /// Senders of replies that were lost.
@@ -68,6 +70,7 @@ impl Default for Node {
             busy_until: None,
             channels_denied: false,
             error: None,
+            error_spares_health_checks: false,
             backlog: VecDeque::new(),
             lost: Vec::new(),
         }
@@ -190,7 +193,9 @@ impl Node {
         observer: Option<&(dyn Fn(&ScriptRun<'_>) + Send + Sync)>,
         published: &mut Vec<(Vec<u8>, Vec<u8>)>,
     ) -> Response {
-        if let Some(error) = &self.error {
+        if let Some(error) = &self.error
+            && !(self.error_spares_health_checks && call.name == phalanx_lua::PROBE.name)
+        {
             let (code, detail) = error.split_once(' ').unwrap_or((error, ""));
             let failure = Failure::of_error_reply(code, detail);
             return Response::Reply(Err(failure.unwrap_or_else(|| Failure::Call(error.clone()))));
