@@ -313,7 +313,7 @@ impl State {
         let link = &mut self.links[request.link];
         link.sent += 1;
         if let Some((n, by)) = late
-            && link.sent % n == 0
+            && link.sent.is_multiple_of(n)
         {
             self.effects.late_requests += 1;
             // It does not hold up the requests behind it: another connection was opened meanwhile.
@@ -410,13 +410,13 @@ impl State {
         let Network { late_replies, lost_replies, .. } = self.network;
         let link = &mut self.links[link];
         link.replied += 1;
-        if lost_replies.is_some_and(|n| link.replied % n == 0) || link.partitioned {
+        if lost_replies.is_some_and(|n| link.replied.is_multiple_of(n)) || link.partitioned {
             self.effects.lost_replies += 1;
             self.nodes[node].lost.push(reply);
             return;
         }
         if let Some((n, by)) = late_replies
-            && link.replied % n == 0
+            && link.replied.is_multiple_of(n)
         {
             self.effects.late_replies += 1;
             delay += by;

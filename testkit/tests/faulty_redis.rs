@@ -1,5 +1,7 @@
 //! `FaultyRedis` through the front door: outages and recoveries in virtual time.
 
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
+
 use std::time::Duration;
 
 use phalanx::store::StoreMode;

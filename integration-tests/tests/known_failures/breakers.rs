@@ -262,15 +262,17 @@ pub(crate) async fn review_2_5_replicas_that_start_do_not_reset_a_latency_trip()
 pub(crate) async fn review_7_5_an_open_breaker_is_not_evicted_for_new_routes() -> Seen {
     let redis = FaultyRedis::new();
     let policy = Policy::named("policy").breaker(BreakerSpec::consecutive_failures(5).break_for(60 * SECOND));
-    let module = ResilienceModule::with_redis(&redis).seed(1).max_routes(100).policy(policy).build().unwrap();
+    // One route, so that it does not depend on the order of a hash table which one makes room.
+    let module = ResilienceModule::with_redis(&redis).seed(1).max_routes(1).policy(policy).build().unwrap();
     let fail = async || module.run("policy", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await;
     for _ in 0..5 {
         fail().await.ok();
         sleep(MS).await;
     }
     assert!(fail().await.unwrap_err().rejection().is_some(), "the breaker is open for 60 s");
-    for route in 0..500 {
+    for route in 0..20 {
         module.run("policy", format!("new {route}").as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
+        sleep(100 * MS).await;
     }
     redis.flush_all();
     let mut passed = 0;
@@ -278,14 +280,14 @@ pub(crate) async fn review_7_5_an_open_breaker_is_not_evicted_for_new_routes() -
         passed += usize::from(module.run("policy", "eu", || async { Ok::<_, Kind>(()) }).await.is_ok());
         sleep(100 * MS).await;
     }
-    promise(passed == 0, || format!("{passed} of 20 calls passed during the break, after 500 new routes and a flush"))
+    promise(passed == 0, || format!("{passed} of 20 calls passed during the break, after 20 new routes and a flush"))
 }
 
 pub(crate) async fn review_7_6_the_successes_of_routes_beyond_max_routes_are_sent() -> Seen {
-    const ROUTES: usize = 500;
+    const ROUTES: usize = 100;
     let redis = FaultyRedis::new();
     let policy = Policy::named("policy").breaker(BreakerSpec::failure_ratio(0.5));
-    let module = ResilienceModule::with_redis(&redis).seed(1).max_routes(100).policy(policy).build().unwrap();
+    let module = ResilienceModule::with_redis(&redis).seed(1).max_routes(1).policy(policy).build().unwrap();
     for route in 0..ROUTES {
         module.run("policy", format!("new {route}").as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
         sleep(MS).await;

@@ -180,7 +180,7 @@ pub(crate) async fn recover(store: &RedisStore) {
     }
 }
 
-/// The events of a replica, by the names of their kinds.
+/// The events of a replica but its round trips, by the names of their kinds.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
 
@@ -193,11 +193,10 @@ impl Events {
         self.0.lock().iter().filter(|event| *event == kind).count()
     }
 
-    /// Returns the kinds that an operator would notice: none that healthy replicas emit all the time.
+    /// Returns the kinds that healthy replicas do not emit.
     pub(crate) fn notable(&self) -> Vec<String> {
-        const ROUTINE: [&str; 3] = ["StoreRoundTrip", "Replicas", "Transition"];
-        let mut kinds: Vec<_> =
-            self.0.lock().iter().filter(|kind| !ROUTINE.contains(&kind.as_str())).cloned().collect();
+        let mut kinds = self.0.lock().clone();
+        kinds.retain(|kind| kind != "Replicas" && kind != "Transition");
         kinds.dedup();
         kinds
     }
@@ -205,10 +204,9 @@ impl Events {
 
 impl Observer for Events {
     fn on_event(&self, event: &Event<'_>) {
-        let EventKind::StoreRoundTrip { .. } = event.kind else {
+        if !matches!(event.kind, EventKind::StoreRoundTrip { .. }) {
             let text = format!("{:?}", event.kind);
-            let kind: String = text.chars().take_while(char::is_ascii_alphanumeric).collect();
-            return self.0.lock().push(kind);
-        };
+            self.0.lock().push(text.chars().take_while(char::is_ascii_alphanumeric).collect());
+        }
     }
 }
