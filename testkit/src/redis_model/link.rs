@@ -19,11 +19,12 @@ pub(crate) struct Link {
     identity_seed: Option<u64>,
     /// Used instead of the shipped scripts of the same name.
     scripts: &'static [Script],
+    pushes: bool,
 }
 
 impl Link {
     pub(super) fn new(model: Arc<RedisModel>, number: usize, identity_seed: Option<u64>) -> Self {
-        Self { model, number, identity_seed, scripts: &[] }
+        Self { model, number, identity_seed, scripts: &[], pushes: true }
     }
 
     /// Returns its number in the model.
@@ -35,6 +36,13 @@ impl Link {
     #[must_use]
     pub(crate) const fn with_scripts(mut self, scripts: &'static [Script]) -> Self {
         self.scripts = scripts;
+        self
+    }
+
+    /// Cannot subscribe, like a pool.
+    #[must_use]
+    pub(crate) const fn without_pushes(mut self) -> Self {
+        self.pushes = false;
         self
     }
 
@@ -82,6 +90,9 @@ impl Transport for Link {
 
     fn subscribe<'a>(&'a self, channel: &'a str) -> Boxed<'a, Option<Result<TransportSubscription, Failure>>> {
         Box::pin(async move {
+            if !self.pushes {
+                return None;
+            }
             if let Err(failure) = self.hello().await {
                 return Some(Err(failure));
             }
