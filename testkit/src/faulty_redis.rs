@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use phalanx_store_redis::RedisConnection;
 
-use crate::redis_model::{Effects, Link, RedisModel};
+use crate::redis_model::{Effects, Link, RedisModel, TargetedFault};
 
 /// A Redis in this process that fails on command, for tests of outages and recoveries without a server.
 ///
@@ -102,6 +102,12 @@ impl FaultyRedis {
         self.every_node(|state, node| state.fail_over(node, lost, 0));
     }
 
+    /// Replaces the server by its replica, as [`Self::fail_over`] does, while subscriptions stay connected to the old one,
+    /// which replies to their pings and publishes nothing any more.
+    pub fn fail_over_isolated(&self, lost: Duration) {
+        self.every_node(|state, node| state.fail_over_isolated(node, lost));
+    }
+
     /// Lets the server hang: connections stay open, and nothing is answered. Requests queue.
     pub fn hang(&self) {
         self.every_node(|state, node| state.hang(node));
@@ -115,6 +121,11 @@ impl FaultyRedis {
     /// Breaks all connections, as `CLIENT KILL` does.
     pub fn break_connections(&self) {
         self.every_node(|state, node| state.break_connections(node));
+    }
+
+    /// Ends all subscriptions, as `CLIENT KILL TYPE pubsub` does. Other connections stay.
+    pub fn break_subscriptions(&self) {
+        self.model.change(crate::redis_model::State::break_subscriptions);
     }
 
     /// Delays every message by this time in each direction; zero ends it.
@@ -137,6 +148,46 @@ impl FaultyRedis {
         self.model.change(|state| state.network.late_requests = every_nth.filter(|(n, _)| *n > 0));
     }
 
+    /// Loses the n-th request, from 1, that carries this script: it is never executed, and its sender times out.
+    ///
+    /// The name is that of the file without its ending, such as `breaker_settle`. A request whose script the server does
+    /// not know yet does not count.
+    pub fn lose_request(&self, script: &str, nth: u64) {
+        self.model.change(|state| state.targeted.add(script, nth, TargetedFault::LoseRequest));
+    }
+
+    /// Delays the n-th request, from 1, that carries this script; those behind it overtake.
+    pub fn delay_request(&self, script: &str, nth: u64, by: Duration) {
+        self.model.change(|state| state.targeted.add(script, nth, TargetedFault::DelayRequest(by)));
+    }
+
+    /// Loses the reply to the n-th request, from 1, in which this script is executed.
+    pub fn lose_reply(&self, script: &str, nth: u64) {
+        self.model.change(|state| state.targeted.add(script, nth, TargetedFault::LoseReply));
+    }
+
+    /// Returns how many faults of [`Self::lose_request`], [`Self::delay_request`] and [`Self::lose_reply`] have not
+    /// happened yet.
+    pub fn pending_faults(&self) -> usize {
+        self.model.change(|state| state.targeted.len())
+    }
+
+    /// Lets every script take this time, one after the other; zero ends it. Timers have a resolution of 1 ms, but the
+    /// sum is exact.
+    pub fn set_script_time(&self, time: Duration) {
+        self.every_node(|state, node| state.nodes[node].script_time = time);
+    }
+
+    /// Denies all channels, as an ACL without channels does: `PUBLISH` and `SUBSCRIBE` fail. Or allows them again.
+    pub fn deny_channels(&self, deny: bool) {
+        self.every_node(|state, node| state.nodes[node].channels_denied = deny);
+    }
+
+    /// Publishes a message, as a foreign client could.
+    pub fn publish(&self, channel: &str, message: &str) {
+        self.model.publish(channel, message);
+    }
+
     /// Loses pushed messages, or no longer.
     pub fn lose_pushes(&self, lose: bool) {
         self.model.change(|state| state.network.lose_pushes = lose);
@@ -149,7 +200,18 @@ impl FaultyRedis {
 
     /// Returns this error to every script, such as `READONLY You can't write against a read only replica.`; `None` ends it.
     pub fn reply_with_error(&self, error: Option<&str>) {
-        self.every_node(|state, node| state.nodes[node].error = error.map(str::to_owned));
+        self.every_node(|state, node| {
+            state.nodes[node].error = error.map(str::to_owned);
+            state.nodes[node].error_spares_health_checks = false;
+        });
+    }
+
+    /// Returns this error to every script but that of the health checks; `None` ends it.
+    pub fn fail_scripts(&self, error: Option<&str>) {
+        self.every_node(|state, node| {
+            state.nodes[node].error = error.map(str::to_owned);
+            state.nodes[node].error_spares_health_checks = true;
+        });
     }
 
     /// Removes all keys.
@@ -204,6 +266,21 @@ impl FaultyRedis {
         self.effects().scripts
     }
 
+    /// Returns how often this script has been executed.
+    pub fn runs_of(&self, script: &str) -> u64 {
+        self.model.change(|state| state.script_runs.get(script).copied().unwrap_or(0))
+    }
+
+    /// Returns how many scripts were sent by their source, because the server did not know them.
+    pub fn sources_sent(&self) -> u64 {
+        self.model.change(|state| state.sources_sent)
+    }
+
+    /// Returns how many messages were published to subscribers, each counted once for every subscriber.
+    pub fn pushes(&self) -> u64 {
+        self.effects().pushes
+    }
+
     pub(crate) fn effects(&self) -> Effects {
         self.model.change(|state| state.effects)
     }
@@ -214,6 +291,22 @@ impl FaultyRedis {
             let micros = state.node_now(0);
             state.nodes.iter_mut().map(|node| node.keys(micros).len()).sum()
         })
+    }
+
+    /// Returns the names of all keys, sorted.
+    pub fn key_names(&self) -> Vec<String> {
+        let keys = self.model.change(|state| {
+            let micros = state.node_now(0);
+            state.nodes.iter_mut().flat_map(|node| node.keys(micros)).collect::<Vec<_>>()
+        });
+        let mut names: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Connects another replica that cannot subscribe, like one over a pool.
+    pub fn connection_without_pushes(&self) -> RedisConnection {
+        RedisConnection::over_transport(Arc::new(self.replica().without_pushes()))
     }
 
     fn every_node(&self, change: impl Fn(&mut crate::redis_model::State, usize)) {

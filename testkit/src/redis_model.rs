@@ -15,8 +15,9 @@
 mod link;
 mod node;
 mod schedule;
+mod targeted;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub(crate) use self::link::Link;
 pub(crate) use self::node::{Availability, ScriptRun, value};
 use self::node::{Call, Node};
 use self::schedule::{Event, Schedule};
+pub(crate) use self::targeted::TargetedFault;
+use self::targeted::TargetedFaults;
 
 /// Hash slots of a Cluster.
 pub(crate) const SLOTS: u16 = 16_384;
@@ -60,6 +63,14 @@ pub(crate) struct State {
     observer: Option<ScriptObserver>,
     /// How often each fault of [`Network`] had an effect.
     pub(crate) effects: Effects,
+    /// Faults of single requests that have not happened yet.
+    pub(crate) targeted: TargetedFaults,
+    /// How often each script was executed.
+    pub(crate) script_runs: BTreeMap<&'static str, u64>,
+    /// How many scripts were sent by their source.
+    pub(crate) sources_sent: u64,
+    /// Former masters that still reply to their subscribers: nodes and generations.
+    isolated: Vec<(usize, u64)>,
 }
 
 /// Is called after every script.
@@ -137,6 +148,8 @@ struct Subscriber {
     channel: String,
     messages: mpsc::UnboundedSender<String>,
     last_push: Option<Instant>,
+    /// Its server is a former master: it receives nothing.
+    isolated: bool,
 }
 
 impl RedisModel {
@@ -157,6 +170,10 @@ impl RedisModel {
                 network: Network::default(),
                 observer: None,
                 effects: Effects::default(),
+                targeted: TargetedFaults::default(),
+                script_runs: BTreeMap::new(),
+                sources_sent: 0,
+                isolated: Vec::new(),
             }),
             scheduled: Arc::default(),
         })
@@ -179,6 +196,12 @@ impl RedisModel {
         let changed = change(&mut self.state.lock());
         self.scheduled.notify_one();
         changed
+    }
+
+    /// Publishes a message, as a foreign client could.
+    pub(crate) fn publish(self: &Arc<Self>, channel: &str, message: &str) {
+        self.change(|state| state.publish(channel.as_bytes(), message.as_bytes()));
+        self.deliver_in_background();
     }
 
     /// Sends a request. The reply resolves when it arrives, and never if it is lost.
@@ -279,9 +302,18 @@ impl State {
         if link.partitioned {
             return link.held.push(request);
         }
+        match self.targeted_fault_of(&request) {
+            Some(TargetedFault::LoseRequest) => return self.nodes[request.node].lost.push(request.reply),
+            // It does not hold up the requests behind it, like those late by `Network`.
+            Some(TargetedFault::DelayRequest(by)) => {
+                return self.schedule.add(now + delay + by, Event::Arrive(request));
+            }
+            Some(TargetedFault::LoseReply) | None => {}
+        }
+        let link = &mut self.links[request.link];
         link.sent += 1;
         if let Some((n, by)) = late
-            && link.sent % n == 0
+            && link.sent.is_multiple_of(n)
         {
             self.effects.late_requests += 1;
             // It does not hold up the requests behind it: another connection was opened meanwhile.
@@ -296,6 +328,17 @@ impl State {
         } else {
             self.schedule.add(now + delay, Event::Arrive(request));
         }
+    }
+
+    /// Takes the targeted fault of a request. A script that its node does not know would not run, so it does not count.
+    fn targeted_fault_of(&mut self, request: &Request) -> Option<TargetedFault> {
+        if self.targeted.len() == 0 {
+            return None;
+        }
+        let node = &self.nodes[request.node];
+        let runs = request.calls.iter().filter(|call| request.form == ScriptForm::Source || node.knows(call));
+        let scripts: Vec<&str> = runs.map(|call| call.name).collect();
+        self.targeted.of_request(&scripts)
     }
 
     /// Delivers everything that is due, and returns when the next is.
@@ -329,7 +372,7 @@ impl State {
             self.effects.executed_late += 1;
         }
         let mut responses = Vec::with_capacity(request.calls.len());
-        let mut published = Vec::new();
+        let (mut published, mut ran) = (Vec::new(), Vec::new());
         for call in &request.calls {
             // A slot may have moved while the request was under way: the client is redirected.
             let owner = call.keys.first().map_or(request.node, |key| self.node_of(key));
@@ -341,30 +384,39 @@ impl State {
                 }
             }
             self.effects.scripts += 1;
+            self.sources_sent += u64::from(request.form == ScriptForm::Source);
             let observer = self.observer.as_deref();
             let response =
                 self.nodes[owner].execute(call, request.form, request.link, micros, observer, &mut published);
+            if matches!(response, Response::Reply(_)) {
+                *self.script_runs.entry(call.name).or_default() += 1;
+                ran.push(call.name);
+            }
             responses.push(response);
         }
+        self.nodes[request.node].work(Instant::now(), request.calls.len());
         for (channel, message) in published {
             self.publish(&channel, &message);
+        }
+        if self.targeted.of_reply(&ran).is_some() {
+            return self.nodes[request.node].lost.push(request.reply);
         }
         self.reply(request.link, request.node, request.reply, responses);
     }
 
     fn reply(&mut self, link: usize, node: usize, reply: oneshot::Sender<Replies>, responses: Vec<Response>) {
         let now = Instant::now();
-        let mut delay = self.one_way() + self.nodes[node].delay;
+        let mut delay = self.one_way() + self.nodes[node].delay + self.nodes[node].busy_for(now);
         let Network { late_replies, lost_replies, .. } = self.network;
         let link = &mut self.links[link];
         link.replied += 1;
-        if lost_replies.is_some_and(|n| link.replied % n == 0) || link.partitioned {
+        if lost_replies.is_some_and(|n| link.replied.is_multiple_of(n)) || link.partitioned {
             self.effects.lost_replies += 1;
             self.nodes[node].lost.push(reply);
             return;
         }
         if let Some((n, by)) = late_replies
-            && link.replied % n == 0
+            && link.replied.is_multiple_of(n)
         {
             self.effects.late_replies += 1;
             delay += by;
@@ -385,7 +437,7 @@ impl State {
         let message = String::from_utf8_lossy(message).into_owned();
         for index in 0..self.subscribers.len() {
             let subscriber = &self.subscribers[index];
-            if subscriber.channel.as_bytes() != channel {
+            if subscriber.channel.as_bytes() != channel || subscriber.isolated {
                 continue;
             }
             self.effects.pushes += 1;
@@ -470,6 +522,29 @@ impl State {
         self.nodes[node].go_back(micros, lost);
         self.nodes[node].step_clock(skew);
         self.start(node);
+    }
+
+    /// Replaces a node as [`Self::fail_over`] does, while subscriptions stay connected to the former master: it replies
+    /// to their pings, and nothing is published there any more.
+    pub(crate) fn fail_over_isolated(&mut self, node: usize, lost: Duration) {
+        self.isolated.push((node, self.nodes[node].generation));
+        let mut kept = std::mem::take(&mut self.subscribers);
+        kept.iter_mut().for_each(|subscriber| subscriber.isolated = true);
+        self.fail_over(node, lost, 0);
+        self.subscribers = kept;
+    }
+
+    /// Whether a subscription that was made under these generations is still connected to a server that replies.
+    fn is_subscribed(&self, generations: &[u64]) -> bool {
+        let replies = |(node, then): (usize, &u64)| {
+            self.nodes[node].generation == *then || self.isolated.contains(&(node, *then))
+        };
+        generations.iter().enumerate().any(replies)
+    }
+
+    /// Ends all subscriptions, and leaves other connections alone.
+    pub(crate) fn break_subscriptions(&mut self) {
+        self.subscribers.clear();
     }
 
     /// Cuts a replica off, or heals the partition: what it sent meanwhile arrives late.

@@ -1,5 +1,7 @@
 //! `FaultyRedis` through the front door: outages and recoveries in virtual time.
 
+#![allow(clippy::unwrap_used)] // a failed test panics, also in helpers
+
 use std::time::Duration;
 
 use phalanx::store::StoreMode;
@@ -146,4 +148,101 @@ async fn a_breaker_that_opened_in_one_outage_stays_open_in_the_next() {
     assert!(succeed().await.is_err(), "the break has not ended");
     sleep(Duration::from_secs(20)).await;
     succeed().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_request_is_not_executed_and_a_lost_reply_is() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 10);
+    admitted(&module, 1).await;
+    for (lose, executed) in
+        [(FaultyRedis::lose_request as fn(&FaultyRedis, &str, u64), 1), (FaultyRedis::lose_reply, 2)]
+    {
+        let before = redis.runs_of("rate_limit_acquire");
+        lose(&redis, "rate_limit_acquire", 2);
+        for _ in 0..2 {
+            assert_eq!(module.store_mode(), Some(StoreMode::Shared));
+            admitted(&module, 1).await;
+        }
+        assert_eq!((redis.runs_of("rate_limit_acquire") - before, redis.pending_faults()), (executed, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delayed_request_is_executed_behind_later_ones() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 10);
+    admitted(&module, 1).await;
+    let before = redis.runs_of("rate_limit_acquire");
+    redis.delay_request("rate_limit_acquire", 1, Duration::from_millis(100));
+    admitted(&module, 2).await;
+    assert_eq!(redis.runs_of("rate_limit_acquire") - before, 1, "the second request has overtaken");
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(redis.runs_of("rate_limit_acquire") - before, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scripts_take_their_time_one_after_the_other() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 1_000);
+    admitted(&module, 1).await;
+    redis.set_script_time(Duration::from_millis(3));
+    let start = Instant::now();
+    admitted(&module, 4).await;
+    assert_eq!(start.elapsed(), Duration::from_millis(12));
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscriptions_break_are_denied_or_stay_at_a_former_master() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 1_000);
+    admitted(&module, 1).await;
+    let subscribers = || {
+        let before = redis.pushes();
+        redis.publish("ph1:default:c", "foreign");
+        redis.pushes() - before
+    };
+    assert_eq!(subscribers(), 1);
+    redis.break_subscriptions();
+    assert_eq!(subscribers(), 0);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(subscribers(), 1, "made again");
+    redis.fail_over_isolated(Duration::ZERO);
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(subscribers(), 0, "connected to a server on which nothing is published");
+    redis.stop();
+    redis.start();
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(subscribers(), 1, "the former master has gone too");
+    redis.deny_channels(true);
+    redis.break_subscriptions();
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(subscribers(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scripts_can_fail_while_health_checks_succeed() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 10);
+    admitted(&module, 1).await;
+    redis.fail_scripts(Some("READONLY You can't write against a read only replica."));
+    admitted(&module, 1).await;
+    assert_eq!(module.store_mode(), Some(StoreMode::Degraded));
+    sleep(Duration::from_secs(3)).await;
+    assert!(redis.runs_of("probe") >= 3);
+    assert_eq!(module.store_mode(), Some(StoreMode::Shared), "by its health checks alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_is_sent_by_its_source_until_the_server_knows_it() {
+    let redis = FaultyRedis::new();
+    let module = limited(&redis, 1_000);
+    admitted(&module, 3).await;
+    let known = redis.sources_sent();
+    admitted(&module, 3).await;
+    assert_eq!(redis.sources_sent(), known);
+    redis.flush_scripts();
+    admitted(&module, 3).await;
+    assert_eq!(redis.sources_sent(), known + 1);
+    assert!(redis.key_names().iter().any(|key| key.starts_with("ph1:{default:r:")), "{:?}", redis.key_names());
 }

@@ -37,6 +37,8 @@ pub(crate) struct Keyspace {
     now: u64,
     entries: HashMap<Vec<u8>, Entry>,
     published: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The user may not publish.
+    channels_denied: bool,
     /// How many commands have written.
     writes: u64,
     /// What was overwritten, oldest first, if old states can be restored.
@@ -58,10 +60,17 @@ type CommandResult = Result<CommandReply, String>;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+const CHANNEL_DENIED: &str = "ERR The user executing the script can't publish to the channel mentioned in the command";
+
 impl Keyspace {
     /// Sets the time, in microseconds.
     pub(crate) const fn set_time(&mut self, now: u64) {
         self.now = now;
+    }
+
+    /// Lets `PUBLISH` fail as it does for a user without channels, or no longer.
+    pub(crate) const fn deny_channels(&mut self, denied: bool) {
+        self.channels_denied = denied;
     }
 
     /// Returns an empty keyspace that can go back to an earlier state.
@@ -180,6 +189,7 @@ impl Keyspace {
             [b"ZREM", key, member] => self.retain(key, |name, _| name != member),
             [b"ZREMRANGEBYSCORE", key, from, to] => self.zremrangebyscore(key, score(from)?, score(to)?),
             [b"ZCARD", key] => Ok(CommandReply::Int(self.sorted(key)?.map_or(0, |set| set.len() as i64))),
+            [b"PUBLISH", ..] if self.channels_denied => Err(CHANNEL_DENIED.to_owned()),
             [b"PUBLISH", channel, message] => {
                 self.published.push((channel.to_vec(), message.to_vec()));
                 Ok(CommandReply::Int(0))

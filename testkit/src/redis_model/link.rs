@@ -19,11 +19,12 @@ pub(crate) struct Link {
     identity_seed: Option<u64>,
     /// Used instead of the shipped scripts of the same name.
     scripts: &'static [Script],
+    pushes: bool,
 }
 
 impl Link {
     pub(super) fn new(model: Arc<RedisModel>, number: usize, identity_seed: Option<u64>) -> Self {
-        Self { model, number, identity_seed, scripts: &[] }
+        Self { model, number, identity_seed, scripts: &[], pushes: true }
     }
 
     /// Returns its number in the model.
@@ -35,6 +36,13 @@ impl Link {
     #[must_use]
     pub(crate) const fn with_scripts(mut self, scripts: &'static [Script]) -> Self {
         self.scripts = scripts;
+        self
+    }
+
+    /// Cannot subscribe, like a pool.
+    #[must_use]
+    pub(crate) const fn without_pushes(mut self) -> Self {
+        self.pushes = false;
         self
     }
 
@@ -82,8 +90,14 @@ impl Transport for Link {
 
     fn subscribe<'a>(&'a self, channel: &'a str) -> Boxed<'a, Option<Result<TransportSubscription, Failure>>> {
         Box::pin(async move {
+            if !self.pushes {
+                return None;
+            }
             if let Err(failure) = self.hello().await {
                 return Some(Err(failure));
+            }
+            if self.model.state.lock().nodes.iter().any(|node| node.channels_denied) {
+                return Some(Err(Failure::Rejecting("NOPERM")));
             }
             let (sender, messages) = mpsc::unbounded_channel();
             let generations: Vec<u64> = self.model.change(|state| {
@@ -95,6 +109,7 @@ impl Transport for Link {
                     channel: channel.to_owned(),
                     messages: sender,
                     last_push: None,
+                    isolated: false,
                 });
                 generations
             });
@@ -102,10 +117,7 @@ impl Transport for Link {
             let check_alive = move || {
                 let (link, generations) = (link.clone(), generations.clone());
                 Box::pin(async move {
-                    let alive = |link: &Self| {
-                        let state = link.model.state.lock();
-                        state.nodes.iter().zip(&generations).any(|(node, then)| node.generation == *then)
-                    };
+                    let alive = |link: &Self| link.model.state.lock().is_subscribed(&generations);
                     alive(&link) && link.hello().await.is_ok() && alive(&link)
                 }) as Boxed<'static, bool>
             };

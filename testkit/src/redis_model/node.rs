@@ -1,13 +1,16 @@
 //! One server: its keys, its clock, and the scripts it knows.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use phalanx_lua::Script;
 use phalanx_store_redis::transport::{Response, ScriptForm};
 use phalanx_store_redis::{Failure, Invocation};
 use redis::Value;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::{Replies, Request};
 use crate::lua_server::Reply;
@@ -32,14 +35,22 @@ pub(crate) struct Node {
     /// Increases when all connections break.
     pub(super) generation: u64,
     pub(super) keyspace: Keyspace,
-    /// The addresses of the scripts it has loaded.
+    /// The scripts it has loaded, by their [`source_id`].
     pub(super) loaded: HashSet<usize>,
     /// Microseconds by which its clock differs.
     offset: i64,
     /// How much longer it takes for everything.
     pub(crate) delay: Duration,
+    /// How long it takes to run one script. It runs one at a time.
+    pub(crate) script_time: Duration,
+    /// When it has run everything that has arrived.
+    busy_until: Option<Instant>,
+    /// The user may neither subscribe nor publish, as by an ACL.
+    pub(crate) channels_denied: bool,
     /// The error that it returns instead of running a script.
     pub(crate) error: Option<String>,
+    /// Whether the script of the health checks runs all the same.
+    pub(crate) error_spares_health_checks: bool,
     /// Requests that arrived while it hung.
     pub(super) backlog: VecDeque<Request>,
     /// Senders of replies that were lost.
@@ -55,7 +66,11 @@ impl Default for Node {
             loaded: HashSet::new(),
             offset: 0,
             delay: Duration::ZERO,
+            script_time: Duration::ZERO,
+            busy_until: None,
+            channels_denied: false,
             error: None,
+            error_spares_health_checks: false,
             backlog: VecDeque::new(),
             lost: Vec::new(),
         }
@@ -67,6 +82,7 @@ impl Default for Node {
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     source: &'static str,
+    source_id: usize,
     pub(crate) keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
 }
@@ -78,8 +94,24 @@ impl Call {
         let shipped = call.script();
         let script = scripts.iter().find(|script| script.name == shipped.name).unwrap_or(shipped);
         let owned = |parts: Vec<&[u8]>| parts.into_iter().map(<[u8]>::to_vec).collect();
-        Self { name: script.name, source: script.source, keys: owned(keys), args: owned(args) }
+        let source_id = source_id(script.source);
+        Self { name: script.name, source: script.source, source_id, keys: owned(keys), args: owned(args) }
     }
+}
+
+/// Returns a number for the text of a script. Not its address, because a constant may have several; and texts are only
+/// compared when an address is new, because they are long.
+fn source_id(source: &'static str) -> usize {
+    static IDS: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
+    static SOURCES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let new_id = || {
+        let mut sources = SOURCES.lock();
+        sources.iter().position(|known| *known == source).unwrap_or_else(|| {
+            sources.push(source);
+            sources.len() - 1
+        })
+    };
+    *IDS.lock().entry(source.as_ptr().addr()).or_insert_with(new_id)
 }
 
 /// A script that was run, for an observer.
@@ -126,6 +158,24 @@ impl Node {
         self.keyspace.go_back(lost.as_micros() as u64);
     }
 
+    /// Whether it has loaded the script of this call.
+    pub(super) fn knows(&self, call: &Call) -> bool {
+        self.loaded.contains(&call.source_id)
+    }
+
+    /// Adds the time of these scripts to what it has to do. They take effect when they arrive; their replies wait.
+    pub(super) fn work(&mut self, now: Instant, scripts: usize) {
+        let time = self.script_time.saturating_mul(u32::try_from(scripts).unwrap_or(u32::MAX));
+        if !time.is_zero() {
+            self.busy_until = Some(self.busy_until.map_or(now, |until| until.max(now)) + time);
+        }
+    }
+
+    /// Returns how long it is busy from `now` on.
+    pub(super) fn busy_for(&self, now: Instant) -> Duration {
+        self.busy_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
     /// Returns all keys.
     pub(crate) fn keys(&mut self, micros: u64) -> Vec<Vec<u8>> {
         let now = self.now(micros);
@@ -143,20 +193,21 @@ impl Node {
         observer: Option<&(dyn Fn(&ScriptRun<'_>) + Send + Sync)>,
         published: &mut Vec<(Vec<u8>, Vec<u8>)>,
     ) -> Response {
-        if let Some(error) = &self.error {
+        if let Some(error) = &self.error
+            && !(self.error_spares_health_checks && call.name == phalanx_lua::PROBE.name)
+        {
             let (code, detail) = error.split_once(' ').unwrap_or((error, ""));
             let failure = Failure::of_error_reply(code, detail);
             return Response::Reply(Err(failure.unwrap_or_else(|| Failure::Call(error.clone()))));
         }
         match form {
-            ScriptForm::Digest if !self.loaded.contains(&call.source.as_ptr().addr()) => {
-                return Response::UnknownScript;
-            }
+            ScriptForm::Digest if !self.knows(call) => return Response::UnknownScript,
             ScriptForm::Digest => {}
-            ScriptForm::Source => drop(self.loaded.insert(call.source.as_ptr().addr())),
+            ScriptForm::Source => drop(self.loaded.insert(call.source_id)),
         }
         let at = self.now(micros);
         self.keyspace.set_time(at);
+        self.keyspace.deny_channels(self.channels_denied);
         let before = self.keyspace.writes();
         let keys: Vec<&[u8]> = call.keys.iter().map(Vec::as_slice).collect();
         let args: Vec<&[u8]> = call.args.iter().map(Vec::as_slice).collect();

@@ -1,0 +1,128 @@
+//! Promises that are known to be broken, each as a scripted run in virtual time over the shipped store and scripts.
+//!
+//! A scenario returns what it saw if its promise is broken, and panics if it was not played as intended, so that a broken
+//! scenario does not count as a known failure. [`KNOWN`] lists those that fail today: one that no longer fails is an
+//! error, until it is moved to [`KEPT`], where it is a test like any other.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed expectation panics, in helpers too
+
+#[path = "known_failures/answers.rs"]
+mod answers;
+#[path = "known_failures/breakers.rs"]
+mod breakers;
+#[path = "known_failures/buckets.rs"]
+mod buckets;
+#[path = "known_failures/dispatching.rs"]
+mod dispatching;
+#[path = "known_failures/harness.rs"]
+mod harness;
+#[path = "known_failures/locks.rs"]
+mod locks;
+#[path = "known_failures/overrides.rs"]
+mod overrides;
+#[path = "known_failures/pushes.rs"]
+mod pushes;
+#[path = "known_failures/texts.rs"]
+mod texts;
+
+use std::panic::catch_unwind;
+
+use harness::{Seen, play};
+use tokio::time::Instant;
+
+/// The name of a scenario, which is its promise, and the function that plays it.
+type Scenario = (&'static str, fn() -> Seen);
+
+/// Names scenarios after their functions.
+macro_rules! scenarios {
+    ($($module:ident :: $name:ident),* $(,)?) => { &[$((stringify!($name), || play($module::$name()))),*] };
+}
+
+/// Scenarios whose promise is broken.
+const KNOWN: &[&[Scenario]] = &[
+    scenarios![
+        buckets::review_1_1_replicas_that_start_before_their_first_connection_share_one_burst,
+        buckets::review_1_1_a_stall_grants_only_the_share_of_the_fleet_that_is_known_now,
+        buckets::review_1_1_a_stall_after_a_scale_out_grants_the_new_share,
+        buckets::review_1_2_late_replies_of_a_redis_that_serves_do_not_raise_the_limit,
+        overrides::review_1_3_an_override_survives_a_failover_that_lost_its_write,
+        overrides::review_1_3_an_override_survives_a_flush_whatever_replica_restores_the_breaker,
+        overrides::review_1_3_a_released_override_does_not_come_back_when_the_key_is_lost,
+        overrides::review_1_3_an_override_set_in_an_outage_is_sent_until_redis_has_it,
+        answers::review_1_4_an_answer_is_stored_after_an_outage_of_four_seconds,
+        answers::review_1_4_a_handler_that_has_lost_its_claim_does_not_finish_beside_the_next_one,
+        breakers::review_1_5_two_sampling_windows_in_one_fleet_still_trip,
+        breakers::review_1_6_a_probe_whose_outcome_was_not_sent_is_sent_again,
+        breakers::review_1_6_a_lease_whose_reply_was_lost_is_given_to_its_owner_again,
+        breakers::review_1_6_outcomes_that_were_never_sent_are_sent_later,
+        dispatching::review_1_7_background_rounds_degrade_no_caller,
+        dispatching::review_1_7_every_breaker_is_polled_after_a_new_subscription,
+        dispatching::review_1_8_a_breaker_in_use_is_polled_in_every_interval,
+        buckets::review_1_9_a_retune_during_an_outage_mints_nothing,
+        buckets::review_1_9_a_level_of_the_old_rate_is_converted_in_an_outage,
+        buckets::review_1_10_a_weighted_call_is_admitted_sometimes_while_degraded,
+        locks::review_1_11_fences_grow_over_a_failover_to_a_server_whose_clock_is_behind,
+        locks::review_1_12_a_cancelled_acquire_does_not_hold_the_lock,
+        locks::review_1_12_an_acquire_that_gave_up_after_a_lost_reply_does_not_hold_the_lock,
+        locks::review_1_12_a_late_release_does_not_free_a_lock_that_was_taken_again,
+        texts::review_1_13_debug_output_does_not_contain_the_key_secret,
+        pushes::review_1_14_a_trip_is_known_to_its_replica_although_the_channel_is_denied,
+        pushes::review_1_14_a_subscription_that_is_denied_is_emitted,
+        breakers::review_1_15_any_valid_number_of_probes_keeps_the_breaker_half_open,
+    ],
+    &[(
+        "review_1_16_callers_wait_at_most_the_budget_after_a_runtime_has_ended",
+        dispatching::review_1_16_callers_wait_at_most_the_budget_after_a_runtime_has_ended,
+    )],
+    scenarios![
+        pushes::review_1_16_a_subscription_that_is_cut_at_once_is_retried_with_backoff,
+        texts::review_1_16_the_cost_on_the_tuning_page_is_what_redis_executes,
+        dispatching::review_1_16_a_script_that_has_to_be_loaded_fails_no_other_call,
+        dispatching::review_1_16_an_unknown_script_is_sent_by_source_once,
+        pushes::review_1_16_a_forged_push_does_not_cause_writes_for_ever,
+        breakers::review_1_16_a_reply_that_is_late_during_a_ramp_admits_only_the_ramp,
+        pushes::review_1_16_pushes_arrive_after_a_failover_that_leaves_the_old_master_running,
+        dispatching::review_2_1_rejections_of_a_half_open_breaker_are_not_a_round_trip_each,
+        dispatching::review_2_1_rejections_of_an_exhausted_bucket_are_not_a_round_trip_each,
+        dispatching::review_2_2_replies_of_an_overloaded_redis_are_not_thrown_away,
+        dispatching::review_2_3_a_new_subscription_of_all_replicas_causes_no_herd,
+        dispatching::review_2_3_the_end_of_an_outage_causes_no_herd,
+        breakers::review_2_4_a_replica_that_fails_a_tenth_of_the_calls_does_not_reach_a_ratio_of_a_half,
+        breakers::review_2_4_failures_between_the_successes_of_others_are_not_in_a_row,
+        breakers::review_2_5_replicas_that_start_do_not_reset_a_latency_trip,
+        dispatching::review_2_6_failures_below_the_threshold_are_paced,
+        dispatching::review_7_1_a_permission_revoked_at_run_time_is_an_outage,
+        buckets::review_7_2_shares_are_not_those_of_a_half_registered_fleet,
+        dispatching::review_7_3_a_round_trip_of_more_than_half_the_budget_is_enough,
+        breakers::review_7_5_an_open_breaker_is_not_evicted_for_new_routes,
+        breakers::review_7_6_the_successes_of_routes_beyond_max_routes_are_sent,
+        dispatching::review_7_7_degraded_decisions_of_an_overloaded_replica_are_visible,
+        dispatching::a_redis_that_serves_only_health_checks_is_an_outage,
+    ],
+];
+
+/// Scenarios whose promise is kept.
+const KEPT: &[&[Scenario]] = &[];
+
+#[test]
+fn every_known_failure_still_fails() {
+    let mut unexpected = Vec::new();
+    for (name, scenario) in KNOWN.iter().copied().flatten() {
+        let start = Instant::now();
+        match catch_unwind(scenario) {
+            Ok(Err(seen)) => println!("{name}: {seen} ({:.1?})", start.elapsed()),
+            Ok(Ok(())) => {
+                unexpected.push(format!("{name} no longer fails: take it off the list and keep it as a test"))
+            }
+            Err(_) => unexpected.push(format!("{name} was not played as intended: its panic is printed above")),
+        }
+    }
+    assert!(unexpected.is_empty(), "{unexpected:#?}");
+}
+
+#[test]
+fn every_promise_that_was_mended_is_kept() {
+    for (name, scenario) in KEPT.iter().copied().flatten() {
+        assert_eq!(scenario(), Ok(()), "{name}");
+    }
+}
