@@ -7,6 +7,7 @@
 //!   must return equal replies.
 //! * [`replies`]: store replies with times made relative, so that replies on different clocks can be compared.
 //! * [`lua_server`]: an in-process server that runs the shipped Lua scripts on a manual clock.
+//! * `plan` (feature `plans`): fault plans as data, played against a policy file in virtual time, with evidence.
 //! * `server` (feature `servers`): real Redis servers (plain, Cluster, Sentinel, TLS, ACL) and a TCP proxy.
 //!
 //! To test a new store, implement [`bed::Bed`] for it.
@@ -18,6 +19,8 @@ pub mod bed;
 pub mod conformance;
 pub mod differential;
 pub mod lua_server;
+#[cfg(feature = "plans")]
+pub mod plan;
 pub mod replies;
 #[cfg(feature = "servers")]
 pub mod server;
