@@ -6,6 +6,7 @@
 mod evidence;
 mod example;
 mod hostile;
+mod page;
 mod playbook;
 mod size;
 mod unmet;
