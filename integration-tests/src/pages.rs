@@ -37,6 +37,9 @@ struct Deploying;
 #[doc = include_str!("../../docs/testing.md")]
 struct Testing;
 
+#[doc = include_str!("../../docs/fault-plans.md")]
+struct FaultPlans;
+
 #[doc = include_str!("../../docs/telemetry.md")]
 struct Telemetry;
 

@@ -161,6 +161,16 @@ pub use self::reload::ConfigWatcher;
 pub use self::schema::schema;
 use crate::origin::{Origin, Origins};
 
+/// What readers of other files reuse: the fault plans of `phalanx-testkit`. Not covered by semantic versioning.
+#[doc(hidden)]
+pub mod files {
+    pub use super::loader::text_of;
+    pub use super::suggest::nearest;
+    #[cfg(feature = "toml")]
+    pub use super::toml::too_deep;
+    pub use super::tree::Escaped;
+}
+
 /// Policies, levers and limits from outside the program, with the origin of every value.
 ///
 /// # Examples

@@ -259,5 +259,7 @@ pub mod lifecycle {
 pub mod internal {
     pub use phalanx_core as core;
 
+    #[cfg(feature = "config")]
+    pub use crate::config::files;
     pub use crate::macro_support::{FromRejection, flatten_rejection, repeatable};
 }

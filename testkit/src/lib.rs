@@ -9,6 +9,7 @@
 //! | what happened: retries, transitions, rejections | [`Recorder`]: an observer with assertions; [`AssertDecision`] for the record of one call |
 //! | outages and recoveries of Redis | [`FaultyRedis`]: a Redis in this process that fails on command |
 //! | a whole fleet under faults | `simulator` (feature `simulator`): replicas in virtual time, and an oracle for every invariant |
+//! | your policies under a plan of faults | `plan` (feature `plans`): fault plans as data, with evidence and plots |
 //! | a store of your own | [`bed::Bed`] and [`conformance_suite!`]: one test for every line of the behaviour lists |
 //! | two stores against each other | [`differential`]: random steps on the state machines of core and on any number of beds |
 //! | replies on different clocks | [`replies`]: store replies with times made relative |
@@ -59,6 +60,8 @@ pub mod conformance;
 pub mod differential;
 mod faulty_redis;
 pub mod lua_server;
+#[cfg(feature = "plans")]
+pub mod plan;
 mod recorder;
 #[cfg_attr(not(feature = "simulator"), allow(dead_code))] // the simulator uses more of it
 mod redis_model;

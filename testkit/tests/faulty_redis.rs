@@ -246,3 +246,27 @@ async fn a_script_is_sent_by_its_source_until_the_server_knows_it() {
     assert_eq!(redis.sources_sent(), known + 1);
     assert!(redis.key_names().iter().any(|key| key.starts_with("ph1:{default:r:")), "{:?}", redis.key_names());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_trip_that_is_pushed_to_a_degraded_replica_opens_its_breaker_too() {
+    let redis = FaultyRedis::new();
+    let module = || {
+        let breaker = BreakerSpec::consecutive_failures(3).break_for(Duration::from_secs(20));
+        let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(1_000)).breaker(breaker);
+        ResilienceModule::with_redis(&redis).policy(policy).build().unwrap()
+    };
+    let (one, other) = (module(), module());
+    assert_eq!((admitted(&one, 1).await, admitted(&other, 1).await), (1, 1));
+    sleep(Duration::from_secs(1)).await;
+    redis.hang();
+    admitted(&other, 4).await;
+    assert_eq!(other.store_mode(), Some(StoreMode::Degraded));
+    redis.resume();
+    for _ in 0..3 {
+        one.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();
+    }
+    sleep(Duration::from_millis(5)).await;
+    assert_eq!(one.store_mode(), Some(StoreMode::Shared));
+    assert_eq!(other.store_mode(), Some(StoreMode::Degraded), "three health checks take longer");
+    assert_eq!(admitted(&other, 1).await, 0, "the push has arrived");
+}

@@ -181,7 +181,10 @@ impl Format {
 const TOO_LARGE: &str = "is larger than 1 MiB";
 
 /// Reads a file of bounded size. Pipes and devices are rejected, because reading them might block for ever.
-pub(super) fn text_of(path: &Path) -> Result<String, String> {
+///
+/// # Errors
+/// Returns why the file cannot be read.
+pub fn text_of(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err("is not a file".to_owned());

@@ -1,7 +1,7 @@
 //! Suggestions for misspelt names: "did you mean …?".
 
 /// Returns the most similar name, if it is similar enough: at most one edit per three letters, and at most three edits.
-pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Comparing costs the product of the lengths, so long names get no suggestion.
     const MAX_NAME_LEN: usize = 64;
     if name.len() > MAX_NAME_LEN {

@@ -45,9 +45,9 @@ pub(crate) fn parse(name: &Arc<str>, text: &str) -> Result<Node, Vec<Mistake>> {
 
 const TOO_DEEP: &str = "is nested too deeply";
 
-/// Returns the offset where more than [`MAX_DEPTH`] brackets are open, or a key has more than [`MAX_DEPTH`] dots. A bracket
+/// Returns the offset where more than `MAX_DEPTH` brackets are open, or a key has more than `MAX_DEPTH` dots. A bracket
 /// is closed only by its own kind, so a malformed text counts as deeper than it is, never as less deep.
-fn too_deep(text: &str) -> Option<usize> {
+pub fn too_deep(text: &str) -> Option<usize> {
     use TokenKind::{
         Atom, BasicString, Dot, LeftCurlyBracket, LeftSquareBracket, LiteralString, MlBasicString, MlLiteralString,
         RightCurlyBracket, RightSquareBracket, Whitespace,

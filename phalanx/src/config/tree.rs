@@ -154,7 +154,7 @@ pub(crate) fn path_of<'a>(steps: impl IntoIterator<Item = &'a Step>) -> String {
 }
 
 /// Displays an untrusted name so that it is safe in a log line: escaped and shortened.
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
