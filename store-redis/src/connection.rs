@@ -29,7 +29,7 @@ pub(crate) enum Connection {
     },
 }
 
-/// Shards that are told apart: a Cluster has at most a thousand nodes.
+/// The most shards that are distinguished: a Cluster has at most a thousand nodes.
 const MAX_SHARDS: usize = 1_024;
 
 /// A master of a Cluster: its address and its slot ranges.
