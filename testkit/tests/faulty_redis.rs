@@ -261,6 +261,8 @@ async fn a_trip_that_is_pushed_to_a_degraded_replica_opens_its_breaker_too() {
     redis.hang();
     admitted(&other, 4).await;
     assert_eq!(other.store_mode(), Some(StoreMode::Degraded));
+    sleep(Duration::from_millis(5)).await;
+    assert_eq!(admitted(&other, 3).await, 3, "decided without Redis");
     redis.resume();
     for _ in 0..3 {
         one.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();

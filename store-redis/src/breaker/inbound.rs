@@ -30,6 +30,10 @@ impl Shared {
         let before = state.last_known.map(|last_known| last_known.snapshot);
         if !before.is_some_and(|last_known| is_stale(&snapshot, &last_known, provenance)) {
             state.last_known = Some(LastKnown { snapshot, until: now.after(snapshot.left) });
+            // Pushes can arrive while the latch is down: the twin continues from a trip of the fleet.
+            if self.is_degraded() && snapshot.phase == Phase::Open {
+                state.twin = None;
+            }
             self.update_fast_path(&mut state, now);
         }
         drop(state);

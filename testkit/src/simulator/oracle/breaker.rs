@@ -316,10 +316,6 @@ pub(super) fn known_open_rejects(case: &Case<'_>) -> Verdict {
                     if moved {
                         continue;
                     }
-                    if case.plan.masters > 1 && case.redis_troubled(since.saturating_sub(10_000_000), entry.at) {
-                        case.allow("I-25: in a Cluster, a breaker that opened without its shard is forgotten");
-                        continue;
-                    }
                     return Err(format!(
                         "replica {replica}, policy {policy}: open since {}, a call was admitted at {}, {} before the end of the break",
                         ms(*since),
