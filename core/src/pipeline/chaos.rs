@@ -120,7 +120,7 @@ where
             operation().await
         }
     };
-    let mut running = pin!(Some(call.run_operation(&late_operation)));
+    let mut running = pin!(Some(call.run_operation(late_operation)));
     let mut answer = poll_fn(|cx| {
         let poll = |cx: &mut Context<'_>| match running.as_mut().as_pin_mut() {
             Some(running) => call.run_operation(|| running.poll(cx)),

@@ -176,7 +176,8 @@ fn the_first_failure_that_meets_a_condition_trips() {
     let ratio = |ratio| BreakerSpec::failure_ratio(ratio).min_throughput(1);
     let slow = |ratio| BreakerSpec::slow_call_ratio(ratio, SLOW).min_throughput(1);
     let in_a_row = BreakerSpec::consecutive_failures;
-    let steps: [(BreakerSpec, &[(u8, u64, i64)]); 9] = [
+    type Runs = &'static [(u8, u64, i64)];
+    let steps: [(BreakerSpec, Runs); 9] = [
         (in_a_row(1), &[(SLOW_SUCCESS, 9, CLOSED), (FAILURE, 1, OPEN)]),
         (in_a_row(5), &[(FAILURE, 4, CLOSED), (SUCCESS, 1, CLOSED), (FAILURE, 4, CLOSED), (FAILURE, 1, OPEN)]),
         (in_a_row(5), &[(SLOW_FAILURE, 4, CLOSED), (SUCCESS, 0, CLOSED), (FAILURE, 0, CLOSED), (FAILURE, 1, OPEN)]),

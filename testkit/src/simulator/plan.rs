@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use phalanx::{BreakerSpec, Policy, RateLimitSpec};
+use phalanx_core::budget::BudgetSpec;
 use phalanx_core::rng::Rng;
 use serde::{Deserialize, Serialize};
 
@@ -429,7 +430,7 @@ impl Plan {
                         .break_for(2 * second)
                         .probe_lease(2 * second),
                 )
-                .retry(phalanx::RetrySpec::attempts(3))
+                .retry(phalanx::RetrySpec::attempts(3).budget(BudgetSpec::ratio(0.2)))
                 .idempotent()
                 .timeout(Duration::from_millis(500)),
             Policy::named("ratio").breaker(

@@ -233,7 +233,7 @@ pub(super) fn trip_reaches_every_replica(case: &Case<'_>) -> Verdict {
             }
         }
     }
-    stretches.extend(open.into_values().map(|(policy, since, ends)| (policy, since, ends)));
+    stretches.extend(open.into_values());
     for (policy, since, until) in stretches {
         let pushes_troubled = case.any(since.saturating_sub(3_000_000), until, |kind| {
             matches!(kind, FaultKind::LosePushes | FaultKind::DelayPushes { .. })

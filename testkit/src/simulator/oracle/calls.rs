@@ -26,10 +26,8 @@ pub(super) fn one_outcome_per_call(case: &Case<'_>) -> Verdict {
                 Some((_, _, admitted @ false)) => *admitted = true,
                 _ => return Err(format!("call {call} was admitted twice, or after its end, at {}", ms(entry.at))),
             },
-            EntryKind::Finished { call, .. } | EntryKind::Dropped { call, .. } => {
-                if open.remove(&call).is_none() {
-                    return Err(format!("call {call} ended twice, at {}", ms(entry.at)));
-                }
+            EntryKind::Finished { call, .. } | EntryKind::Dropped { call, .. } if open.remove(&call).is_none() => {
+                return Err(format!("call {call} ended twice, at {}", ms(entry.at)));
             }
             EntryKind::ProcessEnded { replica } => open.retain(|_, (_, of, _)| *of != replica),
             _ => {}
@@ -54,16 +52,13 @@ pub(super) fn retries_within_budget(case: &Case<'_>) -> Verdict {
             EntryKind::Finished { replica, policy, answer, .. } => {
                 let (calls, extra) = counts.entry((*replica, *policy)).or_default();
                 *extra += u64::from(answer.attempts.saturating_sub(1));
-                let Some(retry) = &case.plan.policies[*policy].retry else { continue };
-                let budget = retry.budget.unwrap_or_default();
+                let Some(budget) = case.plan.policies[*policy].retry.as_ref().and_then(|retry| retry.budget) else {
+                    continue;
+                };
                 // The budget holds in windows of nine to ten seconds, because its oldest slice leaves as a whole.
                 let seconds = entry.at as f64 / 1e6 * 10.0 / 9.0 + 10.0;
                 let most = budget.ratio * *calls as f64 * 10.0 / 9.0 + f64::from(budget.min_per_second) * seconds;
                 if *extra as f64 > most + 1.0 {
-                    if *extra as f64 <= 1.25 * most {
-                        case.allow("I-23: a few retries more than the budget, not explained yet");
-                        continue;
-                    }
                     return Err(format!(
                         "replica {replica}, policy {policy}: {extra} retries of {calls} calls at {}, {most:.0} allowed",
                         ms(entry.at)

@@ -55,10 +55,10 @@ pub(super) fn holder_knows_its_lease(case: &Case<'_>) -> Verdict {
     let mut confirmed: BTreeMap<usize, u64> = BTreeMap::new();
     for entry in &case.history.entries {
         match &entry.kind {
-            EntryKind::Script(script) if matches!(script.name, "lock_acquire" | "lock_renew") => {
-                if script.reply.get(1) == Some(&1) {
-                    confirmed.insert(script.replica, entry.at);
-                }
+            EntryKind::Script(script)
+                if matches!(script.name, "lock_acquire" | "lock_renew") && script.reply.get(1) == Some(&1) =>
+            {
+                confirmed.insert(script.replica, entry.at);
             }
             EntryKind::LockWrite { replica, fence } => {
                 let since = confirmed.get(replica).copied().unwrap_or(0);

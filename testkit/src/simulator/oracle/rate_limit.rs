@@ -211,7 +211,7 @@ fn degraded_within_share(case: &Case<'_>) -> Verdict {
 /// The level and the time that a bucket script has stored.
 fn stored(script: &Script) -> Option<(f64, f64)> {
     match script.stored[..] {
-        [version, level, at, ..] if version == 1.0 => Some((level, at)),
+        [1.0, level, at, ..] => Some((level, at)),
         _ => None,
     }
 }
