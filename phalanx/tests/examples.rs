@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The examples that the tests run.
-const EXAMPLES: [&str; 20] = [
+const EXAMPLES: [&str; 21] = [
     "attribute",
     "breaker",
     "breaker_recovery",
@@ -35,6 +35,7 @@ const EXAMPLES: [&str; 20] = [
     "ports",
     "queue_demo",
     "rate_limit",
+    "redis_outage",
     "reload",
     "retry",
     "scripted_retry",

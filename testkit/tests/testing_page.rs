@@ -47,6 +47,33 @@ mod breaker {
     }
 }
 
+mod outage {
+    use std::time::Duration;
+
+    use phalanx::store::StoreMode;
+    use phalanx::{Policy, RateLimitSpec, ResilienceModule};
+    use phalanx_testkit::{FaultyRedis, Scripted};
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_go_on_while_redis_is_down_and_the_fleet_decides_again_when_it_is_back() {
+        let redis = FaultyRedis::new();
+        let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(10));
+        let module = ResilienceModule::with_redis(&redis).policy(policy).build().unwrap();
+        let vendor = Scripted::new().then_ok("done");
+        assert_eq!(module.run("vendor", "eu", || vendor.call()).await, Ok("done"));
+
+        redis.stop();
+        for _ in 0..3 {
+            assert_eq!(module.run("vendor", "eu", || vendor.call()).await, Ok("done")); // decided in this process
+        }
+        assert_eq!(module.store_mode(), Some(StoreMode::Degraded));
+
+        redis.start();
+        tokio::time::sleep(Duration::from_secs(3)).await; // virtual
+        assert_eq!(module.store_mode(), Some(StoreMode::Shared));
+    }
+}
+
 mod own_store {
     use std::time::Duration;
 

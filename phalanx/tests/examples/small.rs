@@ -45,6 +45,7 @@ prints_what_it_documents! {
     layer_prints_what_it_documents: "../tower/examples/layer.rs",
     own_store_prints_what_it_documents: "../testkit/examples/own_store.rs",
     rate_limit_prints_what_it_documents: "examples/rate_limit.rs",
+    redis_outage_prints_what_it_documents: "../testkit/examples/redis_outage.rs",
     reload_prints_what_it_documents: "examples/reload.rs",
     retry_prints_what_it_documents: "examples/retry.rs",
     scripted_retry_prints_what_it_documents: "../testkit/examples/scripted_retry.rs",
