@@ -47,17 +47,20 @@ fn suites(file: &str) -> Vec<Suite> {
     let suite = |name, arguments: &[&'static str]| Suite { name, arguments: arguments.to_vec() };
     let without_random_tests = |module| Suite {
         name: "lua_scripts",
-        arguments: [module].into_iter().chain(RANDOM_TESTS.iter().flat_map(|test| ["--skip", *test])).collect(),
+        arguments: [module, "foreign_arguments::"]
+            .into_iter()
+            .chain(RANDOM_TESTS.iter().flat_map(|test| ["--skip", *test]))
+            .collect(),
     };
     match file.trim_start_matches("include/").split(['_', '.']).next() {
         Some("breaker") => vec![
-            suite("lua_scripts", &["breaker_edges::", "breaker_text::"]),
+            suite("lua_scripts", &["breaker_edges::", "breaker_text::", "foreign_arguments::"]),
             suite("conformance_lua", &["breaker::"]),
             suite("lua_scripts", &["breaker", "--skip", "breaker_edges::", "--skip", "breaker_text::"]),
             suite("differential", &["every_breaker_replies_like_the_machine"]),
         ],
         Some("rate" | "bucket") => vec![
-            suite("lua_scripts", &["rate_limit_edges::"]),
+            suite("lua_scripts", &["rate_limit_edges::", "foreign_arguments::"]),
             suite("conformance_lua", &["rate_limit::"]),
             suite("lua_scripts", &["rate_limit", "--skip", "rate_limit_edges::"]),
             suite("differential", &["every_bucket_replies_like_the_machine"]),

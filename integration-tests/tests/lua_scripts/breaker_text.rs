@@ -29,8 +29,10 @@ const LEASES: usize = 47;
 
 /// The initial time of a server.
 const NOW: i64 = 1_700_000_000_000_000;
-/// The largest integer that a double holds exactly, and the next one.
+/// The largest integer below which a double holds all others exactly.
 const MAX_EXACT: i64 = (1 << 53) - 1;
+/// The highest epoch and lease, which can still grow exactly.
+const MAX_SERIAL: i64 = 1 << 52;
 const MAX_COUNT: i64 = 1 << 48;
 const MAX_U32: i64 = (1 << 32) - 1;
 
@@ -83,14 +85,14 @@ fn every_field_is_believed_within_its_range_and_not_one_beyond() {
         (0, 1, 1),
         (AT, 0, MAX_EXACT),
         (PHASE, CLOSED, HALF_OPEN),
-        (EPOCH, 1, MAX_EXACT),
+        (EPOCH, 1, MAX_SERIAL),
         (SINCE, 0, NOW),
         (ENDS, 0, MAX_EXACT),
         (ESCALATION, 0, 1_000),
         (STREAK, 0, MAX_U32),
         (SLOW_SINCE, 0, NOW),
         (PROVEN, 0, MAX_U32),
-        (NEXT_LEASE, 5, MAX_EXACT),
+        (NEXT_LEASE, 5, MAX_SERIAL),
         (OVERRIDE, 0, 4),
         (RAMP_STEP, -1, MAX_U32),
         (RAMP_ASKED, 0, MAX_EXACT),
@@ -103,7 +105,7 @@ fn every_field_is_believed_within_its_range_and_not_one_beyond() {
         assert_range(&base, field, least, most);
     }
     let without_leases = [&base[..LEASES], &[0]].concat();
-    assert_range(&without_leases, NEXT_LEASE, 1, MAX_EXACT);
+    assert_range(&without_leases, NEXT_LEASE, 1, MAX_SERIAL);
 }
 
 #[test]
