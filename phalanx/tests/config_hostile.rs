@@ -12,7 +12,7 @@ use phalanx::{ConfigError, Policy};
 use proptest::prelude::*;
 
 const KEYS: &str = "there is no such key; there are deadline, rate_limit, bulkhead, breaker, throttle, retry, hedge, \
-                    idempotent, timeout, on_degraded";
+                    idempotent, timeout, on_degraded, chaos";
 const DURATION: &str = "must be a duration such as \"250ms\" or \"1m 30s\"";
 const RANGE: &str = "must be a whole number that is not negative and not too large";
 const RATIO: &str = "policies.p.breaker.failure_ratio: must be above 0 and at most 1";

@@ -87,8 +87,8 @@ impl Plant {
                 "granted = math.max(0, math.min(math.floor((level + debt) / need) - 1, count))",
             )],
             Self::OneProbeTooMany => &[(
-                "math.max(0, math.min(n, spec.half_open_max_calls - #live))",
-                "math.max(0, math.min(n, spec.half_open_max_calls + 1 - #live))",
+                "local most = math.min(spec.half_open_max_calls, MAX_LEASES)",
+                "local most = math.min(spec.half_open_max_calls + 1, MAX_LEASES)",
             )],
             Self::LeasesNeverExpire => {
                 &[("if held.expires > s.now then live[#live + 1] = held end", "live[#live + 1] = held")]
