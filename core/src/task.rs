@@ -1,7 +1,7 @@
 //! Spawning of background tasks: on the tokio runtime, or in the simulated process that the caller belongs to.
 //!
 //! The fleet simulator of `phalanx-testkit` runs many replicas on one thread. It suspends and kills each of them alone,
-//! so it must know which tasks belong to which replica: while it polls a task of a replica, [`Process::enter`] makes
+//! so it must know which tasks belong to which replica: while it polls a task of a replica, [`enter`] makes
 //! that replica the one that further tasks are spawned into. Nothing else enters a process, and without one a spawn is
 //! tokio's.
 
