@@ -138,7 +138,7 @@ impl BucketCell {
             if queue > 0 && due.after(shape.rate.slack()) < end {
                 return;
             }
-            let units = u64::from(cost).saturating_mul(shape.rate.price);
+            let units = u64::from(cost).saturating_mul(shape.rate.price).min(MAX_UNITS);
             if self.swap(word, (word & UNITS).saturating_sub(units)) {
                 return;
             }

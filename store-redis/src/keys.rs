@@ -4,10 +4,13 @@
 //! one slot of a Cluster. Names of policies and routes never appear in a key. They are hashed, each part prefixed by
 //! its length, so that no choice of names can collide, select a slot or break a pattern.
 
+use std::fmt;
 use std::sync::Arc;
 
 use phalanx_core::key::StateKey;
 use sha2::{Digest, Sha256};
+
+use crate::options::HIDDEN;
 
 /// The kind of state under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +35,24 @@ impl Kind {
 }
 
 /// Builds the keys of one fleet.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Keys {
     /// `ph1` or `<prefix>:ph1`.
     prefix: String,
     environment: String,
     /// Hashed before all names, so that names cannot be chosen to collide without knowing it.
     secret: Option<Arc<[u8]>>,
+}
+
+/// Does not print the secret.
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys")
+            .field("prefix", &self.prefix)
+            .field("environment", &self.environment)
+            .field("secret", &self.secret.as_ref().map(|_| HIDDEN))
+            .finish()
+    }
 }
 
 /// One key: its text, its hash (the id in pushed messages), and its Cluster slot.

@@ -1,5 +1,6 @@
 //! Options of the Redis store: key names, budgets, and the degraded share.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use phalanx_core::policy::validate::Mistake;
 /// options.sync_interval = Duration::from_millis(1);
 /// assert_eq!(options.mistakes()[0].path, "redis.sync_interval");
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RedisOptions {
     /// Prefix of every key, `<prefix>:ph1:…`: lower-case letters, digits, `-`. Default: none, keys begin with `ph1:`.
     pub prefix: Option<String>,
@@ -48,6 +49,24 @@ pub enum DegradedShare {
     /// The whole rate: for limits that protect this process rather than the dependency.
     Full,
 }
+
+/// Does not print the secret.
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prefix, environment, key_secret, store_budget, sync_interval, degraded_share } = self;
+        f.debug_struct("RedisOptions")
+            .field("prefix", prefix)
+            .field("environment", environment)
+            .field("key_secret", &key_secret.as_ref().map(|_| HIDDEN))
+            .field("store_budget", store_budget)
+            .field("sync_interval", sync_interval)
+            .field("degraded_share", degraded_share)
+            .finish()
+    }
+}
+
+/// Printed instead of a secret.
+pub(crate) const HIDDEN: &str = "…";
 
 impl Default for RedisOptions {
     fn default() -> Self {

@@ -263,6 +263,15 @@ fn a_run_adds_to_known_bins_only_and_to_no_more_than_there_are() {
 }
 
 #[test]
+fn every_run_adds_its_own_bins_and_no_others() {
+    let server = fresh_server();
+    // Ages below the number of bins could be read as bins.
+    flush(server, SLICE, &[(0, vec![(1, 1)]), (3, vec![(2, 5)]), (4, Vec::new()), (5, vec![(7, 2)])]);
+    let bins: BTreeMap<u64, u64> = read(server, SLICE).0.into_values().flatten().collect();
+    assert_eq!(bins, BTreeMap::from([(1, 1), (2, 5), (7, 2)]));
+}
+
+#[test]
 fn a_digest_works_from_the_beginning_of_the_clock() {
     let server = LuaServer::new();
     let reply = |slice_len: u64| run(&server, &DIGEST_READ, &args![slice_len]).parts()[..3].to_vec();

@@ -113,6 +113,7 @@ fn only_the_holder_marks_work_as_completed_and_a_corrupt_mark_is_ignored() {
     assert!(!complete(&server, "b", fence) && !complete(&server, "a", fence + 1));
     server.put(SECOND_KEY, Stored::Foreign); // the key of the fence, so that the mark overwrites a value
     assert!(complete(&server, "a", fence) && !complete(&server, "a", fence));
+    assert_eq!(server.take_published(), [(b"ph1:locks".to_vec(), b"lock id".to_vec())]);
     assert_eq!((completed(&server), server.pttl(SECOND_KEY)), (fence, Some(2 * TTL / 1_000)));
     server.clock().advance(Duration::from_micros(2 * TTL));
     assert_eq!(completed(&server), 0);
