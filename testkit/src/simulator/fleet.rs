@@ -254,7 +254,7 @@ impl Fleet {
             FaultKind::StepReplicaClock { replica, by_ms } => {
                 self.replicas[*replica].clock_offset.fetch_add(by_ms * 1_000, Ordering::Relaxed);
             }
-            FaultKind::Flush => every(&|state, node| state.nodes[node].flush()),
+            FaultKind::Flush => every(&|state, node| state.flush(node)),
             FaultKind::FlushScripts => every(&|state, node| state.nodes[node].forget_scripts()),
             FaultKind::RedisError { error } => every(&|state, node| state.nodes[node].error = Some(error.clone())),
             FaultKind::MoveSlots { master } => {
@@ -295,7 +295,7 @@ impl Fleet {
             FaultKind::Partition { replicas } => self.partition(*replicas, false),
             FaultKind::StopRedis => every(&|state, node| state.start(node)),
             FaultKind::RestartEmpty => every(&|state, node| {
-                state.nodes[node].flush();
+                state.nodes[node].lose_data();
                 state.start(node);
             }),
             FaultKind::RestartOld { age_ms } => {
