@@ -1,16 +1,16 @@
 //! A Cluster of three masters: redirects while slots move, pushes, and one master that is stopped or hangs.
 
 use phalanx::store::StateKey;
-use phalanx_store_redis::internal::{FleetKeys, OpenConnection};
+use phalanx_store_redis::internal::{FleetKeys, OpenConnection, OpenSubscription};
 use phalanx_store_redis::transport::ScriptForm;
 use phalanx_store_redis::{RedisConnection, RedisOptions};
 use phalanx_testkit::FaultyRedis;
-use phalanx_testkit::server::Cluster;
 use phalanx_testkit::server::cluster::slot;
+use phalanx_testkit::server::{Cluster, Proxy};
 use redis::ProtocolVersion;
 use redis::cluster::ClusterClientBuilder;
 
-use crate::harness::{CHANNEL, Deployment, Log, MS, ZERO, compare, key, lock, peek, push, release, take};
+use crate::harness::{CHANNEL, Deployment, Log, MS, SECOND, ZERO, compare, key, lock, peek, push, release, take};
 
 /// Three masters with a third of the slots each.
 pub(crate) enum ThreeMasters {
@@ -141,6 +141,51 @@ impl ThreeMasters {
         }
     }
 
+    /// Takes the slot of a name, which is on master 0, away from it, or gives it back: without a master, `CLUSTERDOWN`.
+    async fn serve(&self, name: &str, serve: bool) {
+        match self {
+            Self::Model(model) => model.reply_with_error((!serve).then_some("CLUSTERDOWN Hash slot not served")),
+            Self::Real(cluster) => {
+                let change = if serve { "ADDSLOTS" } else { "DELSLOTS" };
+                cluster.masters()[0].cli(&["CLUSTER", change, &slot(&key(name)).to_string()]).await;
+            }
+        }
+    }
+
+    /// Subscribes at all masters.
+    async fn subscribed(&self, log: &mut Log) -> OpenSubscription {
+        let mut subscription = log.subscribed(&self.redis()).await;
+        self.until_subscribed(log, &mut subscription).await;
+        subscription
+    }
+
+    /// Checks a subscription until it is made at all masters: the client is content with one.
+    async fn until_subscribed(&self, log: &mut Log, subscription: &mut OpenSubscription) {
+        let is_made = async || match self {
+            Self::Model(_) => true,
+            Self::Real(cluster) => {
+                let mut all = true;
+                for master in cluster.masters() {
+                    all &= master.cli(&["PUBSUB", "NUMSUB", CHANNEL]).await == format!("{CHANNEL}\n1");
+                }
+                all
+            }
+        };
+        log.check_until(subscription, is_made).await;
+    }
+
+    /// Ends all subscriptions.
+    async fn kill_subscriptions(&self) {
+        match self {
+            Self::Model(model) => model.break_subscriptions(),
+            Self::Real(cluster) => {
+                for master in cluster.masters() {
+                    master.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+                }
+            }
+        }
+    }
+
     /// Delays the replies of master 0, whose scripts run at once in the model; or ends that.
     fn delay_replies(&self, delay: bool) {
         match self {
@@ -223,10 +268,10 @@ fn a_slot_that_moves_key_by_key_is_served_by_both_masters_and_loses_nothing() {
 }
 
 #[test]
-fn a_message_arrives_from_every_master_also_after_its_slot_has_moved() {
+fn a_message_arrives_from_every_master_that_serves_and_a_subscription_outlives_one_of_them() {
     compare::<ThreeMasters>(async |cluster, log| {
         let redis = log.connected(&cluster.redis()).await;
-        let mut subscription = log.subscribed(&cluster.redis()).await;
+        let mut subscription = cluster.subscribed(log).await;
         for master in 0..3 {
             let name = name_on(master, 0);
             log.run(&redis, &push(&name)).await;
@@ -240,7 +285,105 @@ fn a_message_arrives_from_every_master_also_after_its_slot_has_moved() {
         cluster.publish(1, "foreign").await;
         log.receive_until(&mut subscription, "foreign", 3).await;
         log.check(&mut subscription).await;
+        cluster.hang(2);
+        cluster.publish(0, "twice").await;
+        log.receive_until(&mut subscription, "twice", 2).await;
+        log.receive_nothing(&mut subscription).await;
+        cluster.resume(2);
+        log.receive_until(&mut subscription, "twice", 1).await;
+
+        cluster.kill_subscriptions().await;
+        cluster.until_subscribed(log, &mut subscription).await;
+        cluster.publish(1, "from all").await;
+        log.receive_until(&mut subscription, "from all", 3).await;
+        cluster.stop(1).await;
+        cluster.publish(0, "from two").await;
+        log.receive_until(&mut subscription, "from two", 2).await;
+        log.check(&mut subscription).await;
+        log.receive_nothing(&mut subscription).await;
+        cluster.start_again(1).await;
+        cluster.until_subscribed(log, &mut subscription).await;
+        cluster.publish(2, "from all again").await;
+        log.receive_until(&mut subscription, "from all again", 3).await;
+        log.receive_nothing(&mut subscription).await;
     });
+}
+
+/// Masters that are reached through proxies, which delay replies and break connections.
+enum MastersBehindProxies {
+    Model(FaultyRedis),
+    Real { _cluster: Cluster, proxies: Vec<Proxy> },
+}
+
+impl Deployment for MastersBehindProxies {
+    fn model() -> Self {
+        Self::Model(FaultyRedis::cluster(3))
+    }
+
+    async fn start() -> Self {
+        let (cluster, mut proxies) = (Cluster::start().await, Vec::new());
+        for master in cluster.masters() {
+            let proxy = Proxy::start(master.address()).await;
+            master.cli(&["CONFIG", "SET", "cluster-announce-port", &proxy.port().to_string()]).await;
+            proxies.push(proxy);
+        }
+        for master in cluster.masters() {
+            let announced = |slots: &str| proxies.iter().all(|proxy| slots.contains(&proxy.port().to_string()));
+            master.until(&["CLUSTER", "SLOTS"], announced).await;
+        }
+        Self::Real { _cluster: cluster, proxies }
+    }
+}
+
+impl MastersBehindProxies {
+    fn redis(&self) -> RedisConnection {
+        match self {
+            Self::Model(model) => model.into(),
+            Self::Real { proxies, .. } => {
+                ClusterClientBuilder::new(proxies.iter().map(Proxy::url)).build().unwrap().into()
+            }
+        }
+    }
+
+    /// Delays all replies. Requests are executed at once.
+    fn delay_replies(&self) {
+        match self {
+            Self::Model(model) => model.set_script_time(SECOND / 2),
+            Self::Real { proxies, .. } => proxies.iter().for_each(|proxy| proxy.delay(10 * SECOND)),
+        }
+    }
+
+    /// Breaks all connections and ends the delay.
+    async fn break_connections(&self) {
+        match self {
+            Self::Model(model) => {
+                model.set_script_time(ZERO);
+                model.break_connections();
+            }
+            Self::Real { proxies, .. } => {
+                for proxy in proxies {
+                    proxy.delay(ZERO);
+                    proxy.reset_connections().await;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_whose_connection_breaks_is_sent_again_and_runs_twice() {
+    let seen = compare::<MastersBehindProxies>(async |cluster, log| {
+        let redis = log.connected(&cluster.redis()).await;
+        let name = name_on(1, 0);
+        log.run(&redis, &[take(&name, 1), peek(&name)]).await;
+        cluster.delay_replies();
+        let pending = log.send_unanswered(&redis, &[take(&name, 2)]).await;
+        cluster.break_connections().await;
+        log.answered(pending).await;
+        log.run(&redis, &[peek(&name)]).await;
+    });
+    // Nine permits less four: the script took its two permits twice.
+    assert!(seen.last().is_some_and(|level| level.ends_with("18000000000, 0]")), "{seen:?}");
 }
 
 #[test]
@@ -271,7 +414,7 @@ fn a_stopped_master_fails_its_own_keys_and_no_others() {
 }
 
 #[test]
-fn a_hung_master_executes_later_and_does_not_delay_the_others() {
+fn keys_of_a_hung_master_or_of_none_get_no_reply_and_do_not_delay_the_others() {
     compare::<ThreeMasters>(async |cluster, log| {
         let redis = log.connected(&cluster.redis()).await;
         let [a, b, c] = [0, 1, 2].map(|master| name_on(master, 0));
@@ -280,7 +423,12 @@ fn a_hung_master_executes_later_and_does_not_delay_the_others() {
         log.run_unanswered(&redis, &[take(&b, 4)]).await;
         log.run(&redis, &[take(&a, 1), take(&c, 1)]).await;
         cluster.resume(1);
+        // What was sent is executed later.
         log.run_until_changed(&redis, peek(&b), "28800000000").await;
         log.run(&redis, &[take(&a, 1), take(&b, 1), take(&c, 1)]).await;
+        cluster.serve(&a, false).await;
+        log.run_unanswered(&redis, &[take(&a, 1)]).await;
+        cluster.serve(&a, true).await;
+        log.run(&redis, &[take(&a, 1), take(&b, 1)]).await;
     });
 }

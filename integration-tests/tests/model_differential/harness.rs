@@ -214,6 +214,16 @@ impl Log {
         self.note("receive", message.map_or("nothing".to_owned(), |message| format!("{message:?}")));
     }
 
+    /// Checks a subscription until it is made everywhere, and notes the last result.
+    pub(crate) async fn check_until(&mut self, subscription: &mut OpenSubscription, is_made: impl AsyncFn() -> bool) {
+        let made = async {
+            while !(subscription.check_alive().await && is_made().await) {
+                tokio::time::sleep(10 * MS).await;
+            }
+        };
+        self.note("check the subscription", in_time(made).await.map_or(NOTHING, |()| "made everywhere"));
+    }
+
     /// Checks a subscription, as a store does every second.
     pub(crate) async fn check(&mut self, subscription: &mut OpenSubscription) {
         let alive = subscription.check_alive().await;
