@@ -569,12 +569,13 @@ impl State {
             drop(reply.send(Err(Failure::Connection)));
         }
         // A Cluster client subscribes again at a master that has returned; the subscription of any other client ends.
-        if !self.is_cluster() {
-            let mut subscribers = std::mem::take(&mut self.subscribers);
-            let is_open = |generation: &Option<u64>| generation.is_some_and(|then| self.is_connected(0, then));
-            subscribers.retain(|subscriber| subscriber.generations.iter().any(is_open));
-            self.subscribers = subscribers;
-        }
+        let mut subscribers = std::mem::take(&mut self.subscribers);
+        let is_open = |generation: &Option<u64>| generation.is_some_and(|then| self.is_connected(0, then));
+        subscribers.retain(|subscriber| match self.is_cluster() {
+            true => !subscriber.isolated,
+            false => subscriber.generations.iter().any(is_open),
+        });
+        self.subscribers = subscribers;
     }
 
     /// Stops a node: connections break, and new ones are refused.
