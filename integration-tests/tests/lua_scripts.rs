@@ -25,6 +25,8 @@ mod harness;
 mod idempotency;
 #[path = "lua_scripts/membership_and_locks.rs"]
 mod membership_and_locks;
+#[path = "lua_scripts/next_release.rs"]
+mod next_release;
 #[path = "lua_scripts/rate_limit.rs"]
 mod rate_limit;
 #[path = "lua_scripts/rate_limit_edges.rs"]

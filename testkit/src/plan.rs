@@ -8,7 +8,8 @@
 //!   plan.toml | plan.csv ──► read_toml.rs | read_csv.rs ──► Plan      every mistake with its line, or the plan
 //!                                                            │
 //!   policies (phalanx::config::Config) ─────────────────► player.rs   for each step: a new runtime with paused time,
-//!                                                            │        a module for each replica over one memory store
+//!                                                            │        a module for each replica over one Redis of the
+//!                                                            │        simulator
 //!                                                            │          traffic.rs      callers, open loop
 //!                                                            │          dependency.rs   what they call, and its faults
 //!                                                            │          recording.rs    what happened

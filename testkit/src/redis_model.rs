@@ -116,6 +116,23 @@ pub(crate) struct Effects {
     pub(crate) pushes: u64,
 }
 
+impl Effects {
+    /// Adds those of another network.
+    #[cfg(all(feature = "servers", feature = "simulator"))]
+    pub(crate) const fn add(&mut self, other: Self) {
+        self.late_replies += other.late_replies;
+        self.lost_replies += other.lost_replies;
+        self.late_requests += other.late_requests;
+        self.lost_pushes += other.lost_pushes;
+        self.late_pushes += other.late_pushes;
+        self.double_pushes += other.double_pushes;
+        self.executed_late += other.executed_late;
+        self.redirects += other.redirects;
+        self.scripts += other.scripts;
+        self.pushes += other.pushes;
+    }
+}
+
 /// The network of one replica.
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {

@@ -13,16 +13,21 @@
 mod fleet;
 mod history;
 mod next_release;
+#[cfg(feature = "servers")]
+mod on_servers;
 mod oracle;
 mod plan;
 mod plant;
 mod process;
+mod replica;
 mod report;
 mod shrink;
 
 use std::time::Duration;
 
 pub use self::history::{Answer, Entry, EntryKind, History, Script};
+#[cfg(feature = "servers")]
+pub use self::on_servers::{ReplicaProcess, play_on_servers};
 pub use self::oracle::{Allowances, Case, ORACLES, Oracle, Verdict};
 pub use self::plan::{Fault, FaultKind, Load, Plan, Shape};
 pub use self::plant::Plant;
@@ -85,11 +90,7 @@ pub fn run_beside(plan: &Plan, plant: Option<Plant>, others: usize) -> Run {
     let case = Case::new(plan, &history, effects);
     let mut broken = case.check(if brief { &BRIEF_ORACLES } else { &[] });
     let faults = report::reached(&case);
-    for fault in &plan.faults {
-        if faults.get(fault.kind.name()).copied().unwrap_or(0) == 0 {
-            broken.push(("plan", format!("the fault {} was never reached", fault.kind.name())));
-        }
-    }
+    broken.extend(report::unreached(plan, &faults));
     let allowed = case.allowed.into_inner();
     Run { broken, allowed, faults, scripts: effects.scripts, scripts_per_second, history }
 }

@@ -155,7 +155,7 @@ impl Digest {
 
     /// Returns the slice to count in at `now`, after clearing slots that have left the window.
     fn advance_to(&self, now: Time) -> u64 {
-        let slice = now.as_micros() / self.slice_micros.load(Ordering::Relaxed);
+        let slice = self.slice_at(now);
         let newest = self.newest.load(Ordering::Acquire);
         if slice <= newest {
             return newest;
@@ -163,7 +163,7 @@ impl Digest {
         let _changing = self.changing.lock();
         let newest = self.newest.load(Ordering::Acquire);
         // Computed again: under the lock the length of a slice cannot change.
-        let slice = now.as_micros() / self.slice_micros.load(Ordering::Relaxed);
+        let slice = self.slice_at(now);
         if slice <= newest {
             return newest;
         }
@@ -172,6 +172,11 @@ impl Digest {
         (first..=slice + 1).for_each(|stale| self.clear(slot(stale)));
         self.newest.store(slice, Ordering::Release);
         slice
+    }
+
+    /// Returns the slice of a time. Times at the end of time share the last one that has a successor.
+    fn slice_at(&self, now: Time) -> u64 {
+        (now.as_micros() / self.slice_micros.load(Ordering::Relaxed)).min(u64::MAX - 2)
     }
 }
 
@@ -194,6 +199,15 @@ mod tests {
 
     fn at(millis: u64) -> Time {
         Time::from_micros(millis * 1_000)
+    }
+
+    #[test]
+    fn latencies_are_counted_until_the_end_of_time() {
+        let digest = Digest::new(Duration::from_micros(5));
+        let end = Time::from_micros(u64::MAX);
+        assert_eq!(digest.count(end), 0);
+        digest.observe(end, Duration::from_millis(1));
+        assert_eq!(digest.count(end), 1);
     }
 
     #[test]

@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
-use phalanx_testkit::simulator::{EntryKind, Plan, Plant, Report, run, run_with, shrink};
+use phalanx_testkit::simulator::{EntryKind, Plan, Plant, Report, Run, run, run_with, shrink};
+#[cfg(feature = "servers")]
+use phalanx_testkit::simulator::{ReplicaProcess, play_on_servers};
 
 /// Scripts allocate many small strings; this allocator makes a run a quarter faster.
 #[global_allocator]
@@ -63,6 +65,27 @@ struct Arguments {
     /// Play a plan even if it takes longer than ten minutes.
     #[arg(long)]
     long: bool,
+    /// Play the plan on a real redis-server, with a process for each replica. Takes as long as the plan says.
+    #[cfg(feature = "servers")]
+    #[arg(long)]
+    real: bool,
+    #[cfg(feature = "servers")]
+    #[command(flatten)]
+    replica: ReplicaArguments,
+}
+
+/// How a run on real servers starts the process of a replica.
+#[cfg(feature = "servers")]
+#[derive(clap::Args)]
+struct ReplicaArguments {
+    #[arg(long = "replica", value_name = "N", hide = true, requires = "plan")]
+    number: Option<usize>,
+    #[arg(long, value_name = "N", hide = true, default_value_t = 0)]
+    incarnation: u64,
+    #[arg(long, value_name = "URL", hide = true, default_value = "")]
+    redis: String,
+    #[arg(long, value_name = "MICROSECONDS", hide = true, default_value_t = 0)]
+    began: u64,
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -78,6 +101,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     match plan {
         Some(plan) if arguments.print_plan => {
             print!("{}", plan.to_toml());
+            Ok(ExitCode::SUCCESS)
+        }
+        #[cfg(feature = "servers")]
+        Some(plan) if arguments.replica.number.is_some() => {
+            let ReplicaArguments { number, incarnation, redis: url, began } = arguments.replica;
+            let number = number.unwrap_or_default();
+            ReplicaProcess { plan, number, incarnation, url, began }.run()?;
             Ok(ExitCode::SUCCESS)
         }
         Some(plan) => play_one(&plan, &arguments),
@@ -113,7 +143,7 @@ fn play_one(plan: &Plan, arguments: &Arguments) -> Result<ExitCode, Box<dyn Erro
             Some(found.ok_or_else(|| format!("no planted fault is named {name:?}"))?.0)
         }
     };
-    let played = run_with(plan, plant);
+    let played = play(plan, plant, arguments)?;
     let took = start.elapsed();
     if arguments.story {
         for entry in &played.history.entries {
@@ -148,6 +178,19 @@ fn play_one(plan: &Plan, arguments: &Arguments) -> Result<ExitCode, Box<dyn Erro
         );
     }
     Ok(if played.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(feature = "servers")]
+fn play(plan: &Plan, plant: Option<Plant>, arguments: &Arguments) -> Result<Run, Box<dyn Error>> {
+    if arguments.real {
+        return Ok(play_on_servers(plan, &std::env::current_exe()?)?);
+    }
+    Ok(run_with(plan, plant))
+}
+
+#[cfg(not(feature = "servers"))]
+fn play(plan: &Plan, plant: Option<Plant>, _: &Arguments) -> Result<Run, Box<dyn Error>> {
+    Ok(run_with(plan, plant))
 }
 
 /// Plays seeds with each planted fault until its oracle finds it.

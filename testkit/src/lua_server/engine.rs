@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
@@ -24,7 +24,7 @@ struct Engine {
     /// By the address of the source, which lives as long as the process.
     compiled: HashMap<usize, Function>,
     /// The keyspace of the script that runs at the moment.
-    current: Arc<Mutex<Keyspace>>,
+    current: Rc<RefCell<Keyspace>>,
 }
 
 /// Runs a script on this keyspace. The error is the text that a client would receive.
@@ -39,9 +39,9 @@ pub(crate) fn run(
         ENGINE.with(|engine| engine.borrow_mut().get_or_insert_with(|| Rc::new(RefCell::new(Engine::new()))).clone());
     let mut engine = engine.borrow_mut();
     let current = engine.current.clone();
-    std::mem::swap(&mut *lock(&current), keyspace);
+    std::mem::swap(&mut *current.borrow_mut(), keyspace);
     let reply = engine.run(name, source, keys, args);
-    std::mem::swap(&mut *lock(&current), keyspace);
+    std::mem::swap(&mut *current.borrow_mut(), keyspace);
     reply.map_err(|error| error_text(&error))
 }
 
@@ -57,16 +57,12 @@ fn error_text(error: &mlua::Error) -> String {
     if has_code { text } else { format!("ERR {text}") }
 }
 
-fn lock(keyspace: &Mutex<Keyspace>) -> MutexGuard<'_, Keyspace> {
-    keyspace.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Engine {
     fn new() -> Self {
-        let (lua, current) = (Lua::new(), Arc::default());
+        let (lua, current) = (Lua::new(), Rc::default());
         prepare(&lua, &current).expect("the sandbox is valid");
-        // Collects when the heap has grown fourfold, not twofold: scripts leave only garbage behind.
-        lua.gc_set_mode(mlua::state::GcMode::Incremental(mlua::state::GcIncParams::default().pause(400)));
+        // Collects when the heap has grown tenfold, not twofold: scripts leave only garbage behind.
+        lua.gc_set_mode(mlua::state::GcMode::Incremental(mlua::state::GcIncParams::default().pause(1000)));
         Self { lua, compiled: HashMap::new(), current }
     }
 
@@ -106,10 +102,10 @@ fn mutated(source: &'static str) -> Cow<'static, str> {
 }
 
 /// Adds the `redis` table to Lua and makes access to undefined globals an error, as Redis does.
-fn prepare(lua: &Lua, keyspace: &Arc<Mutex<Keyspace>>) -> mlua::Result<()> {
+fn prepare(lua: &Lua, keyspace: &Rc<RefCell<Keyspace>>) -> mlua::Result<()> {
     let redis = lua.create_table()?;
     for (name, caught) in [("call", false), ("pcall", true)] {
-        let keyspace = Arc::clone(keyspace);
+        let keyspace = Rc::clone(keyspace);
         let run = move |lua: &Lua, args: MultiValue| command(lua, &keyspace, args, caught);
         redis.set(name, lua.create_function(run)?)?;
     }
@@ -131,10 +127,10 @@ fn prepare(lua: &Lua, keyspace: &Arc<Mutex<Keyspace>>) -> mlua::Result<()> {
     .exec()
 }
 
-fn command(lua: &Lua, keyspace: &Mutex<Keyspace>, args: MultiValue, caught: bool) -> mlua::Result<Value> {
+fn command(lua: &Lua, keyspace: &RefCell<Keyspace>, args: MultiValue, caught: bool) -> mlua::Result<Value> {
     let args = args.iter().map(argument).collect::<mlua::Result<Vec<_>>>()?;
     let parts: Vec<&[u8]> = args.iter().map(Argument::bytes).collect();
-    let reply = lock(keyspace).execute(&parts);
+    let reply = keyspace.borrow_mut().execute(&parts);
     match reply {
         Ok(answer) => value(lua, answer),
         Err(error) if caught => {
@@ -209,14 +205,7 @@ fn reply(value: Value) -> mlua::Result<Reply> {
             if let Value::String(status) = table.raw_get("ok")? {
                 return Ok(Reply::Bytes(status.as_bytes().to_vec()));
             }
-            let mut parts = Vec::new();
-            loop {
-                match table.raw_get(parts.len() + 1)? {
-                    Value::Nil => break,
-                    part => parts.push(reply(part)?),
-                }
-            }
-            Reply::Array(parts)
+            Reply::Array(table.sequence_values().map(|part| reply(part?)).collect::<mlua::Result<_>>()?)
         }
         other => return Err(mlua::Error::RuntimeError(format!("not a reply: {}", other.type_name()))),
     })

@@ -28,7 +28,8 @@ const DEAREST_CALL: Duration = Duration::from_millis(1);
 
 /// Plays plans against policies from a file.
 ///
-/// The policies run in memory, in virtual time: a step of ten minutes takes as long as the processor needs for its calls.
+/// The policies run over the simulator's Redis, with the shipped scripts, in virtual time: a step of ten minutes takes as long as
+/// the processor needs for its calls.
 /// Everything that is drawn comes from the seed, so that the same plan gives the same evidence, byte for byte.
 ///
 /// # Examples

@@ -44,6 +44,8 @@ pub(super) struct PolicyRecord {
     pub(super) name: String,
     pub(super) calls: Vec<CallRecord>,
     pub(super) transitions: Vec<(u64, Phase)>,
+    /// The epoch of the breaker since its last transition.
+    pub(super) epoch: u64,
     pub(super) retries: Retries,
     /// Calls without an answer a minute after the last one began.
     pub(super) unanswered: u32,
@@ -91,7 +93,11 @@ impl Recording {
     pub(super) fn on_event(&mut self, now: u64, policy: usize, kind: EventKind<'_>) {
         let Some(policy) = self.policies.get_mut(policy) else { return };
         match kind {
-            EventKind::Transition(change) => policy.transitions.push((now, change.to)),
+            // Every replica tells of each transition of the fleet's breaker; the first one counts.
+            EventKind::Transition(change) if change.epoch > policy.epoch => {
+                policy.epoch = change.epoch;
+                policy.transitions.push((now, change.to));
+            }
             EventKind::Retry { delay, .. } => {
                 let retries = &mut policy.retries;
                 retries.shortest = if retries.count == 0 { delay } else { retries.shortest.min(delay) };

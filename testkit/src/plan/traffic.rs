@@ -11,19 +11,19 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use phalanx::config::Config;
 use phalanx::policy::Mistake;
-use phalanx::store::{MemoryStore, Rng};
+use phalanx::store::Rng;
 use phalanx::{Clock, Context, Decision, Error, EventKind, Kind, Pipeline, ResilienceModule, Verdict, scope};
+use phalanx_store_redis::RedisConnection;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::dependency::{CallTag, Dependency, Gauge, SimulatedWrites, Writes};
 use super::fault::Fault;
 use super::recording::{CallRecord, PolicyRecord, Recording, RequestRecord, WriteCounts};
 use super::{Step, Target};
+use crate::redis_model::RedisModel;
 
 /// How long calls may still run after the last one began.
 const DRAIN: Duration = Duration::from_secs(60);
-/// (policy, route) pairs that the store of a step keeps: every policy once.
-const STORE_CAPACITY: usize = 20_000;
 
 /// Makes the service behind the policies of a step with writes.
 pub(super) type WritesFactory = Arc<dyn Fn() -> Arc<dyn Writes> + Send + Sync>;
@@ -99,7 +99,7 @@ impl StepPlayer<'_> {
     fn callers(&self) -> Result<Callers, Vec<Mistake>> {
         let clock = Clock::tokio();
         let rng = Rng::seeded(self.seed);
-        let store = MemoryStore::seeded(clock.clone(), STORE_CAPACITY, rng.fork());
+        let redis = RedisModel::new(1, rng.next());
         let record =
             |(name, _): &(&str, Option<&str>)| PolicyRecord { name: (*name).to_owned(), ..PolicyRecord::default() };
         let policies = self.targets().iter().map(record).collect();
@@ -109,8 +109,10 @@ impl StepPlayer<'_> {
         let mut modules = Vec::new();
         for _ in 0..self.replicas {
             let (observed, now, index) = (recording.clone(), clock.clone(), index.clone());
-            let module = ResilienceModule::in_store(store.clone())
+            let link = redis.add_link(Some(rng.next()));
+            let module = ResilienceModule::with_redis(RedisConnection::over_transport(Arc::new(link)))
                 .config(self.config.clone())
+                .clock(clock.clone())
                 .seed(rng.next())
                 .on_event(move |event| {
                     // Most events are the end of a call, which is recorded where it is made.

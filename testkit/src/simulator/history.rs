@@ -8,13 +8,14 @@ use parking_lot::Mutex;
 use phalanx::RejectionCode;
 use phalanx_core::breaker::Phase;
 use phalanx_core::rejection::Source;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::lua_server::Reply;
 use crate::redis_model::ScriptRun;
 
 /// One thing that happened.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Virtual microseconds since the start.
     pub at: u64,
@@ -23,7 +24,7 @@ pub struct Entry {
 }
 
 /// What happened. Replicas, policies and faults are numbers into the plan.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the fields are what their names say
 pub enum EntryKind {
     FaultBegins {
@@ -68,7 +69,9 @@ pub enum EntryKind {
     Transition {
         replica: usize,
         policy: usize,
+        #[serde(with = "names::phase")]
         from: Phase,
+        #[serde(with = "names::phase")]
         to: Phase,
         epoch: u64,
         break_micros: u64,
@@ -76,7 +79,7 @@ pub enum EntryKind {
     Overridden {
         replica: usize,
         policy: usize,
-        to: Option<&'static str>,
+        to: Option<String>,
     },
     Degraded {
         replica: usize,
@@ -95,6 +98,7 @@ pub enum EntryKind {
     ConfigMismatch {
         replica: usize,
     },
+    #[serde(skip)]
     Script(Script),
     LockAcquired {
         replica: usize,
@@ -116,13 +120,15 @@ pub enum EntryKind {
 }
 
 /// The end of a call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// Whether the operation succeeded.
     pub ok: bool,
     /// Why it was rejected.
+    #[serde(with = "names::rejected")]
     pub rejected: Option<RejectionCode>,
     /// Where the last decision was made.
+    #[serde(with = "names::source")]
     pub source: Source,
     /// Attempts and hedges that were started.
     pub attempts: u32,
@@ -218,6 +224,10 @@ impl History {
 #[derive(Clone)]
 pub(crate) struct Recorder {
     start: Instant,
+    /// Microseconds of the run before `start`.
+    passed: u64,
+    /// Writes entries to standard output instead of keeping them: the process of a replica.
+    writes: bool,
     shared: Arc<Mutex<Collected>>,
 }
 
@@ -238,12 +248,37 @@ impl Recorder {
     /// `brief`: keeps only the scripts that changed the phase of a breaker.
     pub(crate) fn new(brief: bool) -> Self {
         let shared = Collected { brief, ..Collected::default() };
-        Self { start: Instant::now(), shared: Arc::new(Mutex::new(shared)) }
+        Self { start: Instant::now(), passed: 0, writes: false, shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// The recorder of a process of its own: writes a line for each entry. `passed`: microseconds of the run so far;
+    /// `calls`: the number before that of its first call.
+    #[cfg(feature = "servers")]
+    pub(crate) fn to_output(passed: u64, calls: u64) -> Self {
+        let shared = Collected { calls, ..Collected::default() };
+        Self { start: Instant::now(), passed, writes: true, shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// Microseconds since the start of the run.
+    pub(crate) fn now(&self) -> u64 {
+        self.passed + self.start.elapsed().as_micros() as u64
     }
 
     pub(crate) fn add(&self, kind: EntryKind) {
-        let at = self.start.elapsed().as_micros() as u64;
-        self.shared.lock().entries.push(Entry { at, kind });
+        let entry = Entry { at: self.now(), kind };
+        if self.writes {
+            let line = serde_json::to_string(&entry).unwrap_or_default();
+            // Whole lines, so that a process that is killed leaves no half of one.
+            drop(std::io::Write::write_all(&mut std::io::stdout().lock(), format!("{line}\n").as_bytes()));
+        } else {
+            self.shared.lock().entries.push(entry);
+        }
+    }
+
+    /// Adds an entry of another process.
+    #[cfg(feature = "servers")]
+    pub(crate) fn add_entry(&self, entry: Entry) {
+        self.shared.lock().entries.push(entry);
     }
 
     /// Returns the number of a new call.
@@ -262,7 +297,11 @@ impl Recorder {
     }
 
     pub(crate) fn add_script(&self, run: &ScriptRun<'_>) {
-        let at = self.start.elapsed().as_micros() as u64;
+        self.add_script_at(self.now(), run);
+    }
+
+    /// Adds a script that was run at this time, in microseconds since the start.
+    pub(crate) fn add_script_at(&self, at: u64, run: &ScriptRun<'_>) {
         let mut shared = self.shared.lock();
         let second = (at / 1_000_000) as usize;
         if shared.per_second.len() <= second {
@@ -328,6 +367,8 @@ impl Recorder {
 
     pub(crate) fn finish(&self) -> (History, Vec<u64>) {
         let mut shared = self.shared.lock();
+        // In order already, unless several processes have written it.
+        shared.entries.sort_by_key(|entry| entry.at);
         (History { entries: std::mem::take(&mut shared.entries) }, std::mem::take(&mut shared.per_second))
     }
 }
@@ -339,5 +380,49 @@ fn has_transitions(run: &ScriptRun<'_>) -> bool {
             matches!(parts.get(8), Some(Reply::Int(count)) if *count > 0)
         }
         _ => false,
+    }
+}
+
+/// Values that entries contain, by their names.
+mod names {
+    macro_rules! by_name {
+        ($module:ident, $type:ty, $all:expr) => {
+            pub(super) mod $module {
+                use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+                pub(crate) fn serialize<S: Serializer>(value: &$type, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.serialize_str(value.name())
+                }
+
+                pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
+                    let name = String::deserialize(deserializer)?;
+                    let found = $all.into_iter().find(|value| value.name() == name);
+                    found.ok_or_else(|| D::Error::custom(format!("{name:?} is not known")))
+                }
+            }
+        };
+    }
+
+    by_name!(phase, phalanx_core::breaker::Phase, {
+        use phalanx_core::breaker::Phase;
+        [Phase::Closed, Phase::Open, Phase::HalfOpen]
+    });
+    by_name!(source, phalanx_core::rejection::Source, {
+        use phalanx_core::rejection::Source;
+        [Source::Fleet, Source::Leased, Source::Local, Source::Degraded, Source::Forced, Source::Shadow]
+    });
+
+    pub(super) mod rejected {
+        use phalanx::RejectionCode;
+        use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+        pub(crate) fn serialize<S: Serializer>(code: &Option<RejectionCode>, to: S) -> Result<S::Ok, S::Error> {
+            code.map(RejectionCode::name).serialize(to)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RejectionCode>, D::Error> {
+            let name = Option::<String>::deserialize(from)?;
+            Ok(name.and_then(|name| RejectionCode::ALL.into_iter().find(|code| code.name() == name)))
+        }
     }
 }

@@ -1,32 +1,47 @@
-//! The next release, as a rollout meets it: its scripts store one more field in every record, and slices of half the length.
+//! The next release, as a rollout meets it: the scripts in `next_release/` store one more field in every record, and slices
+//! of half the length.
 //!
 //! Its readers take records of both releases. Those of today's release take only their own (review 4.5).
 
-use std::sync::OnceLock;
-
 use phalanx_lua::Script;
 
-use super::plant::edited;
-
-/// The scripts of the next release.
-pub(crate) fn scripts() -> &'static [Script] {
-    static SCRIPTS: OnceLock<&'static [Script]> = OnceLock::new();
-    SCRIPTS.get_or_init(|| {
-        edited(&[
-            // A bucket has a sixth number, which the reader may lack.
-            ("'^1 (%-?%d+) (%d+) (%d+ %d+ %d+)$'", "'^1 (%-?%d+) (%d+) (%d+ %d+ %d+)'"),
-            ("string.format('1 %.0f %.0f %s', level, at, rate)", "string.format('1 %.0f %.0f %s 7', level, at, rate)"),
-            // A breaker has one more number at its end, and counts in slices of half the length.
-            ("#w ~= 48 + 3 * w[48] then return end", "#w < 48 + 3 * w[48] then return end"),
-            ("for i = 49, #w, 3 do", "for i = 49, 48 + 3 * w[48], 3 do"),
-            (
-                " .. ' ' .. #s.leases .. table.concat(text), 'PX'",
-                " .. ' ' .. #s.leases .. table.concat(text) .. ' 7', 'PX'",
+macro_rules! script {
+    ($name:literal, $($include:literal)*) => {
+        Script {
+            name: $name,
+            source: concat!(
+                include_str!("../../next_release/include/clock.lua"),
+                $(include_str!(concat!("../../next_release/include/", $include, ".lua")),)*
+                include_str!(concat!("../../next_release/", $name, ".lua")),
             ),
-            (
-                "slice_len = math.max(1, math.floor(w[5] / SLICES)),",
-                "slice_len = math.max(1, math.floor(w[5] / (2 * SLICES))),",
-            ),
-        ])
-    })
+            virtual_source: "", // it runs on the clock of its server
+            keys: 1,
+        }
+    };
 }
+
+macro_rules! bucket {
+    ($name:literal) => {
+        script!($name, "bucket")
+    };
+}
+
+macro_rules! breaker {
+    ($name:literal) => {
+        script!($name, "breaker_state" "breaker_machine" "breaker_answer")
+    };
+}
+
+/// The scripts that the next release has changed.
+pub(crate) static SCRIPTS: [Script; 10] = [
+    bucket!("rate_limit_acquire"),
+    bucket!("rate_limit_refund"),
+    bucket!("rate_limit_peek"),
+    bucket!("rate_limit_retune"),
+    breaker!("breaker_admit"),
+    breaker!("breaker_sync"),
+    breaker!("breaker_settle"),
+    breaker!("breaker_force"),
+    breaker!("breaker_reset"),
+    breaker!("breaker_inspect"),
+];

@@ -73,6 +73,10 @@ pub struct Case<'a> {
     pub history: &'a History,
     pub(crate) effects: Effects,
     pub(crate) allowed: RefCell<Allowances>,
+    /// How much longer than in virtual time something may take, in microseconds.
+    pub(crate) slack: u64,
+    /// When scripts were executed whose replies nobody heard, in microseconds: what they changed is not known.
+    pub(crate) unheard: Vec<u64>,
     /// Faults that happened: begin and end in microseconds, and the number in the plan.
     faults: Vec<(u64, u64, usize)>,
 }
@@ -91,13 +95,18 @@ impl<'a> Case<'a> {
                 _ => {}
             }
         }
-        Self { plan, history, effects, allowed: RefCell::default(), faults }
+        Self { plan, history, effects, allowed: RefCell::default(), slack: 0, unheard: Vec::new(), faults }
     }
 
     /// Checks all oracles, or only those with these ids; returns what was broken, by the id of the oracle.
     pub(crate) fn check(&self, only: &[&str]) -> Vec<(&'static str, String)> {
         let wanted = ORACLES.iter().filter(|oracle| only.is_empty() || only.contains(&oracle.id));
         wanted.filter_map(|oracle| (oracle.check)(self).err().map(|broken| (oracle.id, broken))).collect()
+    }
+
+    /// Returns the faults that happened: begin and end in microseconds, and the number in the plan.
+    pub(crate) fn faults(&self) -> &[(u64, u64, usize)] {
+        &self.faults
     }
 
     /// Counts a known defect instead of failing.
@@ -142,6 +151,19 @@ impl<'a> Case<'a> {
             _ => None,
         };
         self.faults.iter().filter_map(loss).collect()
+    }
+
+    /// Whether one of these times is between two others. What happens on a real server happens a little later than it is
+    /// written down.
+    fn within(&self, times: &[u64], from: u64, to: u64) -> bool {
+        times.iter().any(|time| *time + self.slack >= from && *time <= to)
+    }
+
+    /// The times at which the state of a key changed in a way that the history does not show.
+    fn unknown_changes(&self) -> Vec<u64> {
+        let mut times = self.state_losses();
+        times.extend(&self.unheard);
+        times
     }
 
     /// The times at which the server's clock was set or replaced.

@@ -401,9 +401,13 @@ impl Plan {
         }
         for _ in 0..count {
             let kind = plan.random_fault(&rng);
-            // Messages that are delayed or lost need a server that sends some.
             let fault = (0..20).find_map(|_| {
-                let fault = Fault { at_ms: 2_000 + pick(38_000), for_ms: 1_500 + pick(5_000), kind: kind.clone() };
+                let mut fault = Fault { at_ms: 2_000 + pick(38_000), for_ms: 1_500 + pick(5_000), kind: kind.clone() };
+                if kind.is_of_pushes() {
+                    // The breaker of the first fault trips, so something is pushed.
+                    fault.at_ms = plan.faults[0].at_ms - pick(500);
+                    fault.for_ms += 1_500;
+                }
                 let hidden = plan.faults.iter().any(|other| other.hides(&fault) || fault.hides(other));
                 (!hidden).then_some(fault)
             });
@@ -492,6 +496,20 @@ impl Plan {
         }
     }
 
+    /// Returns the number of a policy.
+    pub(crate) fn policy(&self, name: &str) -> usize {
+        self.policies.iter().position(|policy| policy.name == name).unwrap_or(0)
+    }
+
+    /// Returns when each fault begins and ends, in order: milliseconds, the number of the fault, whether it begins.
+    pub(crate) fn moments(&self) -> Vec<(u64, usize, bool)> {
+        let both =
+            |(index, fault): (usize, &Fault)| [(fault.at_ms, index, true), (fault.at_ms + fault.for_ms, index, false)];
+        let mut moments: Vec<_> = self.faults.iter().enumerate().flat_map(both).collect();
+        moments.sort_by_key(|&(at, index, begins)| (at, index, !begins));
+        moments
+    }
+
     /// When the last fault ends, in milliseconds.
     pub fn last_fault_ends(&self) -> u64 {
         self.faults.iter().map(|fault| fault.at_ms + fault.for_ms).max().unwrap_or(0)
@@ -578,26 +596,69 @@ impl Plan {
 }
 
 impl Fault {
-    /// Whether this fault stops the messages that the other one needs, for a part of its time.
+    /// Whether this fault can keep the other one from having any effect.
     fn hides(&self, other: &Self) -> bool {
-        let silent = matches!(
-            self.kind,
-            FaultKind::StopRedis
-                | FaultKind::RestartEmpty
-                | FaultKind::RestartOld { .. }
-                | FaultKind::HangRedis
-                | FaultKind::RedisError { .. }
-        );
-        let needs = matches!(
-            other.kind,
-            FaultKind::LateReplies { .. } | FaultKind::LoseReplies { .. } | FaultKind::ExecuteLater { .. }
-        );
         // Recovery takes some seconds too.
-        silent && needs && self.at_ms < other.at_ms + other.for_ms && other.at_ms < self.at_ms + self.for_ms + 4_000
+        let overlap = self.at_ms < other.at_ms + other.for_ms && other.at_ms < self.at_ms + self.for_ms + 4_000;
+        overlap && self.kind.hides(&other.kind)
     }
 }
 
 impl FaultKind {
+    /// Whether it happens to published messages.
+    const fn is_of_pushes(&self) -> bool {
+        matches!(self, Self::LosePushes | Self::DelayPushes { .. } | Self::DoublePushes)
+    }
+
+    /// Whether this fault can keep the other one from having any effect, if both happen at the same time.
+    fn hides(&self, other: &Self) -> bool {
+        let (replica, policy, _) = self.targets();
+        let (other_replica, other_policy, _) = other.targets();
+        match self {
+            // Messages that are delayed or lost need a server that sends some.
+            Self::StopRedis
+            | Self::RestartEmpty
+            | Self::RestartOld { .. }
+            | Self::HangRedis
+            | Self::RedisError { .. }
+            | Self::FailOver { .. }
+            | Self::StopMaster { .. }
+            | Self::Partition { .. } => {
+                let of_messages = matches!(
+                    other,
+                    Self::SlowRedis { .. }
+                        | Self::LateReplies { .. }
+                        | Self::LoseReplies { .. }
+                        | Self::ExecuteLater { .. }
+                );
+                of_messages
+                    || other.is_of_pushes()
+                    || matches!(other, Self::ForceOpen { .. } | Self::NextRelease { .. })
+            }
+            // Replicas that find Redis too slow trip without it, and nothing is pushed.
+            Self::LateReplies { .. }
+            | Self::LoseReplies { .. }
+            | Self::ExecuteLater { .. }
+            | Self::LosePushes
+            | Self::DelayPushes { .. }
+            | Self::DoublePushes => other.is_of_pushes(),
+            // A process that does not run does nothing else.
+            Self::KillReplica { .. } | Self::PauseReplica { .. } | Self::NextRelease { .. } => replica == other_replica,
+            // A breaker that is held open admits nothing that could fail or be slow.
+            Self::ForceOpen { .. } | Self::Lever { .. } | Self::DependencyFails { .. } => {
+                let admits = matches!(
+                    other,
+                    Self::DependencyFails { .. }
+                        | Self::DependencySlow { .. }
+                        | Self::ForceOpen { .. }
+                        | Self::Lever { .. }
+                );
+                admits && policy == other_policy
+            }
+            _ => false,
+        }
+    }
+
     /// The replica, the policy and the master that it concerns.
     pub(crate) fn targets(&self) -> (Option<usize>, Option<&str>, Option<usize>) {
         match self {

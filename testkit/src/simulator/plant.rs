@@ -143,7 +143,7 @@ impl Plant {
 }
 
 /// Replaces text in all scripts that contain it. The result lives as long as the process, as sources do.
-pub(crate) fn edited(edits: &[(&str, &str)]) -> &'static [Script] {
+fn edited(edits: &[(&str, &str)]) -> &'static [Script] {
     let mut scripts = Vec::new();
     for script in ALL {
         let mut source = script.source.to_owned();

@@ -72,12 +72,12 @@ pub(super) fn at_most_k_probes(case: &Case<'_>) -> Verdict {
 /// I-5: an admit of a half-open breaker with a free probe is granted, so that the lease of a dead holder is free again when
 /// it has expired.
 pub(super) fn dead_probe_is_freed(case: &Case<'_>) -> Verdict {
-    let losses = case.state_losses();
+    let losses = case.unknown_changes();
     let mut known: BTreeMap<usize, (u64, Stored)> = BTreeMap::new();
     for (at, script) in case.scripts() {
         if script.name == "breaker_admit"
             && let Some((before, former)) = known.get(&script.key)
-            && !losses.iter().any(|loss| (*before..=at).contains(loss))
+            && !case.within(&losses, *before, at)
             && script.reply.get(7) == Some(&0)
             && former.phase == HALF_OPEN
             && former.overridden == 0
@@ -104,12 +104,12 @@ pub(super) fn dead_probe_is_freed(case: &Case<'_>) -> Verdict {
 
 /// I-8: an admit after the break is over is not rejected with `circuit_open`.
 pub(super) fn no_wedge(case: &Case<'_>) -> Verdict {
-    let losses = case.state_losses();
+    let losses = case.unknown_changes();
     let mut known: BTreeMap<usize, (u64, Stored)> = BTreeMap::new();
     for (at, script) in case.scripts() {
         if script.name == "breaker_admit"
             && let Some((before, former)) = known.get(&script.key)
-            && !losses.iter().any(|loss| (*before..=at).contains(loss))
+            && !case.within(&losses, *before, at)
             && former.phase == OPEN
             && former.overridden == 0
             && script.server as f64 >= former.ends
@@ -130,13 +130,13 @@ pub(super) fn no_wedge(case: &Case<'_>) -> Verdict {
 
 /// I-7: outcomes of another epoch change nothing, and an epoch begins once.
 pub(super) fn outcomes_count_in_their_epoch(case: &Case<'_>) -> Verdict {
-    let losses = case.state_losses();
+    let losses = case.unknown_changes();
     let steps = case.server_clock_steps();
     let mut known: BTreeMap<usize, (u64, Stored)> = BTreeMap::new();
     for (at, script) in case.scripts() {
         let former = known
             .get(&script.key)
-            .filter(|(before, _)| !losses.iter().chain(&steps).any(|time| (*before..=at).contains(time)));
+            .filter(|(before, _)| !case.within(&losses, *before, at) && !case.within(&steps, *before, at));
         if let Some((_, former)) = former
             && script.reply.get(7) == Some(&0)
         {
@@ -175,12 +175,12 @@ pub(super) fn outcomes_count_in_their_epoch(case: &Case<'_>) -> Verdict {
 
 /// I-17: no epoch begins twice, whatever is executed late or twice.
 pub(super) fn epochs_begin_once(case: &Case<'_>) -> Verdict {
-    let losses = case.state_losses();
+    let losses = case.unknown_changes();
     let mut begun: BTreeMap<usize, (u64, BTreeSet<i64>)> = BTreeMap::new();
     for (at, script) in case.scripts().filter(|(_, script)| script.name.starts_with("breaker")) {
         let (last, epochs) = begun.entry(script.key).or_default();
         let restored = script.reply.get(7).is_some_and(|flags| flags & 5 != 0);
-        if restored || losses.iter().any(|loss| (*last..=at).contains(loss)) {
+        if restored || case.within(&losses, *last, at) {
             epochs.clear();
         }
         *last = at;
@@ -239,7 +239,7 @@ pub(super) fn trip_reaches_every_replica(case: &Case<'_>) -> Verdict {
             matches!(kind, FaultKind::LosePushes | FaultKind::DelayPushes { .. })
         });
         let reach = if pushes_troubled { case.plan.sync_interval_ms * 1_000 + 200_000 } else { 100_000 };
-        let (from, to) = (since + reach, until.saturating_sub(1));
+        let (from, to) = (since + reach + case.slack, until.saturating_sub(1));
         let disturbed = case.redis_troubled(since.saturating_sub(3_000_000), to)
             || case.any(since.saturating_sub(3_000_000), to, |kind| {
                 matches!(

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::fleet::LOCK_TTL;
 use super::super::history::EntryKind;
+use super::super::replica::LOCK_TTL;
 use super::{Case, Verdict, ms};
 
 /// I-13: after a replica acquired the lock, no earlier holder writes, and fences grow, unless the server lost state or its
@@ -20,7 +20,7 @@ pub(super) fn one_holder_at_a_time(case: &Case<'_>) -> Verdict {
                 if let Some((_, last, since)) = latest
                     && fence <= last
                 {
-                    let lost = disturbed.iter().any(|time| (since.saturating_sub(5_000_000)..=entry.at).contains(time));
+                    let lost = case.within(&disturbed, since.saturating_sub(5_000_000), entry.at);
                     if !lost {
                         return Err(format!("fence {fence} was granted after {last}, at {}", ms(entry.at)));
                     }
@@ -35,7 +35,8 @@ pub(super) fn one_holder_at_a_time(case: &Case<'_>) -> Verdict {
                     continue;
                 }
                 let own = acquired.get(&(replica, fence)).copied().unwrap_or(0);
-                let excused = disturbed.iter().any(|time| (own.saturating_sub(1)..=entry.at).contains(time));
+                let just_now = entry.at < since + case.slack; // it may have been written down late
+                let excused = just_now || case.within(&disturbed, own.saturating_sub(1), entry.at);
                 if !excused {
                     return Err(format!(
                         "replica {replica} wrote with fence {fence} at {}, after replica {holder} acquired fence {last} at {}",
@@ -62,7 +63,7 @@ pub(super) fn holder_knows_its_lease(case: &Case<'_>) -> Verdict {
             }
             EntryKind::LockWrite { replica, fence } => {
                 let since = confirmed.get(replica).copied().unwrap_or(0);
-                if entry.at > since + LOCK_TTL.as_micros() as u64 {
+                if entry.at > since + LOCK_TTL.as_micros() as u64 + case.slack {
                     return Err(format!(
                         "replica {replica} wrote with fence {fence} {} after the server last confirmed its lock",
                         ms(entry.at - since)

@@ -219,7 +219,7 @@ fn stored(script: &Script) -> Option<(f64, f64)> {
 /// I-2: between two stored states of a bucket, the level rises at most by the gain of the time between them, which is
 /// none if the clock went back.
 pub(super) fn clock_going_back_mints_nothing(case: &Case<'_>) -> Verdict {
-    let losses = case.state_losses();
+    let losses = case.unknown_changes();
     let mut known: BTreeMap<usize, (u64, Rate, f64, f64)> = BTreeMap::new();
     for (at, script) in case.scripts().filter(|(_, script)| script.name.starts_with("rate_limit")) {
         let (Some(rate), Some((level, stored_at))) = (rate(script), stored(script)) else { continue };
@@ -228,7 +228,7 @@ pub(super) fn clock_going_back_mints_nothing(case: &Case<'_>) -> Verdict {
         }
         let former = known.insert(script.key, (at, rate, level, stored_at));
         let Some((before, old_rate, old_level, old_at)) = former else { continue };
-        let lost = losses.iter().any(|loss| (before..=at).contains(loss));
+        let lost = case.within(&losses, before, at);
         let repaired = script.reply.get(2).is_some_and(|flags| flags % 2 == 1);
         if lost || repaired || old_rate != rate || script.name == "rate_limit_retune" {
             continue;
@@ -256,7 +256,7 @@ pub(super) fn clock_going_back_mints_nothing(case: &Case<'_>) -> Verdict {
 
 /// I-3: a caller is granted if the level suffices, and a bucket that was left alone for long enough is full.
 pub(super) fn no_starvation(case: &Case<'_>) -> Verdict {
-    let losses = case.state_losses();
+    let losses = case.unknown_changes();
     let steps = case.server_clock_steps();
     let mut known: BTreeMap<usize, (u64, Rate, f64, f64)> = BTreeMap::new();
     for (at, script) in case.scripts().filter(|(_, script)| script.name.starts_with("rate_limit")) {
@@ -265,7 +265,8 @@ pub(super) fn no_starvation(case: &Case<'_>) -> Verdict {
             let mut level = script.reply.get(1).copied().unwrap_or(0);
             if let Some((before, old_rate, old_level, old_at)) = known.get(&script.key) {
                 let undisturbed = *old_rate == rate
-                    && !losses.iter().chain(&steps).any(|time| (*before..=at).contains(time))
+                    && !case.within(&losses, *before, at)
+                    && !case.within(&steps, *before, at)
                     && script.reply.get(2) == Some(&0);
                 let passed = script.server as f64 - old_at;
                 let expected = (old_level + passed * rate.gain as f64).min(rate.capacity as f64);
@@ -319,7 +320,7 @@ pub(super) fn rejections_write_nothing(case: &Case<'_>) -> Verdict {
 
 /// I-20: every acquire and refund of a bucket gives the reply of core's machine on the same times.
 pub(super) fn scripts_equal_machines(case: &Case<'_>) -> Verdict {
-    let (losses, steps) = (case.state_losses(), case.server_clock_steps());
+    let (losses, steps) = (case.unknown_changes(), case.server_clock_steps());
     let mut machines: BTreeMap<usize, (u64, Rate, Bucket)> = BTreeMap::new();
     let mut skipped: BTreeSet<usize> = BTreeSet::new();
     for (at, script) in case.scripts().filter(|(_, script)| script.name.starts_with("rate_limit")) {
@@ -327,13 +328,13 @@ pub(super) fn scripts_equal_machines(case: &Case<'_>) -> Verdict {
         let now = Time::from_micros(script.server);
         let (last, known, machine) = machines.entry(script.key).or_insert((at, rate, Bucket::full(now, rate)));
         // After a loss of state or with a second rate, the stored level is not known from the history.
-        let lost = losses.iter().any(|loss| (*last..=at).contains(loss));
+        let lost = case.within(&losses, *last, at);
         if lost || *known != rate || script.reply.get(2) != Some(&0) || script.name == "rate_limit_retune" {
             skipped.insert(script.key);
         }
         // A rejection is not stored, so a script that finds its clock set back forgets what was earned since the last
         // grant, and the machine does not: at most the refill between two grants.
-        if steps.iter().any(|step| (*last..=at).contains(step)) && skipped.insert(script.key) {
+        if case.within(&steps, *last, at) && skipped.insert(script.key) {
             case.allow("I-20: a clock that is set back costs the refill since the last grant, in Redis only");
         }
         *last = at;

@@ -1,0 +1,66 @@
+//! The scripts of the next release, as the simulator's rollouts run them beside today's: `testkit/next_release` is today's
+//! folder with the changes below. `PHALANX_RENEW_DOCS=1` writes it anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What the next release changes: the file, today's text and its own.
+const CHANGES: [(&str, &str, &str); 6] = [
+    // A bucket has one more number at its end; readers take records with and without it.
+    ("include/bucket.lua", "'^1 (%-?%d+) (%d+) (%d+ %d+ %d+)$'", "'^1 (%-?%d+) (%d+) (%d+ %d+ %d+)'"),
+    (
+        "include/bucket.lua",
+        "string.format('1 %.0f %.0f %s', level, at, rate)",
+        "string.format('1 %.0f %.0f %s 7', level, at, rate)",
+    ),
+    // So has a breaker, and it counts in slices of half the length.
+    ("include/breaker_state.lua", "#w ~= 48 + 3 * w[48] then return end", "#w < 48 + 3 * w[48] then return end"),
+    ("include/breaker_state.lua", "for i = 49, #w, 3 do", "for i = 49, 48 + 3 * w[48], 3 do"),
+    (
+        "include/breaker_state.lua",
+        " .. ' ' .. #s.leases .. table.concat(text), 'PX'",
+        " .. ' ' .. #s.leases .. table.concat(text) .. ' 7', 'PX'",
+    ),
+    (
+        "include/breaker_state.lua",
+        "slice_len = math.max(1, math.floor(w[5] / SLICES)),",
+        "slice_len = math.max(1, math.floor(w[5] / (2 * SLICES))),",
+    ),
+];
+
+/// The files of the folder: those of buckets and breakers.
+fn files() -> Vec<PathBuf> {
+    let today = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lua/scripts");
+    let mut files: Vec<PathBuf> = ["", "include"]
+        .iter()
+        .flat_map(|folder| fs::read_dir(today.join(folder)).unwrap())
+        .map(|entry| entry.unwrap().path().strip_prefix(&today).unwrap().to_owned())
+        .filter(|file| {
+            let name = file.file_stem().unwrap().to_str().unwrap();
+            ["rate_limit", "breaker", "bucket"].iter().any(|start| name.starts_with(start)) || name == "clock"
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn the_next_release_is_todays_folder_with_its_changes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (today, next) = (root.join("lua/scripts"), root.join("testkit/next_release"));
+    let renew = std::env::var_os("PHALANX_RENEW_DOCS").is_some();
+    for (file, from, _) in CHANGES {
+        assert!(fs::read_to_string(today.join(file)).unwrap().contains(from), "{file} no longer contains {from:?}");
+    }
+    for file in files() {
+        let mut text = fs::read_to_string(today.join(&file)).unwrap();
+        for (_, from, to) in CHANGES.iter().filter(|(changed, ..)| Path::new(changed) == file) {
+            text = text.replace(from, to);
+        }
+        if renew {
+            fs::write(next.join(&file), &text).unwrap();
+        }
+        let found = fs::read_to_string(next.join(&file)).unwrap_or_default();
+        assert_eq!(found, text, "testkit/next_release/{} is not renewed: PHALANX_RENEW_DOCS=1", file.display());
+    }
+}

@@ -1,0 +1,21 @@
+-- breaker_inspect: reads the state of a breaker.
+-- KEYS: [1] the breaker
+-- ARGV: [1] spec: failure_ratio consecutive_failures slow_call_ratio latency_duration sampling_window min_throughput
+--           break_duration break_multiplier max_break_duration break_jitter half_open_max_calls success_threshold
+--           lease ramp_over ramp_steps fingerprint (times in microseconds; -1, 0, -1, -1 disable the
+--           first four; ramp_over 0 disables the ramp)
+--       [2] claim: epoch phase left escalation override, as last known to the calling replica; epoch 0 if unknown
+--       [3] channel of the pushes
+--       [4] signature of a push: id of the breaker, `@`, id of the calling replica
+--       [5] random number, 0 to 1: how much of the jitter is added to a break
+-- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
+--          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow),
+--          then calls, failures and slow calls in the window, consecutive failures, probes in flight
+-- keeps: nothing; neither writes nor publishes
+local s = load(read_spec())
+local calls, failures, slow = sum(s)
+local probes = 0
+for _, lease in ipairs(s.leases) do
+  if lease.expires > s.now then probes = probes + 1 end
+end
+return build_reply(s, calls, failures, slow, s.streak, probes)

@@ -1,0 +1,38 @@
+-- How a breaker script ends: it saves the state, publishes a change, and builds the reply.
+
+local function left(s)
+  return s.phase == OPEN and math.max(0, s.ends - s.clock) or 0
+end
+
+local function ramping(s)
+  return s.ramp_step >= 0 and 1 or 0
+end
+
+-- Publishes 'id@owner now phase epoch left override ramping escalation from break_for calls failures slow', if the
+-- phase, the epoch or the override has changed.
+local function publish(s)
+  local loaded = s.loaded
+  if loaded[1] == s.phase and loaded[2] == s.epoch and loaded[3] == s.override then return end
+  local last = s.transitions[#s.transitions] or {0, 0, 0, -1, 0, 0, 0}
+  local text = string.format(string.rep(' %.0f', 12), s.clock, s.phase, s.epoch, left(s), s.override, ramping(s),
+    s.escalation, last[1], last[4], last[5], last[6], last[7])
+  redis.call('PUBLISH', ARGV[3], ARGV[4] .. text)
+end
+
+local function commit(s, spec)
+  if not s.dirty then return end
+  save(s, spec)
+  publish(s)
+end
+
+-- Returns the part of the reply that all breaker scripts share, and what this one appends.
+local function build_reply(s, ...)
+  local reply = {
+    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,
+  }
+  for _, transition in ipairs(s.transitions) do
+    for i = 1, 7 do reply[#reply + 1] = transition[i] end
+  end
+  for _, value in ipairs({...}) do reply[#reply + 1] = value end
+  return reply
+end

@@ -1,0 +1,88 @@
+-- The state machine of core/src/breaker.rs, in the same order; what only one script needs is in that script.
+
+-- Moves the window forward to a slice and clears the slices that enter it.
+local function roll_to(s, slice)
+  local gone = math.min(slice - s.newest, SLICES)
+  for i = slice - gone + 1, slice do
+    local first = 3 * (i % SLICES)
+    s.seen[first + 1], s.seen[first + 2], s.seen[first + 3] = 0, 0, 0
+  end
+  s.newest = slice
+end
+
+-- Counts into a slice, unless it has left the window.
+local function count_in(s, slice, calls, failures, slow)
+  if slice > s.newest then roll_to(s, slice) end
+  if s.newest - slice >= SLICES then return end
+  local first = 3 * (slice % SLICES)
+  for i, count in ipairs({calls, failures, slow}) do
+    s.seen[first + i] = math.min(s.seen[first + i] + count, MAX_COUNT)
+  end
+end
+
+-- Sums calls, failures and slow calls in the window that ends now.
+local function sum(s)
+  roll_to(s, math.max(s.newest, math.floor(s.now / s.slice_len)))
+  local calls, failures, slow = 0, 0, 0
+  for i = 1, 3 * SLICES, 3 do
+    calls, failures, slow = calls + s.seen[i], failures + s.seen[i + 1], slow + s.seen[i + 2]
+  end
+  return calls, failures, slow
+end
+
+-- Marks the state as changed at this time.
+local function touch(s)
+  s.at, s.dirty = s.now, true
+end
+
+local function begin(s, phase, break_for, calls, failures, slow)
+  local from = s.phase
+  s.phase, s.epoch, s.since, s.streak, s.slow_since, s.proven, s.leases = phase, s.epoch + 1, s.now, 0, 0, 0, {}
+  s.transitions[#s.transitions + 1] = {from, phase, s.epoch, break_for, calls, failures, slow}
+  touch(s)
+end
+
+local function enter(s, spec, phase, break_for)
+  local calls, failures, slow = sum(s)
+  clear_window(s, spec)
+  if phase == CLOSED then s.ramp_step, s.ramp_asked = spec.ramp_over > 0 and 0 or -1, 0 end
+  begin(s, phase, break_for, calls, failures, slow)
+end
+
+-- The break after `escalation` trips in close succession. Multiplied step by step, so that Lua and Rust round alike.
+local function break_duration(spec, escalation)
+  local longest, length = math.max(spec.break_duration, spec.max_break), spec.break_duration
+  if spec.break_multiplier > 1 then
+    for _ = 1, escalation do
+      length = math.min(length * spec.break_multiplier, longest)
+      if length >= longest then break end
+    end
+  end
+  return math.floor(length * (1 + spec.jitter * spec.random))
+end
+
+local function open(s, spec)
+  -- Escalation starts over after a whole window without a trip.
+  local held = s.phase == CLOSED and s.now - s.since >= spec.window
+  local escalation = held and 0 or s.escalation
+  local break_for = break_duration(spec, escalation)
+  enter(s, spec, OPEN, break_for)
+  s.escalation, s.ends = math.min(escalation + 1, MAX_ESCALATION), s.now + break_for
+end
+
+local function must_trip(s, spec)
+  if spec.consecutive_failures > 0 and s.streak >= spec.consecutive_failures then return true end
+  local calls, failures, slow = sum(s)
+  if calls < spec.min_throughput then return false end
+  return spec.failure_ratio >= 0 and failures > 0 and failures >= spec.failure_ratio * calls
+    or spec.slow_call_ratio >= 0 and slow > 0 and slow >= spec.slow_call_ratio * calls
+end
+
+-- Counts equal outcomes of a closed breaker in their slice. Kind: 0 success, 1 slow, 2 failure, 3 slow failure.
+local function count(s, spec, kind, calls, slice)
+  local failed, slow = kind >= 2, kind % 2 == 1
+  count_in(s, slice, calls, failed and calls or 0, slow and calls or 0)
+  s.streak = failed and math.min(s.streak + calls, MAX_U32) or 0
+  touch(s)
+  if kind > 0 and must_trip(s, spec) and s.override ~= FORCED_CLOSED then open(s, spec) end
+end

@@ -1,0 +1,33 @@
+-- rate_limit_acquire: takes permits for groups of callers; the first k callers of each group are granted.
+-- KEYS: [1] the bucket
+-- ARGV: [1] gain: units per microsecond
+--       [2] price: units per permit
+--       [3] capacity: units the bucket holds
+--       [4] number of groups
+--       [5..] of each group: callers, permits per caller, microseconds a caller may wait
+-- returns: now, level before the first grant, flags (1 repaired, 2 stored by another rate), then k for each group
+-- keeps: '1 level at gain price capacity', for twice the time to full plus a second; a rejection writes nothing,
+--        unless the state was repaired or the clock stepped back by more than a second
+local gain, price, capacity = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local rate = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
+local now = server_now()
+local level, at, flags, dirty = load_bucket(now, rate, gain, price, capacity)
+local reply = {now, level, flags}
+for group = 1, tonumber(ARGV[4]) do
+  local first = 2 + 3 * group
+  if not ARGV[first + 2] then break end
+  local count, need = tonumber(ARGV[first]), ARGV[first + 1] * price
+  local granted = 0
+  if need == 0 then
+    granted = count
+  elseif need <= capacity then
+    -- The debt allowed by the maximum wait; each granted caller adds `need` to it.
+    local debt = math.min(ARGV[first + 2] * gain, MAX_UNITS)
+    granted = math.max(0, math.min(math.floor((level + debt) / need), count))
+    level = level - granted * need
+    dirty = dirty or granted > 0
+  end
+  reply[3 + group] = granted
+end
+if dirty then save_bucket(now, level, at, rate, gain, capacity) end
+return reply
