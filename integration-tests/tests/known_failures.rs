@@ -95,6 +95,7 @@ const KNOWN: &[&[Scenario]] = &[
         breakers::review_7_6_the_successes_of_routes_beyond_max_routes_are_sent,
         dispatching::review_7_7_degraded_decisions_of_an_overloaded_replica_are_visible,
         dispatching::a_redis_that_serves_only_health_checks_is_an_outage,
+        dispatching::in_a_cluster_a_script_whose_connection_breaks_runs_once,
     ],
 ];
 

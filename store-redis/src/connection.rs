@@ -94,7 +94,7 @@ impl Connection {
         Ok(known.into_iter().map(reply).collect())
     }
 
-    async fn send(&self, calls: &[&Invocation], form: ScriptForm) -> Result<Vec<Response>, Failure> {
+    pub(crate) async fn send(&self, calls: &[&Invocation], form: ScriptForm) -> Result<Vec<Response>, Failure> {
         let command = |call: &&Invocation| match form {
             ScriptForm::Digest => call.evalsha().clone(),
             ScriptForm::Source => call.eval(),

@@ -64,6 +64,16 @@ impl Failure {
         known.or(denied.then_some("NOPERM")).or(scriptless.then_some("NOSCRIPTING")).map(Self::Rejecting)
     }
 
+    /// Classifies the text of an error reply, such as `ERR …`, as it is when a client has received it.
+    #[doc(hidden)]
+    pub fn of_error_text(text: &str) -> Self {
+        let line = format!("-{}\r\n", text.replace(['\r', '\n'], " "));
+        match redis::parse_redis_value(line.as_bytes()).and_then(redis::Value::extract_error) {
+            Err(error) => Self::of(&error),
+            Ok(_) => Self::Call(text.to_owned()),
+        }
+    }
+
     /// Returns the label in events, metrics and logs.
     pub fn label(&self) -> &str {
         match self {
@@ -95,5 +105,13 @@ mod tests {
         );
         assert_eq!(Failure::of_error_reply("ERR", "user_script:1: attempt to index"), None);
         assert_eq!(Failure::of_error_reply("WRONGTYPE", "Operation against a key"), None);
+    }
+
+    #[test]
+    fn the_text_of_an_error_is_classified_like_the_error_of_a_client() {
+        let of = Failure::of_error_text;
+        assert_eq!(of("READONLY You can't write against a read only replica."), Failure::Rejecting("READONLY"));
+        assert_eq!(of("ERR user_script:1: attempt to index\r\nstack"), Failure::Call("response error".to_owned()));
+        assert_eq!(of("WRONGTYPE Operation against a key"), Failure::Call("extension error".to_owned()));
     }
 }

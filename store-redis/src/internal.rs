@@ -1,9 +1,13 @@
-//! What the fuzz targets of this workspace need: decoders and encoders that are private otherwise. Not covered by
-//! semantic versioning.
+//! What the fuzz targets and the differential tests of this workspace need: decoders, encoders and connections that are
+//! private otherwise. Not covered by semantic versioning.
 
+use std::fmt;
+
+use futures_util::StreamExt;
 use phalanx_core::clock::Time;
 use phalanx_core::estimate::bins::Bins;
 use phalanx_core::key::StateKey;
+use phalanx_lua::Script;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
@@ -11,10 +15,11 @@ use crate::connection::{self, Connection};
 use crate::digest;
 use crate::dispatcher::ScriptResult;
 use crate::failure::Failure;
-use crate::invocation::Invocation;
+use crate::invocation::{Invocation, TimeSource};
 use crate::keys::{Key, Keys, Kind};
 use crate::options::RedisOptions;
-use crate::transport::ShardSurvey;
+use crate::redis_connection::{self, RedisConnection};
+use crate::transport::{Response, ScriptForm, ShardSurvey};
 
 /// The text of a key and its Cluster slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,4 +80,82 @@ pub fn digest_counts(reply: &Value, slice_micros: u64, [asked, received, now, si
 pub fn shard_survey(reply: &Value) -> Option<ShardSurvey> {
     let (shards, unreachable) = connection::parse_survey(reply)?;
     Some((shards.into_iter().map(|shard| shard.slots).collect(), unreachable))
+}
+
+/// Makes a call on a virtual clock that shows `now`.
+pub fn call_at(script: &'static Script, keys: &[&str], args: &[&[u8]], now: Time) -> Invocation {
+    let mut call = Invocation::new(script, TimeSource::Virtual, keys);
+    for arg in args {
+        call.arg(arg);
+    }
+    call.arg(now.as_micros());
+    call
+}
+
+/// A connection as a store opens it, below its dispatchers and timers. Clones share it.
+#[derive(Clone)]
+pub struct OpenConnection(Connection);
+
+impl OpenConnection {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or rejects the client.
+    pub async fn open(redis: &RedisConnection) -> Result<Self, Failure> {
+        redis.connect().await.map(Self)
+    }
+
+    /// Sends all calls at once and waits for all replies.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn send(&self, calls: &[&Invocation], form: ScriptForm) -> Result<Vec<Response>, Failure> {
+        self.0.send(calls, form).await
+    }
+
+    /// Sends all calls at once, and once more those whose script the server does not have.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn run(&self, calls: &[Invocation]) -> Result<Vec<ScriptResult>, Failure> {
+        self.0.run(calls).await
+    }
+
+    /// Returns the shards of a Cluster and the numbers of those that this connection does not reach.
+    pub async fn survey(&self) -> Option<ShardSurvey> {
+        let (shards, unreachable) = self.0.reachable_shards().await?;
+        Some((shards.into_iter().map(|shard| shard.slots).collect(), unreachable))
+    }
+}
+
+impl fmt::Debug for OpenConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenConnection").finish_non_exhaustive()
+    }
+}
+
+/// A subscription as a store holds it.
+pub struct OpenSubscription(redis_connection::Subscription);
+
+impl OpenSubscription {
+    /// Subscribes to a channel; `None` if this kind of connection cannot.
+    pub async fn open(redis: &RedisConnection, channel: &str) -> Option<Result<Self, Failure>> {
+        redis.subscribe(channel).await.map(|subscribed| subscribed.map(Self))
+    }
+
+    /// Waits for the next message; `None` if the connection has ended.
+    pub async fn next(&mut self) -> Option<String> {
+        self.0.messages.next().await
+    }
+
+    /// Checks whether the server still replies.
+    pub async fn check_alive(&mut self) -> bool {
+        self.0.check_alive().await
+    }
+}
+
+impl fmt::Debug for OpenSubscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenSubscription").finish_non_exhaustive()
+    }
 }

@@ -49,6 +49,14 @@ impl Invocation {
         self.script
     }
 
+    /// Returns the source text of this script, or of one that stands in for it, with the clock that the call uses.
+    pub const fn source_of(&self, script: &Script) -> &'static str {
+        match self.time {
+            TimeSource::Server => script.source,
+            TimeSource::Virtual => script.virtual_source,
+        }
+    }
+
     /// Returns keys and arguments, in the order of the script.
     pub fn keys_and_args(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
         let mut all = self.cmd.args_iter().skip(2).filter_map(|arg| match arg {
@@ -67,10 +75,7 @@ impl Invocation {
     /// The same call with the script's source, for a server that does not have the script yet. Not `SCRIPT LOAD`: in a
     /// Cluster that goes to every master, and one that hangs would delay all others.
     pub(crate) fn eval(&self) -> Cmd {
-        let source = match self.time {
-            TimeSource::Server => self.script.source,
-            TimeSource::Virtual => self.script.virtual_source,
-        };
+        let source = self.source_of(self.script);
         let mut cmd = Cmd::with_capacity(16, source.len() + 256);
         cmd.arg("EVAL").arg(source);
         for arg in self.cmd.args_iter().skip(2) {

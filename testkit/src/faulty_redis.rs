@@ -87,7 +87,7 @@ impl FaultyRedis {
     pub fn restart_empty(&self) {
         self.every_node(|state, node| {
             state.stop(node);
-            state.nodes[node].flush();
+            state.nodes[node].lose_data();
             state.start(node);
         });
     }
@@ -106,6 +106,13 @@ impl FaultyRedis {
     /// which replies to their pings and publishes nothing any more.
     pub fn fail_over_isolated(&self, lost: Duration) {
         self.every_node(|state, node| state.fail_over_isolated(node, lost));
+    }
+
+    /// Replaces the server by its replica, which has received everything, and makes it a replica of that one, as `REPLICAOF`
+    /// does: connections stay open, reads are served and writes rejected (`READONLY`), subscribers still receive what is
+    /// published. New connections reach the other one.
+    pub fn switch_over(&self) {
+        self.every_node(|state, node| state.switch_over(node));
     }
 
     /// Lets the server hang: connections stay open, and nothing is answered. Requests queue.
@@ -178,9 +185,13 @@ impl FaultyRedis {
         self.every_node(|state, node| state.nodes[node].script_time = time);
     }
 
-    /// Denies all channels, as an ACL without channels does: `PUBLISH` and `SUBSCRIBE` fail. Or allows them again.
+    /// Denies all channels, as an ACL without channels does: `PUBLISH` and `SUBSCRIBE` fail, and subscriptions end. Or
+    /// allows them again.
     pub fn deny_channels(&self, deny: bool) {
         self.every_node(|state, node| state.nodes[node].channels_denied = deny);
+        if deny {
+            self.break_subscriptions();
+        }
     }
 
     /// Publishes a message, as a foreign client could.
@@ -216,7 +227,7 @@ impl FaultyRedis {
 
     /// Removes all keys.
     pub fn flush_all(&self) {
-        self.every_node(|state, node| state.nodes[node].flush());
+        self.every_node(|state, node| state.flush(node));
     }
 
     /// Forgets the loaded scripts.
@@ -250,6 +261,45 @@ impl FaultyRedis {
                 state.start(master);
             }
         });
+    }
+
+    /// Lets one master of a Cluster hang.
+    pub fn hang_master(&self, master: usize) {
+        self.model.change(|state| {
+            if master < state.nodes.len() {
+                state.hang(master);
+            }
+        });
+    }
+
+    /// Ends the hang of one master of a Cluster.
+    pub fn resume_master(&self, master: usize) {
+        self.model.change(|state| {
+            if master < state.nodes.len() {
+                state.resume(master);
+            }
+        });
+    }
+
+    /// Begins to move slots of a Cluster to another master, as `CLUSTER SETSLOT … MIGRATING` and `IMPORTING` do. Their keys
+    /// stay until they are moved. Scripts are redirected for a key that is not there, and new keys are made by the other
+    /// master; a script with two keys of which neither master has both gets no reply.
+    pub fn begin_moving_slots(&self, slots: std::ops::Range<u16>, to: usize) {
+        self.model.change(|state| {
+            if to < state.nodes.len() {
+                state.begin_moving_slots(slots, to);
+            }
+        });
+    }
+
+    /// Moves one key of a slot that is being moved, as `MIGRATE` does.
+    pub fn move_key(&self, key: &str) {
+        self.model.change(|state| state.move_key(key.as_bytes()));
+    }
+
+    /// Moves the keys that are left in slots that are being moved, and assigns the slots, as `CLUSTER SETSLOT … NODE` does.
+    pub fn finish_moving_slots(&self, slots: std::ops::Range<u16>) {
+        self.model.change(|state| state.finish_moving_slots(slots));
     }
 
     /// Moves slots of a Cluster, with their keys, to another master.

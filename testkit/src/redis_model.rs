@@ -69,8 +69,12 @@ pub(crate) struct State {
     pub(crate) script_runs: BTreeMap<&'static str, u64>,
     /// How many scripts were sent by their source.
     pub(crate) sources_sent: u64,
-    /// Former masters that still reply to their subscribers: nodes and generations.
-    isolated: Vec<(usize, u64)>,
+    /// Slots that are being moved, and the masters that receive them.
+    migrating: BTreeMap<u16, usize>,
+    /// Former masters that have become replicas of the node that took their place.
+    demoted: Vec<Demoted>,
+    /// Subscriptions made so far.
+    subscriptions: u64,
 }
 
 /// Is called after every script.
@@ -159,14 +163,25 @@ pub(crate) struct Request {
 pub(crate) type Replies = Result<Vec<Response>, Failure>;
 
 struct Subscriber {
+    number: u64,
     link: usize,
-    /// The generation of each node when it subscribed.
-    generations: Vec<u64>,
+    /// The generation of each node when it subscribed there; none if it did not. In a Cluster it is subscribed at every
+    /// master, and receives every message from each of them.
+    generations: Vec<Option<u64>>,
     channel: String,
     messages: mpsc::UnboundedSender<String>,
-    last_push: Option<Instant>,
+    /// The arrival of the last message from each node: later ones do not overtake.
+    last_push: Vec<Option<Instant>>,
     /// Its server is a former master: it receives nothing.
     isolated: bool,
+}
+
+/// A former master that replicates the node that took its place: its connections stay, and it rejects writes.
+#[derive(Debug)]
+struct Demoted {
+    node: usize,
+    generation: u64,
+    loaded: HashSet<usize>,
 }
 
 impl RedisModel {
@@ -190,7 +205,9 @@ impl RedisModel {
                 targeted: TargetedFaults::default(),
                 script_runs: BTreeMap::new(),
                 sources_sent: 0,
-                isolated: Vec::new(),
+                migrating: BTreeMap::new(),
+                demoted: Vec::new(),
+                subscriptions: 0,
             }),
             scheduled: Arc::default(),
         })
@@ -208,17 +225,23 @@ impl RedisModel {
         self.state.lock().observer = Some(observer);
     }
 
-    /// Changes the model, and wakes the delivery if that made something due.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let changed = change(&mut self.state.lock());
-        self.scheduled.notify_one();
+    /// Changes the model, and wakes or starts the delivery if that made something due.
+    pub(crate) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let changed = change(&mut state);
+        let pending = !state.schedule.is_empty();
+        drop(state);
+        if pending && tokio::runtime::Handle::try_current().is_ok() {
+            self.deliver_in_background();
+        } else {
+            self.scheduled.notify_one();
+        }
         changed
     }
 
     /// Publishes a message, as a foreign client could.
     pub(crate) fn publish(self: &Arc<Self>, channel: &str, message: &str) {
         self.change(|state| state.publish(channel.as_bytes(), message.as_bytes()));
-        self.deliver_in_background();
     }
 
     /// Sends a request. The reply resolves when it arrives, and never if it is lost.
@@ -364,7 +387,7 @@ impl State {
         while let Some(event) = self.schedule.pop_due(now) {
             match event {
                 Event::Arrive(request) => self.arrive(request),
-                Event::Reply(reply, replies) => drop(reply.send(replies)),
+                Event::Reply { reply, replies, .. } => drop(reply.send(replies)),
                 Event::Push { subscriber, message } => self.push_now(subscriber, message),
             }
         }
@@ -373,8 +396,9 @@ impl State {
 
     /// A request reaches its node.
     fn arrive(&mut self, request: Request) {
+        let connected = self.is_connected(request.node, request.generation);
         let node = &mut self.nodes[request.node];
-        if node.generation != request.generation || node.availability == Availability::Stopped {
+        if !connected || node.availability == Availability::Stopped {
             return drop(request.reply.send(Err(Failure::Connection)));
         }
         if node.availability == Availability::Hung {
@@ -390,35 +414,79 @@ impl State {
         }
         let mut responses = Vec::with_capacity(request.calls.len());
         let (mut published, mut ran) = (Vec::new(), Vec::new());
+        let mut answered = true;
         for call in &request.calls {
-            // A slot may have moved while the request was under way: the client is redirected.
-            let owner = call.keys.first().map_or(request.node, |key| self.node_of(key));
-            if owner != request.node {
-                self.effects.redirects += 1;
-                if self.nodes[owner].availability != Availability::Up {
-                    responses.push(Response::Reply(Err(Failure::Call("TRYAGAIN".to_owned()))));
-                    continue;
-                }
-            }
+            let Some(node) = self.serving_node(&request, call, micros) else {
+                answered = false;
+                continue;
+            };
             self.effects.scripts += 1;
             self.sources_sent += u64::from(request.form == ScriptForm::Source);
+            let former = if node == request.node { self.former_master(node, request.generation) } else { None };
+            self.swap_with_former(node, former);
             let observer = self.observer.as_deref();
-            let response =
-                self.nodes[owner].execute(call, request.form, request.link, micros, observer, &mut published);
+            let response = self.nodes[node].execute(call, request.form, request.link, micros, observer, &mut published);
+            self.swap_with_former(node, former);
             if matches!(response, Response::Reply(_)) {
                 *self.script_runs.entry(call.name).or_default() += 1;
                 ran.push(call.name);
             }
+            answered &= !(self.is_cluster() && is_retried_by_cluster_clients(&response));
             responses.push(response);
         }
         self.nodes[request.node].work(Instant::now(), request.calls.len());
         for (channel, message) in published {
             self.publish(&channel, &message);
         }
-        if self.targeted.of_reply(&ran).is_some() {
+        if self.targeted.of_reply(&ran).is_some() || !answered {
             return self.nodes[request.node].lost.push(request.reply);
         }
         self.reply(request.link, request.node, request.reply, responses);
+    }
+
+    /// Returns the node that runs a call which has arrived. The client is redirected if the slot has moved meanwhile, and
+    /// while it moves: a key that its old master does not have belongs to the new one. Keys of which neither master has
+    /// all cannot be served (`TRYAGAIN`); the Cluster client waits before it tries again, longer than for any reply.
+    fn serving_node(&mut self, request: &Request, call: &Call, micros: u64) -> Option<usize> {
+        let Some(key) = call.keys.first().filter(|_| self.is_cluster()) else { return Some(request.node) };
+        let (slot, count) = (slot_of(key), call.keys.len());
+        let owner = usize::from(self.slots[usize::from(slot)]);
+        let node = match self.migrating.get(&slot) {
+            None => owner,
+            Some(&target) => match self.nodes[owner].count_keys(micros, &call.keys) {
+                here if here == count => owner,
+                0 if count == 1 || self.nodes[target].count_keys(micros, &call.keys) == count => target,
+                _ => return None,
+            },
+        };
+        if node != request.node {
+            self.effects.redirects += 1;
+        }
+        (node == request.node || self.nodes[node].availability == Availability::Up).then_some(node)
+    }
+
+    const fn is_cluster(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// Whether a connection to a node that was opened under this generation is still open.
+    fn is_connected(&self, node: usize, generation: u64) -> bool {
+        self.nodes[node].generation == generation || self.former_master(node, generation).is_some()
+    }
+
+    /// Returns the former master that a connection of this generation leads to.
+    fn former_master(&self, node: usize, generation: u64) -> Option<usize> {
+        self.demoted.iter().position(|former| former.node == node && former.generation == generation)
+    }
+
+    /// Lets a former master run a script instead of the node that it replicates, or ends that. It has the same keys, its
+    /// own scripts, and rejects writes.
+    fn swap_with_former(&mut self, node: usize, former: Option<usize>) {
+        if let Some(former) = former {
+            let node = &mut self.nodes[node];
+            std::mem::swap(&mut node.loaded, &mut self.demoted[former].loaded);
+            node.read_only = !node.read_only;
+        }
     }
 
     fn reply(&mut self, link: usize, node: usize, reply: oneshot::Sender<Replies>, responses: Vec<Response>) {
@@ -445,37 +513,56 @@ impl State {
         if delay.is_zero() {
             drop(reply.send(Ok(responses)));
         } else {
-            self.schedule.add(now + delay, Event::Reply(reply, Ok(responses)));
+            self.schedule.add(now + delay, Event::Reply { node, reply, replies: Ok(responses) });
         }
     }
 
     fn publish(&mut self, channel: &[u8], message: &[u8]) {
-        let now = Instant::now();
-        let message = String::from_utf8_lossy(message).into_owned();
+        // The clients skip what is not text.
+        let Ok(message) = std::str::from_utf8(message) else { return };
         for index in 0..self.subscribers.len() {
             let subscriber = &self.subscribers[index];
             if subscriber.channel.as_bytes() != channel || subscriber.isolated {
                 continue;
             }
-            self.effects.pushes += 1;
-            if self.network.lose_pushes || self.links[subscriber.link].partitioned {
-                self.effects.lost_pushes += 1;
-                continue;
+            let (number, mut receives) = (subscriber.number, false);
+            for node in 0..self.nodes.len() {
+                let generation = self.subscribers[index].generations[node];
+                if !generation.is_some_and(|generation| self.is_connected(node, generation)) {
+                    continue;
+                }
+                receives = true;
+                if self.nodes[node].availability == Availability::Hung {
+                    self.nodes[node].held_pushes.push((number, message.to_owned()));
+                } else {
+                    self.push(index, node, message);
+                }
             }
-            let mut at = now + self.one_way();
-            if !self.network.push_delay.is_zero() {
-                self.effects.late_pushes += 1;
-                at += self.network.push_delay;
-            }
-            let subscriber = &mut self.subscribers[index];
-            at = at.max(subscriber.last_push.unwrap_or(now));
-            subscriber.last_push = Some(at);
-            let copies = if self.network.double_pushes { 2 } else { 1 };
-            self.effects.double_pushes += copies - 1;
-            for _ in 0..copies {
-                let event = Event::Push { subscriber: subscriber.messages.clone(), message: message.clone() };
-                self.schedule.add(at, event);
-            }
+            self.effects.pushes += u64::from(receives);
+        }
+    }
+
+    /// Sends a message from a node to a subscriber.
+    fn push(&mut self, index: usize, node: usize, message: &str) {
+        let now = Instant::now();
+        let subscriber = &self.subscribers[index];
+        if self.network.lose_pushes || self.links[subscriber.link].partitioned {
+            self.effects.lost_pushes += 1;
+            return;
+        }
+        let mut at = now + self.one_way();
+        if !self.network.push_delay.is_zero() {
+            self.effects.late_pushes += 1;
+            at += self.network.push_delay;
+        }
+        let subscriber = &mut self.subscribers[index];
+        at = at.max(subscriber.last_push[node].unwrap_or(now));
+        subscriber.last_push[node] = Some(at);
+        let copies = if self.network.double_pushes { 2 } else { 1 };
+        self.effects.double_pushes += copies - 1;
+        for _ in 0..copies {
+            let event = Event::Push { subscriber: subscriber.messages.clone(), message: message.to_owned() };
+            self.schedule.add(at, event);
         }
     }
 
@@ -486,6 +573,8 @@ impl State {
     /// Ends all connections to a node: requests under way fail, and subscriptions end.
     pub(crate) fn break_connections(&mut self, node: usize) {
         self.nodes[node].generation += 1;
+        self.nodes[node].held_pushes.clear();
+        self.demoted.retain(|former| former.node != node);
         for request in std::mem::take(&mut self.nodes[node].backlog) {
             drop(request.reply.send(Err(Failure::Connection)));
         }
@@ -493,13 +582,17 @@ impl State {
             drop(reply.send(Err(Failure::Connection)));
         }
         // Replies under way are lost too, but their requests were executed.
-        for reply in self.schedule.take_replies() {
+        for reply in self.schedule.take_replies(node) {
             drop(reply.send(Err(Failure::Connection)));
         }
-        let generations: Vec<u64> = self.nodes.iter().map(|node| node.generation).collect();
-        // In a Cluster a subscription is held at every master, and ends with the last of them.
-        self.subscribers
-            .retain(|subscriber| subscriber.generations.iter().zip(&generations).any(|(then, now)| then == now));
+        // A Cluster client subscribes again at a master that has returned; the subscription of any other client ends.
+        let mut subscribers = std::mem::take(&mut self.subscribers);
+        let is_open = |generation: &Option<u64>| generation.is_some_and(|then| self.is_connected(0, then));
+        subscribers.retain(|subscriber| match self.is_cluster() {
+            true => !subscriber.isolated,
+            false => subscriber.generations.iter().any(is_open),
+        });
+        self.subscribers = subscribers;
     }
 
     /// Stops a node: connections break, and new ones are refused.
@@ -512,6 +605,12 @@ impl State {
     pub(crate) fn start(&mut self, node: usize) {
         self.nodes[node].availability = Availability::Up;
         self.nodes[node].loaded = HashSet::new();
+    }
+
+    /// Removes all keys of a node.
+    pub(crate) fn flush(&mut self, node: usize) {
+        let micros = self.micros();
+        self.nodes[node].flush(micros);
     }
 
     /// Lets a node hang: connections stay open and nothing is answered.
@@ -527,6 +626,11 @@ impl State {
             self.nodes[node].availability = Availability::Up;
             for request in std::mem::take(&mut self.nodes[node].backlog) {
                 self.execute(request);
+            }
+            for (number, message) in std::mem::take(&mut self.nodes[node].held_pushes) {
+                if let Some(index) = self.subscribers.iter().position(|subscriber| subscriber.number == number) {
+                    self.push(index, node, &message);
+                }
             }
         }
     }
@@ -544,24 +648,64 @@ impl State {
     /// Replaces a node as [`Self::fail_over`] does, while subscriptions stay connected to the former master: it replies
     /// to their pings, and nothing is published there any more.
     pub(crate) fn fail_over_isolated(&mut self, node: usize, lost: Duration) {
-        self.isolated.push((node, self.nodes[node].generation));
         let mut kept = std::mem::take(&mut self.subscribers);
         kept.iter_mut().for_each(|subscriber| subscriber.isolated = true);
         self.fail_over(node, lost, 0);
         self.subscribers = kept;
     }
 
-    /// Whether a subscription that was made under these generations is still connected to a server that replies.
-    fn is_subscribed(&self, generations: &[u64]) -> bool {
-        let replies = |(node, then): (usize, &u64)| {
-            self.nodes[node].generation == *then || self.isolated.contains(&(node, *then))
-        };
-        generations.iter().enumerate().any(replies)
+    /// Replaces a node by its replica, which has received everything, and makes the node a replica of that one. Its
+    /// connections stay open: it serves reads, rejects writes, and passes on what is published.
+    pub(crate) fn switch_over(&mut self, node: usize) {
+        let (generation, loaded) = (self.nodes[node].generation, std::mem::take(&mut self.nodes[node].loaded));
+        self.demoted.push(Demoted { node, generation, loaded });
+        self.nodes[node].generation += 1;
     }
 
-    /// Ends all subscriptions, and leaves other connections alone.
+    /// Subscribes a link at every node that it reaches.
+    fn subscribe(&mut self, link: usize, channel: &str, messages: mpsc::UnboundedSender<String>) -> u64 {
+        self.subscribers.retain(|subscriber| !subscriber.messages.is_closed());
+        self.subscriptions += 1;
+        let (number, nodes) = (self.subscriptions, self.nodes.len());
+        self.subscribers.push(Subscriber {
+            number,
+            link,
+            generations: vec![None; nodes],
+            channel: channel.to_owned(),
+            messages,
+            last_push: vec![None; nodes],
+            isolated: false,
+        });
+        self.renew_subscription(number);
+        number
+    }
+
+    /// Subscribes at the nodes where a subscription was not made yet, or where its connection broke. Nothing but the first
+    /// time without a Cluster, where a broken connection ends the subscription.
+    fn renew_subscription(&mut self, number: u64) {
+        let Some(index) = self.subscribers.iter().position(|subscriber| subscriber.number == number) else { return };
+        for node in 0..self.nodes.len() {
+            let (link, then) = (self.subscribers[index].link, self.subscribers[index].generations[node]);
+            let is_open = then.is_some_and(|then| self.is_connected(node, then));
+            let renewed = then.is_none() || self.is_cluster();
+            if !is_open && renewed && self.reaches(link, node) == Reach::Yes {
+                self.subscribers[index].generations[node] = Some(self.nodes[node].generation);
+            }
+        }
+    }
+
+    /// Whether a subscription has not ended.
+    fn is_subscribed(&self, number: u64) -> bool {
+        self.subscribers.iter().any(|subscriber| subscriber.number == number)
+    }
+
+    /// Ends all subscriptions, and leaves other connections alone. A Cluster client subscribes again.
     pub(crate) fn break_subscriptions(&mut self) {
-        self.subscribers.clear();
+        if self.is_cluster() {
+            self.subscribers.iter_mut().for_each(|subscriber| subscriber.generations.fill(None));
+        } else {
+            self.subscribers.clear();
+        }
     }
 
     /// Cuts a replica off, or heals the partition: what it sent meanwhile arrives late.
@@ -574,22 +718,58 @@ impl State {
         }
     }
 
+    /// Begins to move slots to another master. Their keys stay until they are moved.
+    pub(crate) fn begin_moving_slots(&mut self, slots: std::ops::Range<u16>, to: usize) {
+        for slot in slots {
+            if self.slots.get(usize::from(slot)).is_some_and(|owner| usize::from(*owner) != to) {
+                self.migrating.insert(slot, to);
+            }
+        }
+    }
+
+    /// Moves one key of a slot that is being moved.
+    pub(crate) fn move_key(&mut self, key: &[u8]) {
+        if let Some(&to) = self.migrating.get(&slot_of(key)) {
+            let from = self.node_of(key);
+            self.move_keys(from, to, |candidate| candidate == key);
+        }
+    }
+
+    /// Moves the keys that are left of slots that are being moved, and assigns the slots.
+    pub(crate) fn finish_moving_slots(&mut self, slots: std::ops::Range<u16>) {
+        for slot in slots {
+            if let Some(&to) = self.migrating.get(&slot) {
+                self.move_slots(slot..slot + 1, to);
+            }
+        }
+    }
+
+    fn move_keys(&mut self, from: usize, to: usize, moved: impl Fn(&[u8]) -> bool) {
+        let micros = self.micros();
+        for node in [from, to] {
+            let now = self.nodes[node].now(micros);
+            self.nodes[node].keyspace.set_time(now);
+        }
+        let mut target = std::mem::take(&mut self.nodes[to].keyspace);
+        self.nodes[from].keyspace.move_keys(&mut target, moved);
+        self.nodes[to].keyspace = target;
+    }
+
     /// Moves slots to another master, with their keys.
     pub(crate) fn move_slots(&mut self, slots: std::ops::Range<u16>, to: usize) {
         for from in 0..self.nodes.len() {
             if from == to {
                 continue;
             }
-            let mut target = std::mem::take(&mut self.nodes[to].keyspace);
-            let owner = &self.slots;
+            let owner = self.slots.clone();
             let moved = |key: &[u8]| {
                 let slot = slot_of(key);
                 slots.contains(&slot) && usize::from(owner[usize::from(slot)]) == from
             };
-            self.nodes[from].keyspace.move_keys(&mut target, moved);
-            self.nodes[to].keyspace = target;
+            self.move_keys(from, to, moved);
         }
         for slot in slots {
+            self.migrating.remove(&slot);
             if let Some(owner) = self.slots.get_mut(usize::from(slot)) {
                 *owner = to as u8;
             }
@@ -635,6 +815,11 @@ enum Reach {
     Yes,
     Refused,
     Silent,
+}
+
+/// Whether a Cluster client waits and tries again after this error. It waits longer than for any reply.
+fn is_retried_by_cluster_clients(response: &Response) -> bool {
+    matches!(response, Response::Reply(Err(Failure::Rejecting("LOADING" | "MASTERDOWN" | "CLUSTERDOWN"))))
 }
 
 /// The slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key without one.

@@ -440,3 +440,23 @@ pub(crate) async fn review_7_1_a_permission_revoked_at_run_time_is_an_outage() -
 pub(crate) async fn a_redis_that_serves_only_health_checks_is_an_outage() -> Seen {
     failing_scripts(|redis| redis.fail_scripts(Some("ERR user_script:1: attempt to index a nil value"))).await
 }
+
+/// The Cluster client sends a request again if its connection breaks before the reply.
+pub(crate) async fn in_a_cluster_a_script_whose_connection_breaks_runs_once() -> Seen {
+    let redis = FaultyRedis::cluster(3);
+    let store = replica(&redis, 1);
+    let bucket = store.bucket(&key("eu"), &plenty());
+    acquire(&store, &bucket, 1).await;
+    redis.set_script_time(5 * MS); // executed at once, and the reply is under way
+    let runs = redis.runs_of("rate_limit_acquire");
+    let caller = tokio::spawn({
+        let (store, bucket) = (store.clone(), bucket.clone());
+        async move { acquire(&store, &bucket, 1).await }
+    });
+    sleep(MS).await;
+    assert_eq!(redis.runs_of("rate_limit_acquire"), runs + 1);
+    redis.break_connections();
+    let source = caller.await.unwrap().source;
+    let ran = redis.runs_of("rate_limit_acquire") - runs;
+    promise(ran == 1, || format!("the script of one call, decided by {source:?}, ran {ran} times"))
+}

@@ -42,7 +42,19 @@ pub(crate) fn run(
     std::mem::swap(&mut *current.borrow_mut(), keyspace);
     let reply = engine.run(name, source, keys, args);
     std::mem::swap(&mut *current.borrow_mut(), keyspace);
-    reply.map_err(|error| error.to_string())
+    reply.map_err(|error| error_text(&error))
+}
+
+/// Returns the text of an error as a server replies it: that of the command that failed, or Lua's with the code `ERR`.
+fn error_text(error: &mlua::Error) -> String {
+    let text = match error {
+        mlua::Error::CallbackError { cause, .. } | mlua::Error::WithContext { cause, .. } => return error_text(cause),
+        mlua::Error::RuntimeError(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let code = text.split(' ').next().unwrap_or_default();
+    let has_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    if has_code { text } else { format!("ERR {text}") }
 }
 
 impl Engine {

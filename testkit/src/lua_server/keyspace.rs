@@ -39,6 +39,8 @@ pub(crate) struct Keyspace {
     published: Vec<(Vec<u8>, Vec<u8>)>,
     /// The user may not publish.
     channels_denied: bool,
+    /// Commands that write are rejected, as on a replica.
+    read_only: bool,
     /// How many commands have written.
     writes: u64,
     /// What was overwritten, oldest first, if old states can be restored.
@@ -60,6 +62,12 @@ type CommandResult = Result<CommandReply, String>;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
+const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
+
+/// The commands that a replica rejects, whether or not they would change anything.
+const WRITING: [&[u8]; 8] =
+    [b"SET", b"DEL", b"PEXPIRE", b"SETRANGE", b"BITFIELD", b"ZADD", b"ZREM", b"ZREMRANGEBYSCORE"];
+
 const CHANNEL_DENIED: &str = "ERR The user executing the script can't publish to the channel mentioned in the command";
 
 impl Keyspace {
@@ -71,6 +79,23 @@ impl Keyspace {
     /// Lets `PUBLISH` fail as it does for a user without channels, or no longer.
     pub(crate) const fn deny_channels(&mut self, denied: bool) {
         self.channels_denied = denied;
+    }
+
+    /// Rejects commands that write, as a replica does, or no longer.
+    pub(crate) const fn set_read_only(&mut self, read_only: bool) {
+        self.read_only = read_only;
+    }
+
+    /// Removes all keys. It can go back to the state before.
+    pub(crate) fn clear(&mut self) {
+        for key in self.keys() {
+            self.remove(&key);
+        }
+    }
+
+    /// Returns whether there is a key.
+    pub(crate) fn contains(&mut self, key: &[u8]) -> bool {
+        self.stored(key).is_some()
     }
 
     /// Returns an empty keyspace that can go back to an earlier state.
@@ -102,6 +127,8 @@ impl Keyspace {
         let keys: Vec<Vec<u8>> = self.entries.keys().filter(|key| moved(key)).cloned().collect();
         let count = keys.len();
         for key in keys {
+            self.changes(&key);
+            other.changes(&key);
             if let Some(entry) = self.entries.remove(&key) {
                 other.entries.insert(key, entry);
             }
@@ -166,6 +193,9 @@ impl Keyspace {
     }
 
     pub(crate) fn execute(&mut self, parts: &[&[u8]]) -> CommandResult {
+        if self.read_only && parts.first().is_some_and(|name| WRITING.contains(name)) {
+            return Err(READ_ONLY.to_owned());
+        }
         match *parts {
             [b"TIME"] => {
                 let part = |number: u64| CommandReply::Bytes(number.to_string().into_bytes());

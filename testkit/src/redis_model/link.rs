@@ -1,6 +1,7 @@
 //! The end of the network that a store holds: connects, sends and subscribes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use phalanx_lua::Script;
 use phalanx_store_redis::transport::{
@@ -9,7 +10,10 @@ use phalanx_store_redis::transport::{
 use phalanx_store_redis::{Failure, Invocation};
 use tokio::sync::mpsc;
 
-use super::{Call, Reach, RedisModel, Subscriber};
+use super::{Call, Reach, RedisModel, Replies};
+
+/// How often a client that waits for a server tries again.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The network of one replica.
 #[derive(Clone, Debug)]
@@ -65,7 +69,7 @@ impl Link {
                     tokio::time::sleep(trip).await;
                     return Ok(());
                 }
-                Reach::Silent => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+                Reach::Silent => tokio::time::sleep(RECONNECT_INTERVAL).await,
             }
         }
     }
@@ -100,25 +104,15 @@ impl Transport for Link {
                 return Some(Err(Failure::Rejecting("NOPERM")));
             }
             let (sender, messages) = mpsc::unbounded_channel();
-            let generations: Vec<u64> = self.model.change(|state| {
-                let generations: Vec<u64> = state.nodes.iter().map(|node| node.generation).collect();
-                state.subscribers.retain(|subscriber| !subscriber.messages.is_closed());
-                state.subscribers.push(Subscriber {
-                    link: self.number,
-                    generations: generations.clone(),
-                    channel: channel.to_owned(),
-                    messages: sender,
-                    last_push: None,
-                    isolated: false,
-                });
-                generations
-            });
+            let subscription = self.model.change(|state| state.subscribe(self.number, channel, sender));
             let link = self.clone();
             let check_alive = move || {
-                let (link, generations) = (link.clone(), generations.clone());
+                let link = link.clone();
                 Box::pin(async move {
-                    let alive = |link: &Self| link.model.state.lock().is_subscribed(&generations);
-                    alive(&link) && link.hello().await.is_ok() && alive(&link)
+                    let alive = |link: &Self| link.model.state.lock().is_subscribed(subscription);
+                    let replies = alive(&link) && link.hello().await.is_ok() && alive(&link);
+                    link.model.change(|state| state.renew_subscription(subscription));
+                    replies
                 }) as Boxed<'static, bool>
             };
             Some(Ok(TransportSubscription { messages, check_alive: Box::new(check_alive) }))
@@ -153,6 +147,33 @@ impl LinkConnection {
         };
         calls.iter().map(route).collect()
     }
+
+    /// Sends calls to one node and waits for the replies.
+    ///
+    /// A Cluster client does not return an error if it has no connection to a master, or if that breaks: it connects again
+    /// until it can, and sends the request once more, whether or not it was executed before.
+    async fn request(&self, mut route: (usize, u64), calls: Vec<Call>, form: ScriptForm) -> Replies {
+        let (model, number) = (&self.link.model, self.link.number);
+        if !self.link.is_cluster() {
+            let replies = model.send(number, route.0, route.1, calls, form);
+            // The sender is kept until the reply arrives or the connection breaks.
+            return replies.await.unwrap_or(Err(Failure::Connection));
+        }
+        loop {
+            let replies = model.send(number, route.0, route.1, calls.clone(), form).await;
+            match replies.unwrap_or(Err(Failure::Connection)) {
+                Err(Failure::Connection) => {}
+                replies => return replies,
+            }
+            loop {
+                route = self.route(&calls)[0];
+                if model.state.lock().reaches(number, route.0) == Reach::Yes {
+                    break;
+                }
+                tokio::time::sleep(RECONNECT_INTERVAL).await;
+            }
+        }
+    }
 }
 
 impl TransportConnection for LinkConnection {
@@ -160,18 +181,12 @@ impl TransportConnection for LinkConnection {
         Box::pin(async move {
             let calls: Vec<Call> = calls.iter().map(|call| Call::of(call, self.link.scripts)).collect();
             let routes = self.route(&calls);
-            let (model, number) = (&self.link.model, self.link.number);
             if routes.iter().all(|route| *route == routes[0]) {
-                let Some((node, generation)) = routes.first().copied() else { return Ok(Vec::new()) };
-                // The sender is kept until the reply arrives or the connection breaks.
-                let replies = model.send(number, node, generation, calls, form);
-                return replies.await.unwrap_or(Err(Failure::Connection));
+                let Some(route) = routes.first().copied() else { return Ok(Vec::new()) };
+                return self.request(route, calls, form).await;
             }
             // Each goes to the master of its key, as the Cluster client does.
-            let sent = calls.into_iter().zip(routes).map(|(call, (node, generation))| {
-                let replies = model.send(number, node, generation, vec![call], form);
-                async move { replies.await.unwrap_or(Err(Failure::Connection)) }
-            });
+            let sent = calls.into_iter().zip(routes).map(|(call, route)| self.request(route, vec![call], form));
             let all = futures_util::future::join_all(sent).await;
             let mut responses = Vec::with_capacity(all.len());
             for replies in all {

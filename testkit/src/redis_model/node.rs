@@ -49,10 +49,14 @@ pub(crate) struct Node {
     pub(crate) channels_denied: bool,
     /// The error that it returns instead of running a script.
     pub(crate) error: Option<String>,
+    /// Scripts that write fail, as on a replica.
+    pub(super) read_only: bool,
     /// Whether the script of the health checks runs all the same.
     pub(crate) error_spares_health_checks: bool,
     /// Requests that arrived while it hung.
     pub(super) backlog: VecDeque<Request>,
+    /// Messages that it received for its subscribers while it hung, by the numbers of the subscribers.
+    pub(super) held_pushes: Vec<(u64, String)>,
     /// Senders of replies that were lost.
     pub(super) lost: Vec<oneshot::Sender<Replies>>,
 }
@@ -70,15 +74,17 @@ impl Default for Node {
             busy_until: None,
             channels_denied: false,
             error: None,
+            read_only: false,
             error_spares_health_checks: false,
             backlog: VecDeque::new(),
+            held_pushes: Vec::new(),
             lost: Vec::new(),
         }
     }
 }
 
 /// A script call, copied from the store's.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     source: &'static str,
@@ -94,8 +100,8 @@ impl Call {
         let shipped = call.script();
         let script = scripts.iter().find(|script| script.name == shipped.name).unwrap_or(shipped);
         let owned = |parts: Vec<&[u8]>| parts.into_iter().map(<[u8]>::to_vec).collect();
-        let source_id = source_id(script.source);
-        Self { name: script.name, source: script.source, source_id, keys: owned(keys), args: owned(args) }
+        let source = call.source_of(script);
+        Self { name: script.name, source, source_id: source_id(source), keys: owned(keys), args: owned(args) }
     }
 }
 
@@ -141,8 +147,15 @@ impl Node {
         self.offset += micros;
     }
 
-    /// Removes all keys.
-    pub(crate) fn flush(&mut self) {
+    /// Removes all keys, as `FLUSHALL` does. A replica that has not received it still has them.
+    pub(super) fn flush(&mut self, micros: u64) {
+        let now = self.now(micros);
+        self.keyspace.set_time(now);
+        self.keyspace.clear();
+    }
+
+    /// Loses all keys, as a restart without saved data does.
+    pub(crate) fn lose_data(&mut self) {
         self.keyspace = Keyspace::journaled();
     }
 
@@ -176,6 +189,13 @@ impl Node {
         self.busy_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
+    /// Returns how many of these keys it has.
+    pub(super) fn count_keys(&mut self, micros: u64, keys: &[Vec<u8>]) -> usize {
+        let now = self.now(micros);
+        self.keyspace.set_time(now);
+        keys.iter().filter(|key| self.keyspace.contains(key)).count()
+    }
+
     /// Returns all keys.
     pub(crate) fn keys(&mut self, micros: u64) -> Vec<Vec<u8>> {
         let now = self.now(micros);
@@ -196,9 +216,7 @@ impl Node {
         if let Some(error) = &self.error
             && !(self.error_spares_health_checks && call.name == phalanx_lua::PROBE.name)
         {
-            let (code, detail) = error.split_once(' ').unwrap_or((error, ""));
-            let failure = Failure::of_error_reply(code, detail);
-            return Response::Reply(Err(failure.unwrap_or_else(|| Failure::Call(error.clone()))));
+            return Response::Reply(Err(Failure::of_error_text(error)));
         }
         match form {
             ScriptForm::Digest if !self.knows(call) => return Response::UnknownScript,
@@ -208,6 +226,7 @@ impl Node {
         let at = self.now(micros);
         self.keyspace.set_time(at);
         self.keyspace.deny_channels(self.channels_denied);
+        self.keyspace.set_read_only(self.read_only);
         let before = self.keyspace.writes();
         let keys: Vec<&[u8]> = call.keys.iter().map(Vec::as_slice).collect();
         let args: Vec<&[u8]> = call.args.iter().map(Vec::as_slice).collect();
@@ -227,10 +246,7 @@ impl Node {
                 stored,
             });
         }
-        Response::Reply(reply.map(value).map_err(|error| {
-            let (code, detail) = error.split_once(' ').unwrap_or((&error, ""));
-            Failure::of_error_reply(code, detail).unwrap_or(Failure::Call(error))
-        }))
+        Response::Reply(reply.map(value).map_err(|error| Failure::of_error_text(&error)))
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Replies, Request};
 #[derive(Debug)]
 pub(super) enum Event {
     Arrive(Request),
-    Reply(oneshot::Sender<Replies>, Replies),
+    Reply { node: usize, reply: oneshot::Sender<Replies>, replies: Replies },
     Push { subscriber: mpsc::UnboundedSender<String>, message: String },
 }
 
@@ -51,12 +51,12 @@ impl Schedule {
         self.heap.pop().map(|Reverse(entry)| entry.event)
     }
 
-    /// Takes the senders of all replies under way.
-    pub(super) fn take_replies(&mut self) -> Vec<oneshot::Sender<Replies>> {
+    /// Takes the senders of all replies under way from a node.
+    pub(super) fn take_replies(&mut self, of: usize) -> Vec<oneshot::Sender<Replies>> {
         let (mut replies, mut kept) = (Vec::new(), BinaryHeap::new());
         for Reverse(entry) in std::mem::take(&mut self.heap).into_sorted_vec().into_iter().rev() {
             match entry.event {
-                Event::Reply(reply, _) => replies.push(reply),
+                Event::Reply { node, reply, .. } if node == of => replies.push(reply),
                 event => kept.push(Reverse(Entry { event, ..entry })),
             }
         }

@@ -53,7 +53,7 @@ impl Cluster {
 
     /// Returns the master that owns a key.
     pub fn master_of(&self, key: &str) -> &RedisProcess {
-        &self.masters[usize::from(slot(key) / share())]
+        &self.masters[usize::from(slot(key)) * usize::from(MASTERS) / usize::from(SLOTS)]
     }
 
     /// Waits until every master reports a complete, healthy cluster.
@@ -70,8 +70,8 @@ impl Cluster {
         for (index, master) in (0..).zip(&self.masters) {
             // Distinct epochs from the start save the nodes an election.
             master.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await;
-            let (first, last) = (index * share(), ((index + 1) * share() - 1).min(SLOTS - 1));
-            master.cli(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
+            let slots = slots_of(index);
+            master.cli(&["CLUSTER", "ADDSLOTSRANGE", &slots.start.to_string(), &(slots.end - 1).to_string()]).await;
         }
         // Every pair meets explicitly, because gossip takes longer.
         for one in &self.masters {
@@ -84,9 +84,12 @@ impl Cluster {
     }
 }
 
-/// The number of slots per master; the last master has a few less.
-const fn share() -> u16 {
-    SLOTS.div_ceil(MASTERS)
+/// The slots of a master, which are those of the same master in the model of Redis.
+const fn slots_of(index: u16) -> std::ops::Range<u16> {
+    const fn first(index: u16) -> u16 {
+        (index as u32 * SLOTS as u32).div_ceil(MASTERS as u32) as u16
+    }
+    first(index)..first(index + 1)
 }
 
 /// Computes the slot of a key, without asking a node that a test may have stopped.

@@ -151,7 +151,7 @@ impl Fleet {
                 every(&|state, node| state.fail_over(node, Duration::from_millis(*lost_ms), skew_ms * 1_000))
             }
             FaultKind::StepServerClock { by_ms } => every(&|state, node| state.nodes[node].step_clock(by_ms * 1_000)),
-            FaultKind::Flush => every(&|state, node| state.nodes[node].flush()),
+            FaultKind::Flush => every(&|state, node| state.flush(node)),
             FaultKind::FlushScripts => every(&|state, node| state.nodes[node].forget_scripts()),
             FaultKind::RedisError { error } => every(&|state, node| state.nodes[node].error = Some(error.clone())),
             FaultKind::MoveSlots { master } => {
@@ -180,7 +180,7 @@ impl Fleet {
             FaultKind::Partition { replicas } => self.partition(*replicas, false),
             FaultKind::StopRedis => every(&|state, node| state.start(node)),
             FaultKind::RestartEmpty => every(&|state, node| {
-                state.nodes[node].flush();
+                state.nodes[node].lose_data();
                 state.start(node);
             }),
             FaultKind::RestartOld { age_ms } => {

@@ -1,0 +1,125 @@
+//! Every shipped script replies the same, byte for byte.
+
+use std::time::Duration;
+
+use phalanx_lua as lua;
+
+use crate::harness::{CHANNEL, NOW, SECOND, Step, ZERO, compare, script};
+use crate::one_server::OneServer;
+
+/// Three failures in a row trip for ten seconds, then two probes close; with a ramp.
+const SPEC: &str = "0.5 3 -1 -1 10000000 4 10000000 2 60000000 0.25 2 2 5000000 4000000 4 7";
+
+/// A call of a breaker script.
+fn breaker(of: &'static lua::Script, after: Duration, more: &[&str]) -> Step {
+    let args = [&[SPEC, "0 1 0 0 0", CHANNEL, "id@12", "0.5"][..], more].concat();
+    script(of, after, &["ph1:{b}"], &args)
+}
+
+fn bucket(of: &'static lua::Script, after: Duration, more: &[&str]) -> Step {
+    let args = [&["3", "1000000", "10000000"][..], more].concat();
+    script(of, after, &["ph1:{r}"], &args)
+}
+
+fn other(of: &'static lua::Script, after: Duration, keys: &[&str], args: &[&str]) -> Step {
+    script(of, after, keys, args)
+}
+
+fn buckets() -> Vec<Step> {
+    vec![
+        bucket(&lua::RATE_LIMIT_PEEK, ZERO, &[]),
+        bucket(&lua::RATE_LIMIT_ACQUIRE, ZERO, &["2", "3", "2", "0", "5", "1", "500000"]),
+        bucket(&lua::RATE_LIMIT_ACQUIRE, SECOND / 7, &["1", "9", "1", "0"]),
+        bucket(&lua::RATE_LIMIT_REFUND, SECOND, &["2", "1", "0", "1", "-5000000"]),
+        bucket(&lua::RATE_LIMIT_RETUNE, SECOND, &["1", "1000000", "4000000"]),
+        bucket(&lua::RATE_LIMIT_PEEK, 2 * SECOND, &[]),
+    ]
+}
+
+fn breakers() -> Vec<Step> {
+    vec![
+        breaker(&lua::BREAKER_ADMIT, ZERO, &["3", "12"]),
+        breaker(&lua::BREAKER_SYNC, ZERO, &["2", "1", "0", "2", "0", "1", "2", "1", "1000"]),
+        breaker(&lua::BREAKER_INSPECT, SECOND, &[]),
+        breaker(&lua::BREAKER_SYNC, SECOND, &["1", "1", "2", "3", "0"]),
+        breaker(&lua::BREAKER_ADMIT, 2 * SECOND, &["1", "12"]),
+        breaker(&lua::BREAKER_ADMIT, 13 * SECOND, &["3", "12"]),
+        breaker(&lua::BREAKER_SETTLE, 14 * SECOND, &["2", "3", "1", "0", "3", "2", "0"]),
+        breaker(&lua::BREAKER_ADMIT, 15 * SECOND, &["5", "12"]),
+        breaker(&lua::BREAKER_FORCE, 15 * SECOND, &["1"]),
+        breaker(&lua::BREAKER_ADMIT, 16 * SECOND, &["1", "12"]),
+        breaker(&lua::BREAKER_FORCE, 16 * SECOND, &["0"]),
+        breaker(&lua::BREAKER_RESET, 17 * SECOND, &[]),
+        breaker(&lua::BREAKER_INSPECT, 18 * SECOND, &[]),
+    ]
+}
+
+fn digests() -> Vec<Step> {
+    let slice = "2000000";
+    vec![
+        other(&lua::DIGEST_READ, ZERO, &["ph1:{d}"], &[slice]),
+        other(&lua::DIGEST_FLUSH, ZERO, &["ph1:{d}"], &[slice, "1", "0", "2", "7", "3", "1103", "5000000000"]),
+        other(
+            &lua::DIGEST_FLUSH,
+            3 * SECOND,
+            &["ph1:{d}"],
+            &[slice, "2", "0", "1", "8", "1", "1000000", "1", "7", "2"],
+        ),
+        other(&lua::DIGEST_READ, 3 * SECOND, &["ph1:{d}"], &[slice]),
+    ]
+}
+
+fn members_and_locks() -> Vec<Step> {
+    let fence = NOW.as_micros().to_string();
+    let (members, locks) = (&["ph1:{m}", "ph1:{m}:g"], &["ph1:{l}", "ph1:{l}:f"]);
+    let (lock, mark) = (&["ph1:{l}"], &["ph1:{l}:d:1"]);
+    vec![
+        other(&lua::MEMBERSHIP_HEARTBEAT, ZERO, members, &["1", "3500000", "first"]),
+        other(&lua::MEMBERSHIP_HEARTBEAT, SECOND, members, &["2", "3500000", "second"]),
+        other(&lua::MEMBERSHIP_HEARTBEAT, 4 * SECOND, members, &["2", "3500000", "third"]),
+        other(&lua::MEMBERSHIP_LEAVE, 4 * SECOND, &["ph1:{m}"], &["2"]),
+        other(&lua::LOCK_ACQUIRE, ZERO, locks, &["me", "9000000"]),
+        other(&lua::LOCK_ACQUIRE, SECOND, locks, &["other", "9000000"]),
+        other(&lua::LOCK_RENEW, SECOND, lock, &["me", &fence, "9000000"]),
+        other(&lua::LOCK_RELEASE, SECOND, lock, &["other", &fence, CHANNEL, "l"]),
+        other(&lua::LOCK_COMPLETE, SECOND, &[lock[0], mark[0]], &["me", &fence, "60000000", CHANNEL, "l"]),
+        other(&lua::LOCK_COMPLETED, 2 * SECOND, mark, &[]),
+        other(&lua::LOCK_ACQUIRE, 2 * SECOND, locks, &["other", "9000000"]),
+    ]
+}
+
+fn requests() -> Vec<Step> {
+    let key = &["ph1:{i}"];
+    vec![
+        other(&lua::IDEMPOTENCY_CLAIM, ZERO, key, &["0a", "ff", "5000000"]),
+        other(&lua::IDEMPOTENCY_CLAIM, SECOND, key, &["0b", "ff", "5000000"]),
+        other(&lua::IDEMPOTENCY_RENEW, SECOND, key, &["0a", "5000000"]),
+        other(&lua::IDEMPOTENCY_RELEASE, SECOND, key, &["0b"]),
+        script(&lua::IDEMPOTENCY_COMPLETE, SECOND, key, &[&b"0a"[..], b"ff", b"\x00\xffanswer", b"5000000"]),
+        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ff", "5000000"]),
+        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ee", "5000000"]),
+        other(&lua::PROBE, 2 * SECOND, &["ph1:{p}"], &["60000000"]),
+    ]
+}
+
+#[test]
+fn every_shipped_script_replies_the_same_byte_for_byte_and_pushes_the_same() {
+    let seen = compare::<OneServer>(async |server, log| {
+        let redis = log.connected(&server.redis()).await;
+        let mut subscription = log.subscribed(&server.redis()).await;
+        for steps in [buckets(), breakers(), digests(), members_and_locks(), requests()] {
+            for step in &steps {
+                log.run(&redis, std::slice::from_ref(step)).await;
+            }
+        }
+        server.publish("end").await;
+        log.receive_until_last(&mut subscription, "end").await;
+    });
+    for script in lua::ALL {
+        assert!(seen.iter().any(|step| step.starts_with(&format!("{} of ", script.name))), "{} is played", script.name);
+    }
+    assert!(seen.iter().all(|step| !step.contains("failed")), "{seen:#?}");
+    // Closed, open, half-open and closed again, an override set and released, a reset, a completed lock, and the end.
+    let pushed = seen.iter().filter(|step| step.starts_with("receive: ")).count();
+    assert_eq!(pushed, 8, "{seen:#?}");
+}
