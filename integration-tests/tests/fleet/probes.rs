@@ -84,5 +84,6 @@ async fn a_killed_holder_of_a_probe_is_replaced_when_its_lease_expires() {
     println!("replaced {after:?} after the lease of {LEASE:?} began; {rejected} rejected meanwhile");
     // The lease began one round trip before its call.
     assert!(after >= LEASE - 50 * MS, "replaced after {after:?}, before the lease of {LEASE:?} expired");
-    assert!(after <= LEASE + 100 * MS, "replaced only after {after:?}: the lease is {LEASE:?}, the pause 5 ms");
+    // A busy machine may add a second; a lease that is never freed would be noticed by `until`.
+    assert!(after <= LEASE + SECOND, "replaced only after {after:?}: the lease is {LEASE:?}, the pause 5 ms");
 }
