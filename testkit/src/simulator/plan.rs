@@ -403,6 +403,9 @@ impl Plan {
             let kind = plan.random_fault(&rng);
             let fault = (0..20).find_map(|_| {
                 let mut fault = Fault { at_ms: 2_000 + pick(38_000), for_ms: 1_500 + pick(5_000), kind: kind.clone() };
+                if kind.needs_calls() {
+                    fault.for_ms += 1_000; // bursts are two seconds apart
+                }
                 if kind.is_of_pushes() {
                     // The breaker of the first fault trips, so something is pushed.
                     fault.at_ms = plan.faults[0].at_ms - pick(500);
@@ -608,6 +611,18 @@ impl FaultKind {
     /// Whether it happens to published messages.
     const fn is_of_pushes(&self) -> bool {
         matches!(self, Self::LosePushes | Self::DelayPushes { .. } | Self::DoublePushes)
+    }
+
+    /// Whether it has no effect without a call of its policy or its replica.
+    const fn needs_calls(&self) -> bool {
+        matches!(
+            self,
+            Self::DependencySlow { .. }
+                | Self::DependencyFails { .. }
+                | Self::Retune { .. }
+                | Self::MixedPolicies { .. }
+                | Self::Lever { .. }
+        )
     }
 
     /// Whether this fault can keep the other one from having any effect, if both happen at the same time.
