@@ -129,8 +129,8 @@ fn had_effect(case: &Case<'_>, kind: &FaultKind, begin: u64, end: u64) -> bool {
                 entries[..first].iter().rev().take_while(|entry| entry.at + 2_000_000 > begin).any(
                     |entry| matches!(entry.kind, EntryKind::Started { replica: caller, .. } if caller == *replica),
                 );
-            // A process that is about to stop writes its last lines a little later.
-            let from = begin + case.slack / 10;
+            // A real process stops a little later, and continues a little before that is written down.
+            let (from, end) = (begin + case.slack / 10, end.saturating_sub(case.slack / 10));
             let called = |entry: &Entry| {
                 matches!(entry.kind, EntryKind::Started { replica: caller, .. } if caller == *replica)
                     && entry.at > from
