@@ -464,6 +464,8 @@ impl ServerRun {
                 },
                 _ => command.at,
             };
+            // By the time that the script has read, as the promises are: `MONITOR` writes its line a little earlier or later.
+            let at = server.saturating_sub(self.began_unix);
             let run = ScriptRun {
                 at: server,
                 link: *link,
