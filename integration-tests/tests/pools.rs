@@ -143,5 +143,7 @@ async fn with_a_push_client_a_trip_is_pushed() {
     server.until(&["PUBSUB", "NUMSUB", "ph1:default:c"], |reply| reply.ends_with('1')).await;
     let took = trips(&one, &other).await;
     println!("with push: {took:?}");
-    assert!(took.last().is_some_and(|longest| *longest < SLACK), "{took:?}");
+    assert!(harness::percentile(&took, 50) < SLACK, "{took:?}");
+    // Polls are a minute or more apart, so a trip within a second was pushed.
+    assert!(took.last().is_some_and(|longest| *longest < SECOND), "{took:?}");
 }

@@ -22,8 +22,8 @@ pub const BUDGET: Duration = Duration::from_millis(400);
 /// The longest wait for any condition.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a busy machine may add to a measured time. Shorter than the second after which a hung connect gives up.
-pub const SLACK: Duration = Duration::from_millis(800);
+/// What a busy machine may add to a measured time.
+pub const SLACK: Duration = Duration::from_millis(200);
 
 /// An event emitted by the store.
 #[derive(Clone, Debug, PartialEq, Eq)]

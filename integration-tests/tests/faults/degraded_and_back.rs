@@ -111,6 +111,6 @@ async fn a_circuit_opened_while_degraded_stays_open_on_its_replica_until_its_bre
     let tally = one.execute(Command::Stop).await.tally;
     let passed = tally.first_admitted.unwrap().since(opened);
     println!("closed {passed:?} after it opened while degraded, with a break of {BREAK:?}");
-    assert!(passed >= BREAK - 10 * MS && passed <= BREAK + SECOND, "{passed:?} with a break of {BREAK:?}");
+    assert!(passed >= BREAK - 10 * MS && passed <= BREAK + 200 * MS, "{passed:?} with a break of {BREAK:?}");
     assert_eq!(tally.admitted_by(Source::Fleet), tally.admitted());
 }

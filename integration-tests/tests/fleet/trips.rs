@@ -55,7 +55,8 @@ async fn a_trip_is_pushed_to_all_other_replicas_within_20_ms() {
     let replicas = fleet(&setup(Redis::shared().await)).await;
     let delays = delays(&replicas, 200).await;
     println!("with push: {delays:?}");
-    assert!(delays.p50 <= 20 * MS && delays.p99 <= BUSY, "with push: {delays:?}");
+    // A host that takes the processor away delays single ones; a poll would take a quarter of a second.
+    assert!(delays.p50 <= 20 * MS && delays.p99 <= 100 * MS, "with push: {delays:?}");
 }
 
 #[tokio::test]
