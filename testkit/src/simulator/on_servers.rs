@@ -361,7 +361,7 @@ impl ServerRun {
         self.former.push(std::mem::replace(&mut self.children[number], child));
     }
 
-    /// Starts the server again. Nobody reaches it before everything it executes is seen.
+    /// Starts the server again. No replica reaches it before the monitor watches it.
     async fn restart_server(&mut self) -> std::io::Result<()> {
         self.server.restart().await;
         self.monitor = Monitor::attach(&self.server.address(), &self.log).await?;
@@ -369,7 +369,7 @@ impl ServerRun {
         Ok(())
     }
 
-    /// Sends everybody to the server that takes over, and ends the former one.
+    /// Sends all replicas to the server that takes over, and kills the former one.
     async fn fail_over(&mut self) -> std::io::Result<()> {
         let Some(standby) = self.standby.take() else { return Ok(()) };
         self.change_relays(|rules| rules.refused = true);
@@ -421,7 +421,8 @@ impl ServerRun {
         Ok(Run { broken, allowed, faults, scripts: effects.scripts, scripts_per_second, history })
     }
 
-    /// Adds the scripts that the servers have executed. Returns when some were executed whose replies nobody heard.
+    /// Adds the scripts that the servers have executed. Returns what the network did, and the times of scripts without a
+    /// received reply.
     fn add_scripts(&self) -> (Effects, Vec<u64>) {
         let (mut effects, mut unheard) = (Effects::default(), Vec::new());
         let mut replies: HashMap<u16, (usize, std::vec::IntoIter<Option<Value>>)> = HashMap::new();
@@ -452,7 +453,7 @@ impl ServerRun {
                 Some(value) => Ok(reply_of(value)),
                 None => {
                     unheard.push(at);
-                    Err("nobody heard the reply".to_owned())
+                    Err("the reply was not received".to_owned())
                 }
             };
             effects.scripts += 1;

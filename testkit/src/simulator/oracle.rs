@@ -75,7 +75,7 @@ pub struct Case<'a> {
     pub(crate) allowed: RefCell<Allowances>,
     /// How much longer than in virtual time something may take, in microseconds.
     pub(crate) slack: u64,
-    /// When scripts were executed whose replies nobody heard, in microseconds: what they changed is not known.
+    /// The times of scripts whose replies were not received, in microseconds: what they changed is not known.
     pub(crate) unheard: Vec<u64>,
     /// Faults that happened: begin and end in microseconds, and the number in the plan.
     faults: Vec<(u64, u64, usize)>,
