@@ -90,13 +90,12 @@ impl ThreeMasters {
                     self.move_key(key, from, to).await;
                 }
                 let target = cluster.masters()[to].cli(&["CLUSTER", "MYID"]).await;
-                for master in [to, from, 3 - from - to] {
-                    cluster.masters()[master].cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
-                }
-                // Gossip that was under way can take the slot back for a moment, and two masters that redirect to each
-                // other use up the client's redirects.
-                for master in cluster.masters() {
+                // The target first: it takes a higher epoch and broadcasts it. To the others the former owner has the higher
+                // epoch until then, and would take the slot back with its next message.
+                cluster.masters()[to].cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
+                for master in [from, 3 - from - to].map(|master| &cluster.masters()[master]) {
                     master.until(&["CLUSTER", "NODES"], |nodes| is_owner(nodes, &target, &slot)).await;
+                    master.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
                 }
             }
         }
