@@ -113,11 +113,11 @@ impl ThreeMasters {
         }
     }
 
-    /// Moves the slots of these routes' buckets, with all keys, each from its first master to the next.
-    pub(crate) async fn move_bucket_slots(&self, routes: &[String]) {
+    /// Moves the slots of the buckets of these policies, with all keys, each from its first master to the next.
+    pub(crate) async fn move_bucket_slots(&self, policies: &[String]) {
         let keys = FleetKeys::new(&RedisOptions::default());
-        for route in routes {
-            let all = keys.all(&StateKey::new("policy", route.as_str()), "");
+        for policy in policies {
+            let all = keys.all(&StateKey::new(policy.as_str(), ()), "");
             let (_, bucket) = all.iter().find(|(purpose, _)| *purpose == "bucket").unwrap();
             let from = usize::from(bucket.slot) * 3 / 16_384;
             self.move_slot(bucket.slot, from, (from + 1) % 3).await;
