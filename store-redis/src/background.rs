@@ -5,6 +5,7 @@
 //! ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
 //! ends.
 
+pub(crate) mod catch_up;
 mod connect;
 mod health;
 mod listen;
@@ -36,6 +37,7 @@ pub(crate) struct Background {
     runtime: Arc<Mutex<Option<Handle>>>,
     pub(crate) breakers: Registry<breaker::Shared>,
     pub(crate) digests: Registry<digest::Shared>,
+    pub(crate) catch_up: catch_up::CatchUp,
     /// The generation token of the last heartbeat. A different token means that the server lost its data.
     generation: Mutex<Option<String>>,
 }
@@ -51,6 +53,7 @@ impl Background {
             runtime,
             breakers: Registry::default(),
             digests: Registry::default(),
+            catch_up: catch_up::CatchUp::default(),
             generation: Mutex::new(None),
         }
     }

@@ -168,7 +168,7 @@ impl SharedBreaker {
     pub fn admit_now(&self, now: Time) -> Option<AdmitReply> {
         let shared = &*self.0;
         if !shared.used.load(Ordering::Relaxed) {
-            shared.mark_used();
+            self.0.mark_used();
         }
         match shared.fast_path.admit(now) {
             Some(admission) => Some(AdmitReply { admission, source: Source::Fleet }),
@@ -188,6 +188,10 @@ impl SharedBreaker {
     /// Records the outcome of an admitted call; it is sent to Redis in the background.
     #[inline]
     pub fn record(&self, now: Time, ticket: Ticket, sample: Sample) -> Option<Transition> {
+        // The round that the admission was noted for may be over.
+        if !self.0.used.load(Ordering::Relaxed) {
+            self.0.mark_used();
+        }
         match self.0.fast_path.record(now, ticket, sample) {
             Recorded::Done => None,
             Recorded::Flushed(successes) => {
@@ -225,17 +229,37 @@ impl SharedBreaker {
         }
         let over = value.is_some_and(|value| value > trip.threshold);
         state.pending.runs.push(Run::quantile(over));
+        drop(state);
+        if !shared.used.load(Ordering::Relaxed) {
+            shared.mark_used();
+        }
         None
     }
 }
 
 impl Shared {
-    #[cold]
-    fn mark_used(&self) {
-        self.used.store(true, Ordering::Relaxed);
+    /// Returns whether the next sync round visits it.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_degraded(&self) -> bool {
+    /// Returns whether it rejects calls, or holds something that Redis has to receive.
+    pub(crate) fn matters(&self) -> bool {
+        let state = self.state.lock();
+        let decides = |last_known: &LastKnown| {
+            last_known.snapshot.phase != Phase::Closed || last_known.snapshot.overridden.is_some()
+        };
+        state.last_known.as_ref().is_some_and(decides) || state.held_open.is_some() || !state.pending.is_empty()
+    }
+
+    #[cold]
+    fn mark_used(self: &Arc<Self>) {
+        if !self.used.swap(true, Ordering::Relaxed) {
+            self.store.background.breakers.note_use(self);
+        }
+    }
+
+    pub(crate) fn is_degraded(&self) -> bool {
         self.store.dispatcher(self.redis_key.slot).latch.is_down()
     }
 

@@ -82,7 +82,7 @@ impl SharedDigest {
         Self(Arc::new(Shared {
             redis_key: store.keys.of(Kind::Digest, key),
             local: Digest::new(window),
-            used: AtomicBool::new(true), // a new replica starts by fetching the fleet's slices
+            used: AtomicBool::new(false),
             queued: Queued::default(),
             state: Mutex::default(),
             store,
@@ -203,11 +203,15 @@ fn unflushed(
 }
 
 impl Shared {
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.store.dispatcher(self.redis_key.slot).latch.is_down()
+    }
+
     #[inline]
-    fn mark_used(&self) {
+    pub(crate) fn mark_used(self: &Arc<Self>) {
         self.store.ensure_background();
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
+        if !self.used.load(Ordering::Relaxed) && !self.used.swap(true, Ordering::Relaxed) {
+            self.store.background.digests.note_use(self);
         }
     }
 
@@ -247,7 +251,7 @@ impl Shared {
         runs
     }
 
-    fn apply_reply(&self, reply: ScriptResult, asked: Time, length: u64) {
+    fn apply_reply(self: &Arc<Self>, reply: ScriptResult, asked: Time, length: u64) {
         let now = self.store.clock.now();
         let fetched = reply.ok().and_then(|value| Fetched::decode(&value, asked, now, length));
         let mut state = self.state.lock();
@@ -255,7 +259,7 @@ impl Shared {
             // The window was retuned meanwhile.
             Some(_) if self.local.slice_micros() != length => {}
             Some(fetched) => state.fetched = Some(fetched),
-            None => self.used.store(true, Ordering::Relaxed), // fetch again in the next round
+            None => self.mark_used(), // fetch again in the next round
         }
     }
 }

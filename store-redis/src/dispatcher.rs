@@ -241,15 +241,16 @@ impl Dispatcher {
 
     /// Sends what was filled in, each request within its own time.
     async fn send_outgoing(&self, mut outgoing: Outgoing, urgency: Urgency) {
-        let (sent, budget) = (Instant::now(), self.budget());
+        let sent = Instant::now();
         if self.latch.is_down() {
             return; // dropped, which completes all with a failure
         }
+        // The budget of the moment: it grows if other replies show that Redis has become slower.
         let deadline = |item: &BatchItem| match urgency {
-            Urgency::Caller => item.opened.map_or(sent, |opened| opened.min(sent)) + budget,
-            Urgency::Background => sent + budget.max(BACKGROUND_BUDGET),
+            Urgency::Caller => item.opened.map_or(sent, |opened| opened.min(sent)) + self.budget(),
+            Urgency::Background => sent + self.budget().max(BACKGROUND_BUDGET),
         };
-        let least = self.least_time(budget);
+        let least = self.least_time(self.budget());
         outgoing.items.retain(|item| deadline(item) >= sent + least); // the others are dropped: not sent
         if !outgoing.items.is_empty() {
             self.round_trip(&mut outgoing.items, sent, deadline, sent + self.grown_budget()).await;

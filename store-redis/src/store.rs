@@ -159,6 +159,8 @@ impl RedisStore {
         // A reply may queue more, so rounds continue until nothing is pending; the number of rounds is limited, because
         // new calls may arrive meanwhile.
         for round in 0..4 {
+            inner.background.breakers.take_in_use(); // all are visited
+            inner.background.digests.take_in_use();
             let mut breakers = self.0.breakers.values();
             breakers.sort_unstable_by(|a, b| a.id().cmp(b.id())); // the same order in every run
             if round > 0 && !breakers.iter().any(|breaker| breaker.0.needs_flush()) {
@@ -401,6 +403,7 @@ impl LatencyDigestStore for RedisStore {
         let digest = self.0.digests.find_or_add(key, || SharedDigest::new(self.0.inner.clone(), key, window));
         self.0.inner.background.digests.put(digest.id(), &digest.0);
         digest.retune(window);
+        digest.0.mark_used(); // a new replica starts by fetching the fleet's slices
         digest
     }
 

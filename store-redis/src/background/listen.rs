@@ -1,7 +1,7 @@
 //! Receives pushes: transitions caused by other replicas, and released locks.
 //!
 //! A push carries the state of the breaker, so no request is needed. Pushes can be lost: every breaker is polled once
-//! after each (re)subscription, and a breaker in use is polled in every sync round anyway.
+//! after each (re)subscription (`catch_up.rs`), and a breaker in use is polled in every sync round anyway.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) async fn run(store: &Arc<StoreInner>, wire: &RedisWire) {
             Some(Err(_)) => failed += 1,
             Some(Ok(subscription)) => {
                 failed = 0;
-                store.background.breakers.all().iter().for_each(|breaker| breaker.tick(true));
+                store.background.catch_up.begin(store);
                 receive(store, subscription).await;
             }
         }

@@ -1,5 +1,8 @@
-//! The periodic sync loop: every `sync_interval`, pending state is sent and cells in use are polled; every second, the
-//! replica sends its heartbeat and receives the number of live replicas.
+//! The periodic sync loop: every `sync_interval`, cells that were used send what is pending and poll their state; every
+//! second, the replica sends its heartbeat and receives the number of live replicas.
+//!
+//! A round costs in proportion to the cells in use, not to those that are registered. After something was missed (a new
+//! subscription, the end of an outage, a server that lost its data) all cells are polled once (`catch_up.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,20 +19,16 @@ use crate::store::inner::StoreInner;
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const MEMBER_TTL: Duration = Duration::from_millis(3_500);
 
-/// Breakers and digests synced in one round. If there are more, they take turns, so that rounds do not delay callers.
-const MAX_CELLS_PER_ROUND: usize = 512;
-
 /// Sends heartbeats and sync rounds until the task ends.
 pub(super) async fn run(store: &Arc<StoreInner>) {
     let (mut next_heartbeat, mut next_round) = (Instant::now(), Instant::now());
-    let mut offset = 0;
     loop {
         if Instant::now() >= next_heartbeat {
             next_heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
             heartbeat(store).await;
         }
         if Instant::now() >= next_round {
-            tick(store, &mut offset);
+            tick(store);
             // Jitter: replicas that started together drift apart.
             let interval = store.options.sync_interval;
             next_round = Instant::now() + store.rng.between(interval.mul_f64(0.9), interval);
@@ -38,22 +37,25 @@ pub(super) async fn run(store: &Arc<StoreInner>) {
     }
 }
 
-fn tick(store: &StoreInner, offset: &mut usize) {
-    let breakers = store.background.breakers.all();
-    let digests = store.background.digests.all();
-    let total = breakers.len().max(digests.len()).max(1);
-    let first = *offset % total;
-    for index in (0..total.min(MAX_CELLS_PER_ROUND)).map(|n| (first + n) % total) {
-        if let Some(breaker) = breakers.get(index) {
+/// Visits the cells that were used since the last round. Those of a server that is down wait for a round after that.
+fn tick(store: &StoreInner) {
+    let background = &store.background;
+    for breaker in background.breakers.take_in_use() {
+        if breaker.is_degraded() {
+            background.breakers.note_use(&breaker);
+        } else {
             breaker.tick(false);
         }
-        if let Some(digest) = digests.get(index) {
+    }
+    for digest in background.digests.take_in_use() {
+        if digest.is_degraded() {
+            background.digests.note_use(&digest);
+        } else {
             digest.tick(false);
         }
     }
-    *offset = first + total.min(MAX_CELLS_PER_ROUND);
+    background.catch_up.tick(store);
 }
-
 /// Sends the heartbeat of this replica and reads the number of live replicas.
 pub(crate) async fn heartbeat(store: &Arc<StoreInner>) {
     let (members, generation) = store.keys.membership();
@@ -70,8 +72,7 @@ pub(crate) async fn heartbeat(store: &Arc<StoreInner>) {
     let before = store.background.generation.lock().replace(generation.clone());
     if before.is_some_and(|before| before != generation) {
         store.observers.emit_all(EventKind::StateLost);
-        // A replica that knows of an open breaker restores it.
-        store.background.breakers.all().iter().for_each(|breaker| breaker.tick(true));
+        store.background.catch_up.begin(store); // a replica that knows of an open breaker restores it
     }
 }
 

@@ -163,14 +163,12 @@ impl Shared {
         }
     }
 
-    /// Redis decides again: drops the twin and sends what is pending.
-    pub(crate) fn leave_degraded(self: &Arc<Self>) {
+    /// Redis decides again: drops the twin. What is pending is sent as part of the catch-up.
+    pub(crate) fn leave_degraded(&self) {
         let now = self.store.clock.now();
         let mut state = self.state.lock();
         self.retire_twin(&mut state, now);
         self.update_fast_path(&mut state, now);
-        drop(state);
-        self.tick(true);
     }
 }
 

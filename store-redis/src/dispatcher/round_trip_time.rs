@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 /// Round trips of which the median is taken.
-const SAMPLES: usize = 7;
+const SAMPLES: usize = 5;
 
 /// The round-trip time to one server.
 #[derive(Debug, Default)]

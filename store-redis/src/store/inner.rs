@@ -154,9 +154,13 @@ impl StoreInner {
     }
 }
 
-/// Cells by their id in pushed messages, in the order of the ids: a round visits them in the same order in every run.
+/// Cells by their id in pushed messages, in the order of the ids: a walk visits them in the same order in every run.
 #[derive(Debug)]
-pub(crate) struct Registry<T>(Mutex<Cells<T>>);
+pub(crate) struct Registry<T> {
+    cells: Mutex<Cells<T>>,
+    /// Cells that were used since the last round, each once.
+    in_use: Mutex<Vec<Weak<T>>>,
+}
 
 #[derive(Debug)]
 struct Cells<T> {
@@ -167,13 +171,14 @@ struct Cells<T> {
 
 impl<T> Default for Registry<T> {
     fn default() -> Self {
-        Self(Mutex::new(Cells { by_id: BTreeMap::new(), sweep_at: 64 }))
+        let cells = Mutex::new(Cells { by_id: BTreeMap::new(), sweep_at: 64 });
+        Self { cells, in_use: Mutex::default() }
     }
 }
 
 impl<T> Registry<T> {
     pub(crate) fn put(&self, name: &str, cell: &Arc<T>) {
-        let mut cells = self.0.lock();
+        let mut cells = self.cells.lock();
         if cells.by_id.len() >= cells.sweep_at {
             cells.by_id.retain(|_, cell| cell.strong_count() > 0);
             cells.sweep_at = 2 * cells.by_id.len().max(32);
@@ -182,10 +187,21 @@ impl<T> Registry<T> {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Arc<T>> {
-        self.0.lock().by_id.get(name)?.upgrade()
+        self.cells.lock().by_id.get(name)?.upgrade()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
-        self.0.lock().by_id.values().filter_map(Weak::upgrade).collect()
+        self.cells.lock().by_id.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Notes a cell for the next round. The cell calls it once until that round has visited it.
+    pub(crate) fn note_use(&self, cell: &Arc<T>) {
+        self.in_use.lock().push(Arc::downgrade(cell));
+    }
+
+    /// Takes the cells that were noted since the last call.
+    pub(crate) fn take_in_use(&self) -> Vec<Arc<T>> {
+        let noted = std::mem::take(&mut *self.in_use.lock());
+        noted.iter().filter_map(Weak::upgrade).collect()
     }
 }
