@@ -90,21 +90,13 @@ impl ThreeMasters {
                     self.move_key(key, from, to).await;
                 }
                 let target = cluster.masters()[to].cli(&["CLUSTER", "MYID"]).await;
-                // Gossip that was under way can give the slot back to its former master in the view of one of them, and two
-                // masters that redirect to each other use up the client's redirects.
-                for _ in 0..500 {
-                    let mut agreed = true;
-                    for master in [to, from, 3 - from - to].map(|master| &cluster.masters()[master]) {
-                        if !is_owner(&master.cli(&["CLUSTER", "NODES"]).await, &target, &slot) {
-                            agreed = false;
-                            master.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
-                        }
-                    }
-                    if agreed {
-                        return;
-                    }
+                // The target first: it takes a higher epoch and broadcasts it. To the others the former owner has the higher
+                // epoch until then, and would take the slot back with its next message.
+                cluster.masters()[to].cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
+                for master in [from, 3 - from - to].map(|master| &cluster.masters()[master]) {
+                    master.until(&["CLUSTER", "NODES"], |nodes| is_owner(nodes, &target, &slot)).await;
+                    master.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
                 }
-                panic!("the masters do not agree on the owner of slot {slot}");
             }
         }
     }
