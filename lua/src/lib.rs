@@ -34,6 +34,7 @@ macro_rules! assembled {
     ($clock:literal, [$($include:literal)*], $name:literal) => {
         concat!(
             include_str!(concat!("../scripts/include/", $clock, ".lua")),
+            include_str!("../scripts/include/value.lua"),
             $(include_str!(concat!("../scripts/include/", $include, ".lua")),)*
             include_str!(concat!("../scripts/", $name, ".lua")),
         )
