@@ -65,20 +65,16 @@ const KNOWN: &[&[Scenario]] = &[
         locks::review_1_12_a_cancelled_acquire_does_not_hold_the_lock,
         locks::review_1_12_an_acquire_that_gave_up_after_a_lost_reply_does_not_hold_the_lock,
         locks::review_1_12_a_late_release_does_not_free_a_lock_that_was_taken_again,
-        pushes::review_1_14_a_trip_is_known_to_its_replica_although_the_channel_is_denied,
-        pushes::review_1_14_a_subscription_that_is_denied_is_emitted,
     ],
     &[(
         "review_1_16_callers_wait_at_most_the_budget_after_a_runtime_has_ended",
         dispatching::review_1_16_callers_wait_at_most_the_budget_after_a_runtime_has_ended,
     )],
     scenarios![
-        pushes::review_1_16_a_subscription_that_is_cut_at_once_is_retried_with_backoff,
         texts::review_1_16_the_cost_on_the_tuning_page_is_what_redis_executes,
         dispatching::review_1_16_a_script_that_has_to_be_loaded_fails_no_other_call,
         dispatching::review_1_16_an_unknown_script_is_sent_by_source_once,
         breakers::review_1_16_a_reply_that_is_late_during_a_ramp_admits_only_the_ramp,
-        pushes::review_1_16_pushes_arrive_after_a_failover_that_leaves_the_old_master_running,
         dispatching::review_2_1_rejections_of_a_half_open_breaker_are_not_a_round_trip_each,
         dispatching::review_2_1_rejections_of_an_exhausted_bucket_are_not_a_round_trip_each,
         dispatching::review_2_2_replies_of_an_overloaded_redis_are_not_thrown_away,
@@ -88,7 +84,6 @@ const KNOWN: &[&[Scenario]] = &[
         breakers::review_2_4_failures_between_the_successes_of_others_are_not_in_a_row,
         breakers::review_2_5_replicas_that_start_do_not_reset_a_latency_trip,
         dispatching::review_2_6_failures_below_the_threshold_are_paced,
-        dispatching::review_7_1_a_permission_revoked_at_run_time_is_an_outage,
         buckets::review_7_2_shares_are_not_those_of_a_half_registered_fleet,
         dispatching::review_7_3_a_round_trip_of_more_than_half_the_budget_is_enough,
         breakers::review_7_5_an_open_breaker_is_not_evicted_for_new_routes,
@@ -103,7 +98,12 @@ const KNOWN: &[&[Scenario]] = &[
 const KEPT: &[&[Scenario]] = &[scenarios![
     texts::review_1_13_debug_output_does_not_contain_the_key_secret,
     breakers::review_1_15_any_valid_number_of_probes_keeps_the_breaker_half_open,
+    pushes::review_1_14_a_trip_is_known_to_its_replica_although_the_channel_is_denied,
+    pushes::review_1_14_a_subscription_that_is_denied_is_emitted,
     pushes::review_1_16_a_forged_push_does_not_cause_writes_for_ever,
+    pushes::review_1_16_a_subscription_that_is_cut_at_once_is_retried_with_backoff,
+    pushes::review_1_16_pushes_arrive_after_a_failover_that_leaves_the_old_master_running,
+    dispatching::review_7_1_a_permission_revoked_at_run_time_is_an_outage,
 ]];
 
 #[test]
