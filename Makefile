@@ -12,7 +12,7 @@ export PHALANX_TEST_REDIS ?= spawn
 endif
 
 .PHONY: test setup format lint check-lua tests container-tests redis-image model mutants docs bench bench-fleet fleet
-.PHONY: simulate simulate-some fuzz fuzz-corpus
+.PHONY: simulate simulate-some fuzz fuzz-corpus engines engines-some
 
 test: setup format lint check-lua tests model docs simulate-some
 
@@ -49,6 +49,14 @@ container-tests: redis-image
 # Builds an image from the installed redis-server, so that Docker needs no registry.
 redis-image:
 	@scripts/redis-image
+
+# Conformance, ACL and faults on other engines, whose programs come in PyPI packages: Redis 6.2, Redis 8, Valkey.
+# `engines-some` runs conformance and ACL on Redis 8 and Valkey.
+engines:
+	@scripts/engines
+
+engines-some:
+	@scripts/engines some
 
 # Explores the interleavings of the lock-free code with loom, up to two preemptions (without the limit it takes minutes).
 # Uses a separate target directory.

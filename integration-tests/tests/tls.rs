@@ -48,7 +48,7 @@ async fn assert_degraded(client: Client, server: &RedisProcess) {
     log.until_degraded(1).await;
     assert_eq!(
         (log.read(), module.store_mode()),
-        (vec![LoggedEvent::Degraded("TLS".to_owned())], Some(StoreMode::Degraded))
+        (vec![LoggedEvent::Degraded("tls".to_owned())], Some(StoreMode::Degraded))
     );
     let commands = server.cli(&["INFO", "commandstats"]).await;
     assert!(!commands.contains("eval"), "{commands}");

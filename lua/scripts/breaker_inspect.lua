@@ -9,7 +9,8 @@
 --       [4] signature of a push: id of the breaker, `@`, id of the calling replica
 --       [5] random number, 0 to 1: how much of the jitter is added to a break
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
---          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow),
+--          4 restored from the claim, 8 change not published), t, t times (from, to, epoch, break_for or -1, calls,
+--          failures, slow),
 --          then calls, failures and slow calls in the window, consecutive failures, probes in flight
 -- keeps: nothing; neither writes nor publishes
 local s = load(read_spec())

@@ -9,7 +9,8 @@
 --       [4] signature of a push: id of the breaker, `@`, id of the calling replica
 --       [5] random number, 0 to 1: how much of the jitter is added to a break
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
---          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow)
+--          4 restored from the claim, 8 change not published), t, t times (from, to, epoch, break_for or -1, calls,
+--          failures, slow)
 -- keeps: the breaker as text (include/breaker_state.lua), for twice the longest duration in its spec plus five minutes,
 --        30 days while an override is set
 local spec = read_spec()

@@ -12,7 +12,8 @@
 --       [7..] of each run: epoch, kind, calls, age in microseconds. Kind: 0 success, 1 slow success, 2 failure, 3 slow
 --           failure; 4 latency quantile within its threshold or unknown, 5 above it
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
---          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow)
+--          4 restored from the claim, 8 change not published), t, t times (from, to, epoch, break_for or -1, calls,
+--          failures, slow)
 -- keeps: the breaker as text (include/breaker_state.lua), for twice the longest duration in its spec plus five minutes,
 --        30 days while an override is set; writes only if something changed
 

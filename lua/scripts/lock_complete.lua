@@ -18,5 +18,5 @@ if held then
   redis.call('SET', KEYS[2], mark, 'PX', math.max(1, math.ceil(keep / 1000)))
 end
 redis.call('DEL', KEYS[1])
-redis.call('PUBLISH', ARGV[4], 'lock ' .. ARGV[5])
+redis.pcall('PUBLISH', ARGV[4], 'lock ' .. ARGV[5])
 return {now, held and 1 or 0}

@@ -10,5 +10,5 @@ local now = server_now()
 local fence, at, ttl, holder = read_lock()
 if not fence or fence ~= tonumber(ARGV[2]) or holder ~= ARGV[1] then return {now, 0} end
 redis.call('DEL', KEYS[1])
-redis.call('PUBLISH', ARGV[3], 'lock ' .. ARGV[4])
+redis.pcall('PUBLISH', ARGV[3], 'lock ' .. ARGV[4])
 return {now, now < at + ttl and 1 or 0}

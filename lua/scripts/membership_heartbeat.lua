@@ -16,7 +16,7 @@ if type(gone) == 'table' then redis.call('DEL', KEYS[1]) end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. string.format('%.0f', now + MAX_TTL), '+inf')
 redis.call('ZADD', KEYS[1], expires, ARGV[1])
 redis.call('PEXPIRE', KEYS[1], 2 * MAX_TTL / 1000)
-local generation = redis.pcall('GET', KEYS[2])
+local generation = read_value(KEYS[2], MAX_TOKEN)
 if type(generation) == 'string' and generation ~= '' and #generation <= MAX_TOKEN then
   redis.call('PEXPIRE', KEYS[2], 86400000)
 else

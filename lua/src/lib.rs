@@ -39,6 +39,7 @@ macro_rules! assembled {
     ($clock:literal, $keys:literal, [$($include:literal)*], $name:literal) => {
         concat!(
             include_str!(concat!("../scripts/include/", $clock, ".lua")),
+            include_str!("../scripts/include/value.lua"),
             "local CELL_KEYS = ", $keys, "\nlocal function operation(KEYS, ARGV)\n",
             $(include_str!(concat!("../scripts/include/", $include, ".lua")),)*
             include_str!(concat!("../scripts/", $name, ".lua")),

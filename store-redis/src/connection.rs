@@ -17,7 +17,11 @@ use crate::transport::{Response, ScriptForm, TransportConnection};
 /// One open connection. Clones share it.
 #[derive(Clone)]
 pub(crate) enum Connection {
-    Single(MultiplexedConnection),
+    Single {
+        connection: MultiplexedConnection,
+        /// Host and port; unknown for a connection of a pool.
+        address: Option<Arc<str>>,
+    },
     Cluster {
         connection: ClusterConnection,
         /// Dispatchers whose shards could not be reached when the connection was opened.
@@ -32,6 +36,34 @@ pub(crate) enum Connection {
 /// The most shards that are distinguished: a Cluster has at most a thousand nodes.
 const MAX_SHARDS: usize = 1_024;
 
+/// Masters of a Cluster that a description names.
+const MAX_SHOWN_SHARDS: usize = 3;
+
+/// Which server a connection leads to. Contains no credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerIdentity {
+    pub(crate) server: String,
+    /// Name and version; `None` if the server did not tell.
+    pub(crate) version: Option<String>,
+}
+
+/// Reads name and version from the reply to `HELLO`: pairs, as an array in RESP2.
+fn version(reply: &Value) -> Option<String> {
+    let of = |value: &Value| match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    };
+    let field = |name: &str| match reply {
+        Value::Map(pairs) => pairs.iter().find(|(key, _)| of(key).as_deref() == Some(name)).and_then(|(_, v)| of(v)),
+        Value::Array(parts) => {
+            parts.chunks_exact(2).find(|pair| of(&pair[0]).as_deref() == Some(name)).and_then(|pair| of(&pair[1]))
+        }
+        _ => None,
+    };
+    Some(format!("{} {}", field("server")?, field("version")?))
+}
+
 /// A master of a Cluster: its address and its slot ranges.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shard {
@@ -45,7 +77,15 @@ pub(crate) const ANY_MASTER: RoutingInfo =
 
 impl Connection {
     pub(crate) const fn single(connection: MultiplexedConnection) -> Self {
-        Self::Single(connection)
+        Self::Single { connection, address: None }
+    }
+
+    /// Records the address of a single connection.
+    pub(crate) fn at(self, known: &redis::ConnectionAddr) -> Self {
+        match self {
+            Self::Single { connection, .. } => Self::Single { connection, address: Some(known.to_string().into()) },
+            other => other,
+        }
     }
 
     pub(crate) const fn cluster(connection: ClusterConnection) -> Self {
@@ -61,14 +101,14 @@ impl Connection {
         match self {
             Self::Cluster { connection, .. } => Self::Cluster { connection, unreachable: dispatchers },
             Self::Transport { connection, .. } => Self::Transport { connection, unreachable: dispatchers },
-            single @ Self::Single(_) => single,
+            single @ Self::Single { .. } => single,
         }
     }
 
     /// Whether the shard of this dispatcher is known to be unreachable over this connection.
     pub(crate) fn unreachable(&self, dispatcher: usize) -> bool {
         match self {
-            Self::Single(_) => false,
+            Self::Single { .. } => false,
             Self::Cluster { unreachable, .. } | Self::Transport { unreachable, .. } => {
                 unreachable.contains(&dispatcher)
             }
@@ -124,7 +164,9 @@ impl Connection {
             ScriptForm::Source => call.eval(),
         };
         match self {
-            Self::Single(connection) => send_single(connection.clone(), calls.iter().map(command).collect()).await,
+            Self::Single { connection, .. } => {
+                send_single(connection.clone(), calls.iter().map(command).collect()).await
+            }
             Self::Cluster { connection, .. } => {
                 // Each goes to the master of its key; a pipeline can only go to one.
                 let each = calls.iter().map(command).map(|command| {
@@ -137,10 +179,38 @@ impl Connection {
         }
     }
 
+    /// Asks which server this is, without permissions and without changing the connection: `HELLO` needs no grant.
+    pub(crate) async fn identify(&self) -> Result<ServerIdentity, Failure> {
+        let hello = redis::cmd("HELLO");
+        let (server, reply) = match self {
+            Self::Transport { .. } => return Ok(ServerIdentity { server: "in-process".to_owned(), version: None }),
+            Self::Single { connection, address } => {
+                let server = address.as_deref().unwrap_or("a connection of a pool").to_owned();
+                (server, connection.clone().req_packed_command(&hello).await)
+            }
+            Self::Cluster { connection, .. } => {
+                let shards = self.shards().await.unwrap_or_default();
+                let shown: Vec<&str> =
+                    shards.iter().take(MAX_SHOWN_SHARDS).map(|shard| shard.address.as_str()).collect();
+                let more = if shards.len() > shown.len() { ", …" } else { "" };
+                let server = format!("a Cluster of {}: {}{more}", shards.len(), shown.join(", "));
+                (server, connection.clone().route_command(hello, ANY_MASTER).await)
+            }
+        };
+        match reply.and_then(Value::extract_error) {
+            Ok(reply) => Ok(ServerIdentity { server, version: version(&reply) }),
+            Err(error) => match Failure::of(&error) {
+                // A proxy that does not know the command.
+                Failure::Call(_) | Failure::Rejecting("NOSCRIPTING") => Ok(ServerIdentity { server, version: None }),
+                failure => Err(failure),
+            },
+        }
+    }
+
     /// Returns the shards of a Cluster in the order of their first slot; `None` without a Cluster.
     pub(crate) async fn shards(&self) -> Option<Vec<Shard>> {
         let connection = match self {
-            Self::Single(_) => return None,
+            Self::Single { .. } => return None,
             Self::Transport { .. } => return self.reachable_shards().await.map(|(shards, _)| shards),
             Self::Cluster { connection, .. } => connection,
         };
@@ -151,7 +221,7 @@ impl Connection {
     /// sent to those it is connected to, so a missing reply means an unreachable master.
     pub(crate) async fn reachable_shards(&self) -> Option<(Vec<Shard>, Vec<usize>)> {
         let connection = match self {
-            Self::Single(_) => return None,
+            Self::Single { .. } => return None,
             Self::Transport { connection, .. } => {
                 let (shards, unreachable) = connection.shards().await?;
                 let shard = |(number, slots)| Shard { address: format!("shard {number}"), slots };
@@ -193,7 +263,7 @@ fn classify(reply: Result<Value, RedisError>) -> Result<Response, Failure> {
         Ok(value) => Ok(Response::Reply(Ok(value))),
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Ok(Response::UnknownScript),
         Err(error) => match Failure::of(&error) {
-            failure @ (Failure::Timeout | Failure::Connection) => Err(failure),
+            failure if failure == Failure::Timeout || failure.is_connection() => Err(failure),
             failure => Ok(Response::Reply(Err(failure))),
         },
     }

@@ -53,6 +53,9 @@ struct Evidence {
     good_checks: u32,
     since: Option<Instant>,
     reason: Option<Failure>,
+    /// Why the last attempt to connect failed, if nothing was received since. Callers that wait for a connection only know
+    /// that they wait.
+    cause: Option<Failure>,
 }
 
 /// An outage that has ended.
@@ -101,13 +104,16 @@ impl Latch {
                 evidence.timeouts += 1;
                 evidence.last = Some(now);
             }
-            Failure::Connection if evidence.last_break.is_none_or(|last| sent >= last) => {
+            broken if broken.is_connection() && evidence.last_break.is_none_or(|last| sent >= last) => {
                 evidence.breaks += 1;
                 evidence.last_break = Some(now);
             }
             Failure::Rejecting(_) => evidence.breaks = BREAKS_TO_TRIP,
             Failure::Call(_) => evidence.failed_calls += 1,
-            Failure::Timeout | Failure::Connection | Failure::NotSent => {}
+            _ => {}
+        }
+        if let Failure::Unreachable(_) = failure {
+            evidence.cause = Some(failure.clone());
         }
         let silent = evidence.silent_since.is_some_and(|since| now.duration_since(since) > 2 * budget);
         let refused = evidence.breaks >= BREAKS_TO_TRIP || evidence.failed_calls >= FAILED_CALLS_TO_TRIP;
@@ -115,12 +121,21 @@ impl Latch {
             return false;
         }
         // Requests that were sent too late, or not at all, can only confirm a silence.
-        let reason = if *failure == Failure::NotSent { Failure::Timeout } else { failure.clone() };
+        let reason = match failure {
+            Failure::NotSent | Failure::Timeout => evidence.cause.take().unwrap_or(Failure::Timeout),
+            Failure::Connection => evidence.cause.take().unwrap_or(Failure::Connection),
+            other => other.clone(),
+        };
         *evidence = Evidence { since: Some(now), reason: Some(reason), ..Evidence::default() };
         self.degraded_decisions.store(0, Ordering::Relaxed);
         self.trips.fetch_add(1, Ordering::AcqRel);
         self.down.store(true, Ordering::Release);
         true
+    }
+
+    /// Forgets why connecting failed: a connection was opened.
+    pub(crate) fn forget_cause(&self) {
+        self.evidence.lock().cause = None;
     }
 
     /// Returns why it is down.
@@ -212,6 +227,23 @@ mod tests {
                 latch.record_success();
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_without_a_connection_trip_it_for_the_reason_that_there_is_none() {
+        let (latch, start) = (Latch::default(), Instant::now());
+        let trip = |latch: &Latch| {
+            (0..3)
+                .any(|n| latch.record_failure(&Failure::Timeout, start + BUDGET * n, start + BUDGET * (n + 1), BUDGET))
+        };
+        assert!(!latch.record_failure(&Failure::Unreachable("dns"), start, start, BUDGET));
+        assert!(trip(&latch));
+        assert_eq!(latch.reason(), Some(Failure::Unreachable("dns")));
+        let connected = Latch::default();
+        assert!(!connected.record_failure(&Failure::Unreachable("dns"), start, start, BUDGET));
+        connected.forget_cause();
+        assert!(trip(&connected));
+        assert_eq!(connected.reason(), Some(Failure::Timeout), "it was opened, and is silent");
     }
 
     #[tokio::test(start_paused = true)]

@@ -103,6 +103,7 @@ mod keys;
 mod latch;
 mod locks;
 mod options;
+mod push_health;
 mod redis_connection;
 mod store;
 #[doc(hidden)] // for the in-process Redis of `phalanx-testkit`

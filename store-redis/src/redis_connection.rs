@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use deadpool_redis::{cluster, sentinel};
 use futures_util::{FutureExt, Stream, StreamExt};
-use redis::aio::{MultiplexedConnection, PubSubSink};
+use redis::aio::PubSubSink;
 use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::SentinelClient;
@@ -111,12 +111,12 @@ impl RedisConnection {
     }
 
     async fn connect_unbounded(&self) -> Result<Connection, Failure> {
-        let failed = |error: RedisError| connect_failure(&error);
+        let failed = |error: RedisError| Failure::of_connecting(&error);
         match &self.provider {
-            Provider::Client(client) => connect_client(client).await.map(Connection::single).map_err(failed),
+            Provider::Client(client) => connect_client(client).await.map_err(failed),
             Provider::Sentinel(sentinel) => {
                 let client = sentinel.lock().await.async_get_client().await.map_err(failed)?;
-                connect_client(&client).await.map(Connection::single).map_err(failed)
+                connect_client(&client).await.map_err(failed)
             }
             Provider::Cluster(client) => {
                 let connected = client.get_async_connection_with_config(node_limits()).await;
@@ -146,7 +146,7 @@ impl RedisConnection {
                 (None, Provider::Client(client)) => (**client).clone(),
                 (None, Provider::Sentinel(sentinel)) => match sentinel.lock().await.async_get_client().await {
                     Ok(client) => client,
-                    Err(error) => return Some(Err(connect_failure(&error))),
+                    Err(error) => return Some(Err(Failure::of_connecting(&error))),
                 },
                 (None, Provider::Cluster(client)) => return subscribe_cluster(client, channel).await,
                 (None, Provider::Transport(transport)) => {
@@ -155,7 +155,7 @@ impl RedisConnection {
                 }
                 (None, Provider::Pool(_) | Provider::SentinelPool(_) | Provider::ClusterPool(_)) => return None,
             };
-            Some(subscribe_client(&client, channel).await.map_err(|error| connect_failure(&error)))
+            Some(subscribe_client(&client, channel).await.map_err(|error| Failure::of_connecting(&error)))
         };
         bounded(self.connect_timeout(), subscribing).await.unwrap_or_else(|failure| Some(Err(failure)))
     }
@@ -167,30 +167,23 @@ async fn bounded<T>(connect_timeout: Duration, work: impl Future<Output = T>) ->
     match tokio::time::timeout(connect_timeout, AssertUnwindSafe(work).catch_unwind()).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(_)) => Err(Failure::Rejecting("TLS")),
-        Err(_) => Err(Failure::Connection),
+        Err(_) => Err(Failure::Unreachable("timeout")),
     }
-}
-
-/// Classifies a failure to connect. A rejection by TLS is only recognizable by the text of the error.
-fn connect_failure(error: &RedisError) -> Failure {
-    const TLS: [&str; 3] = ["certificate", "fatal alert", "corrupt message"];
-    let text = error.to_string();
-    let rejected_by_tls = error.is_io_error() && TLS.iter().any(|code| text.contains(code));
-    if rejected_by_tls { Failure::Rejecting("TLS") } else { Failure::of(error) }
 }
 
 /// The error of the pooled connection, or that the pool had none.
 fn pool_failure(error: deadpool_redis::PoolError) -> Failure {
     match error {
-        deadpool_redis::PoolError::Backend(error) => connect_failure(&error),
+        deadpool_redis::PoolError::Backend(error) => Failure::of_connecting(&error),
         _ => Failure::Connection,
     }
 }
 
-async fn connect_client(client: &Client) -> Result<MultiplexedConnection, RedisError> {
+async fn connect_client(client: &Client) -> Result<Connection, RedisError> {
     // The store budget covers queueing, connecting and the command with one timer, so the client needs none.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(CONNECT_TIMEOUT));
-    client.get_multiplexed_async_connection_with_config(&config).await
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    Ok(Connection::single(connection).at(client.get_connection_info().addr()))
 }
 
 /// The Cluster client has no response timeout of its own, and waits for a node that hangs while it looks for others.
@@ -248,7 +241,7 @@ async fn subscribe_cluster(client: &ClusterClient, channel: &str) -> Option<Resu
     let config = node_limits().set_push_sender(sender);
     let mut connection = match client.get_async_connection_with_config(config).await {
         Ok(connection) => connection,
-        Err(error) => return Some(Err(connect_failure(&error))),
+        Err(error) => return Some(Err(Failure::of_connecting(&error))),
     };
     // A RESP2 connection rejects this at once.
     let rejected = connection.subscribe(channel).now_or_never();
@@ -327,6 +320,6 @@ mod tests {
         assert_eq!(bounded::<()>(Duration::from_secs(1), panics).await, Err(Failure::Rejecting("TLS")));
         assert_eq!(bounded(Duration::from_secs(1), async { 7 }).await, Ok(7));
         let never = std::future::pending::<()>();
-        assert_eq!(bounded(Duration::from_secs(1), never).await, Err(Failure::Connection));
+        assert_eq!(bounded(Duration::from_secs(1), never).await, Err(Failure::Unreachable("timeout")));
     }
 }

@@ -216,6 +216,11 @@ impl RedisStore {
         }
     }
 
+    /// Returns whether pushes are lost while Redis decides: this process is not subscribed, or may not publish.
+    pub fn is_push_lost(&self) -> bool {
+        self.0.inner.push_health.is_lost()
+    }
+
     /// Returns where decisions are made at the moment.
     pub fn mode(&self) -> StoreMode {
         let dispatchers = self.0.inner.dispatchers_in_use();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use phalanx_core::clock::Clock;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, watch};
 
 use crate::connection::Connection;
 use crate::dispatcher::{ScriptResult, Wire};
@@ -28,6 +28,8 @@ pub(crate) struct RedisWire {
     wanted: Notify,
     /// Held while a second connection to a Cluster is tried: one at a time is enough.
     pub(crate) reconnect_lock: Mutex<()>,
+    /// How many connections were opened.
+    connections: watch::Sender<u64>,
     /// Wakes the health checks, because a new connection can be checked.
     wake: Arc<Notify>,
     /// Sent as the last argument of every call in tests that control time.
@@ -37,7 +39,8 @@ pub(crate) struct RedisWire {
 impl RedisWire {
     pub(crate) fn new(redis: RedisConnection, wake: Arc<Notify>, virtual_clock: Option<Clock>) -> Self {
         let (opened, wanted, reconnect_lock) = (Notify::new(), Notify::new(), Mutex::new(()));
-        Self { redis, connection: ArcSwapOption::empty(), opened, wanted, reconnect_lock, wake, virtual_clock }
+        let (connection, connections) = (ArcSwapOption::empty(), watch::Sender::new(0));
+        Self { redis, connection, opened, wanted, reconnect_lock, connections, wake, virtual_clock }
     }
 
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
@@ -46,8 +49,14 @@ impl RedisWire {
 
     pub(crate) fn put(&self, connection: Connection) {
         self.connection.store(Some(Arc::new(connection)));
+        self.connections.send_modify(|count| *count += 1);
         self.opened.notify_waiters();
         self.wake.notify_one();
+    }
+
+    /// Returns how many connections were opened, and is notified of each.
+    pub(crate) fn connections(&self) -> watch::Receiver<u64> {
+        self.connections.subscribe()
     }
 
     /// Fails the requests that wait for a connection.
@@ -91,7 +100,7 @@ impl RedisWire {
         }
         let reply = connection.run(&calls).await;
         // A Cluster connection includes one to every node, and repairs itself.
-        if reply == Err(Failure::Connection) && !self.redis.is_cluster() {
+        if reply.as_ref().is_err_and(Failure::is_connection) && !self.redis.is_cluster() {
             self.discard(Some(&connection));
         }
         reply

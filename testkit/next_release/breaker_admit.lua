@@ -11,7 +11,8 @@
 --       [6] n, at least 1
 --       [7] owner of the leases, an integer below 2^53
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
---          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow),
+--          4 restored from the claim, 8 change not published), t, t times (from, to, epoch, break_for or -1, calls,
+--          failures, slow),
 --          then mode, a, b: 0 admits all; 1 rejects all (a: 1 circuit_open, 2 probe_quota, 3 forced_open);
 --          2 admits b calls as probes, with the leases a to a + b - 1 (at most 10,000 are held at a time); 3 a ramp
 --          decides (a: its step, b: calls that asked before in this step)

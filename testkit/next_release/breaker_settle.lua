@@ -11,7 +11,8 @@
 --       [6] number of probes
 --       [7..] of each: epoch, lease, kind. Kind: 0 success, 1 slow success, 2 failure, 3 slow failure, 6 no outcome
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
---          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow)
+--          4 restored from the claim, 8 change not published), t, t times (from, to, epoch, break_for or -1, calls,
+--          failures, slow)
 -- keeps: the breaker as text (include/breaker_state.lua), for twice the longest duration in its spec plus five minutes,
 --        30 days while an override is set; a lease that is not held changes nothing
 

@@ -107,6 +107,11 @@ impl LuaServer {
         self.current_keyspace().take_published()
     }
 
+    /// Lets `PUBLISH` fail as it does for a user without channels, or no longer.
+    pub fn deny_channels(&self, denied: bool) {
+        self.current_keyspace().deny_channels(denied);
+    }
+
     /// Writes a value of any type to a key, without a TTL, as another client could.
     pub fn put(&self, key: &[u8], value: Stored) {
         self.current_keyspace().put(key, value);

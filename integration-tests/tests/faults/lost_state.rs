@@ -66,3 +66,35 @@ async fn a_corrupted_key_is_repaired_and_is_not_an_outage() {
         assert_eq!(seen.outages(), Vec::<&str>::new());
     }
 }
+
+/// A foreign value of 64 MB under every key: no script reads all of it, which would hold up every other client.
+#[tokio::test]
+async fn a_huge_value_is_repaired_without_a_slow_script() {
+    const HUGE: &str = "67108864";
+    let redis = RedisProcess::start().await;
+    let policy = Policy::named("limited").rate_limit(RateLimitSpec::new(1_000, 10 * SECOND));
+    let setup = Setup::new(redis.url()).policy(policy.breaker(BreakerSpec::failure_ratio(0.5))).generous_budget();
+    let mut replica = replica(&setup).await;
+    replica.execute(Command::SetDependency(DependencyBehavior::Fail)).await;
+    replica.run(Load::once("limited", "r")).await;
+    redis.until(&["KEYS", "*:b:*"], |keys| !keys.is_empty()).await;
+    redis.cli(&["CONFIG", "SET", "slowlog-log-slower-than", "60000"]).await;
+    for kind in ["*:r:*", "*:b:*", "*:m}:g"] {
+        let keys = redis.cli(&["KEYS", kind]).await;
+        assert!(!keys.is_empty(), "{kind}");
+        for key in keys.lines() {
+            redis.cli(&["SETRANGE", key, HUGE, "x"]).await;
+        }
+    }
+    redis.cli(&["SLOWLOG", "RESET"]).await;
+    replica.start(Load::lasting("limited", "r", 600 * SECOND).pause(20 * MS));
+    for kind in ["*:r:*", "*:b:*", "*:m}:g"] {
+        for key in redis.cli(&["KEYS", kind]).await.lines().filter(|key| !key.contains("meet")) {
+            redis.until(&["STRLEN", key], |length| length.parse::<u64>().unwrap_or(0) < 10_000).await;
+        }
+    }
+    let seen = replica.execute(Command::Stop).await;
+    assert_eq!(seen.outages(), Vec::<&str>::new());
+    let slow = redis.cli(&["SLOWLOG", "GET"]).await;
+    assert!(!slow.to_uppercase().contains("EVAL"), "{slow}");
+}

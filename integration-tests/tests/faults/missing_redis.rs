@@ -16,7 +16,7 @@ async fn without_redis_a_service_starts_degraded_and_joins_the_fleet_when_redis_
     let first = replica.run(Load::once("plenty", "r")).await.tally;
     assert_eq!(first.admitted_by(Source::Degraded), 1, "{first:#?}");
     assert!(first.store_waits.worst <= 300 * MS, "the first call waited {:?}", first.store_waits.worst);
-    replica.until(WAIT_TIMEOUT, "the outage is emitted", |seen| seen.outages() == ["connection"]).await;
+    replica.until(WAIT_TIMEOUT, "the outage is emitted", |seen| seen.outages() == ["refused"]).await;
     assert_eq!(replica.module().store_mode(), Some(StoreMode::Degraded));
     let next = replica.run(Load::once("plenty", "r").callers(100)).await.tally;
     assert_eq!((next.admitted_by(Source::Degraded), next.degraded_and_parked), (100, 0), "{next:#?}");
@@ -30,6 +30,6 @@ async fn without_redis_a_service_starts_degraded_and_joins_the_fleet_when_redis_
     let seen = replica.execute(Command::Stop).await;
     let joined = seen.moments(|kind| matches!(kind, LoggedKind::Recovered { .. }))[0].since(there);
     println!("joined {joined:?} after Redis started");
-    assert_one_outage(&seen, "connection");
+    assert_one_outage(&seen, "refused");
     assert!(joined <= RECOVERY, "joined after {joined:?}");
 }

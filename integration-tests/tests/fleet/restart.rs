@@ -76,7 +76,7 @@ async fn an_empty_redis_after_a_kill_costs_one_burst_and_open_circuits_are_resto
         ended.since(began)
     );
     for seen in &reports {
-        assert_eq!((seen.outages(), seen.recoveries()), (vec!["connection"], 1), "one outage, emitted once");
+        assert_eq!((seen.outages(), seen.recoveries()), (vec!["refused"], 1), "one outage, emitted once");
         let lost = seen.moments(|kind| *kind == LoggedKind::StateLost);
         assert_eq!(lost.len(), 1, "the loss is emitted once");
         assert_eq!(seen.tally.reasons(), [RejectionCode::RateLimited.name()], "callers are rejected by the limit only");

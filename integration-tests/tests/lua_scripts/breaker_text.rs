@@ -242,6 +242,22 @@ fn every_change_of_phase_epoch_or_override_is_published_once() {
 }
 
 #[test]
+fn a_change_that_may_not_be_published_is_stored_and_flagged() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    server.deny_channels(true);
+    assert_eq!(circuit.sync(&server, &[(1, 0, 1, 0)]).flags, 0, "no change");
+    let tripped = circuit.sync(&server, &[(1, 3, 4, 0)]);
+    assert_eq!((tripped.transitions.len(), tripped.flags), (1, 8));
+    assert!(published(&server).is_empty());
+    server.deny_channels(false);
+    assert_eq!(circuit.admit(&server, 1).0.epoch, tripped.epoch, "it was stored");
+    server.clock().advance(4 * SECOND);
+    assert_eq!(circuit.admit(&server, 1).0.flags, 0);
+    assert_eq!(published(&server).len(), 1);
+}
+
+#[test]
 fn a_reply_lists_every_transition_of_its_script() {
     let server = LuaServer::new();
     let circuit = steady(0);

@@ -141,6 +141,22 @@ fn counters_saturate_and_unknown_bins_are_ignored() {
 }
 
 #[test]
+fn a_digest_that_another_client_appended_to_is_replaced() {
+    let server = LuaServer::new();
+    flush(&server, SLICE, &[(0, vec![(7, 1)])]);
+    let mut text = server.get(KEY).unwrap();
+    text.resize(65_536, 0);
+    server.put(KEY, Stored::Text(text.clone()));
+    assert_eq!((total(&server), read(&server, SLICE).1), (1, 0), "a later release may store more");
+    text.push(0);
+    server.put(KEY, Stored::Text(text));
+    assert_eq!(read(&server, SLICE), (BTreeMap::new(), 1));
+    assert_eq!(flush(&server, SLICE, &[(0, vec![(7, 1)])]), 1);
+    assert_eq!((total(&server), read(&server, SLICE).1), (1, 0));
+    assert!(server.get(KEY).unwrap().len() < 10_000, "the rest is gone");
+}
+
+#[test]
 fn another_slice_length_starts_over_and_the_header_is_readable() {
     let server = LuaServer::new();
     flush(&server, SLICE, &[(0, vec![(7, 1)])]);

@@ -38,7 +38,7 @@ fn files() -> Vec<PathBuf> {
         .filter(|file| {
             let name = file.file_stem().unwrap().to_str().unwrap();
             ["rate_limit", "breaker", "bucket"].iter().any(|start| name.starts_with(start))
-                || ["clock", "cells"].contains(&name)
+                || ["clock", "cells", "value"].contains(&name)
         })
         .collect();
     files.sort();

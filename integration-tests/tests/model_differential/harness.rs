@@ -93,7 +93,7 @@ impl Log {
     /// of them can be the first.
     pub(crate) async fn connect_in_vain(&mut self, redis: &RedisConnection) {
         let connected = OpenConnection::open(redis).await;
-        let given_up = matches!(connected, Err(Failure::Timeout | Failure::Connection));
+        let given_up = matches!(connected, Err(Failure::Timeout | Failure::Unreachable("timeout")));
         self.note("connect", if given_up { "no reply".to_owned() } else { format!("{connected:?}") });
     }
 

@@ -1,6 +1,7 @@
 -- The stored digest: a header of 128 bytes ('ph1 ', slice_len and the slice of each slot in 16 digits, blanks), then
 -- five slots of 1,104 counters of 32 bits. A slice is stored in the slot of its number modulo five.
 local SLOTS, BINS, HEADER, MAX_BACKSTEP = 5, 1104, 128, 1000000
+local MAX_SIZE = 65536 -- of a digest that a later release may have written
 local REPAIRED, OTHER_LENGTH = 1, 2
 
 -- Returns the slices in the header, or nil if they cannot be used; flags; the newest slice.
@@ -9,6 +10,8 @@ local function read_header(now, slice_len)
   if header == '' then return nil, 0 end
   if type(header) ~= 'string' or not string.find(header, '^ph1 %d+ +$') or string.find(header, ' ', 5, true) ~= 101
     or #header ~= HEADER then return nil, REPAIRED end
+  -- Appended to by another client. Writes change a digest in place, so it would stay as long as it is used.
+  if redis.pcall('GETRANGE', KEYS[1], MAX_SIZE, MAX_SIZE) ~= '' then return nil, REPAIRED end
   if tonumber(string.sub(header, 5, 20)) ~= slice_len then return nil, OTHER_LENGTH end
   local slices, newest = {}, 0
   for slot = 0, SLOTS - 1 do

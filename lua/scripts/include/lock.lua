@@ -4,7 +4,7 @@ local MAX_TTL = 2592000000000 -- 30 days
 
 -- Reads fence, at, ttl and owner of the lock under KEYS[1]; nil if there is none, or if no script has written it.
 local function read_lock()
-  local text = redis.pcall('GET', KEYS[1])
+  local text = read_value(KEYS[1], 4096)
   if type(text) ~= 'string' then return end
   local fence, at, ttl, owner = string.match(text, '^1 (%d+) (%d+) (%d+) (.*)$')
   fence, at, ttl = tonumber(fence), tonumber(at), tonumber(ttl)

@@ -180,6 +180,20 @@ fn on_process(kind: &EventKind<'_>) {
                 degraded_decisions = degraded_decisions
             );
         }
+        EventKind::StoreConnected { server, version } => {
+            let (server, version) = (printable(server), version.map(printable));
+            let version = version.as_deref();
+            plain!(INFO, "store_connected", "connected to the shared store", server = &*server, version = version);
+        }
+        EventKind::StoreConnectFailed { reason } => {
+            let reason = printable(reason);
+            plain!(WARN, "store_connect_failed", "connecting to the shared store fails", reason = &*reason);
+        }
+        EventKind::PushLost { reason } => {
+            let reason = printable(reason);
+            plain!(WARN, "push_lost", "pushes are lost: changes by other replicas are seen late", reason = &*reason);
+        }
+        EventKind::PushRestored => plain!(INFO, "push_restored", "pushes arrive again"),
         EventKind::Lever { policy, lever: Some(lever) } => {
             let (policy, pulled) = (printable(policy), lever.pulled().collect::<Vec<_>>().join(", "));
             let reason = lever.reason.as_deref().map(printable);

@@ -6,8 +6,8 @@
 //! requests a second, and not in the moments of the recovery itself.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;

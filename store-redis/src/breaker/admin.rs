@@ -56,6 +56,9 @@ impl Shared {
         let reply = self.store.dispatcher(self.redis_key.slot).call(call).await.ok()?;
         let reply = BreakerReply::decode(&integers(&reply))?;
         self.apply(reply.snapshot, &reply.transitions, provenance);
+        if let Some(published) = reply.published {
+            self.store.push_health.published(&self.store.observers, published);
+        }
         Some(reply)
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct BreakerReply {
     pub(crate) snapshot: Snapshot,
     pub(crate) repaired: bool,
     pub(crate) mixed: bool,
+    /// The state changed, and whether that was published; `None` if nothing had to be.
+    pub(crate) published: Option<bool>,
     pub(crate) transitions: Vec<Transition>,
     /// What this script appends to the common part.
     pub(crate) tail: Vec<i64>,
@@ -41,8 +43,11 @@ impl BreakerReply {
         let snapshot = snapshot([*at, *phase, *epoch, *left, *overridden, *ramping, *escalation])?;
         let length = usize::try_from(*count).ok()?.checked_mul(TRANSITION_FIELDS)?;
         let (listed, tail) = rest.split_at_checked(length)?;
-        let transitions = listed.chunks_exact(TRANSITION_FIELDS).map(transition).collect::<Option<_>>()?;
-        Some(Self { snapshot, repaired: flags & 1 != 0, mixed: flags & 2 != 0, transitions, tail: tail.to_vec() })
+        let transitions: Vec<_> = listed.chunks_exact(TRANSITION_FIELDS).map(transition).collect::<Option<_>>()?;
+        let denied = flags & 8 != 0;
+        let published = (denied || !transitions.is_empty()).then_some(!denied);
+        let (repaired, mixed) = (flags & 1 != 0, flags & 2 != 0);
+        Some(Self { snapshot, repaired, mixed, published, transitions, tail: tail.to_vec() })
     }
 }
 
@@ -185,6 +190,13 @@ mod tests {
         assert_eq!((reply.snapshot.phase, reply.snapshot.epoch, reply.snapshot.at), (Phase::Open, 5, 9));
         assert_eq!(reply.transitions[0].break_for, Some(Duration::from_millis(1)));
         assert_eq!((reply.repaired, reply.mixed, reply.tail), (true, true, vec![2, 0, 0]));
+        assert_eq!(reply.published, Some(true));
+    }
+
+    #[test]
+    fn a_reply_says_whether_a_change_was_published() {
+        let published = |flags| BreakerReply::decode(&[9, 2, 5, 700, 0, 0, 1, flags, 0]).unwrap().published;
+        assert_eq!([published(0), published(8), published(15)], [None, Some(false), Some(false)]);
     }
 
     #[test]

@@ -160,6 +160,9 @@ impl Shared {
         if reply.mixed {
             self.store.report_mismatch(&self.key);
         }
+        if let Some(published) = reply.published {
+            self.store.push_health.published(&self.store.observers, published);
+        }
     }
 
     /// Counts one call as finished. After the last one, sends what was queued meanwhile.

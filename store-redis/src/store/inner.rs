@@ -19,6 +19,7 @@ use crate::dispatcher::Dispatcher;
 use crate::invocation::{self, Invocation};
 use crate::keys::{Key, Keys};
 use crate::options::{DegradedShare, RedisOptions};
+use crate::push_health::PushHealth;
 
 /// Hash slots of a Cluster.
 pub(crate) const SLOTS: usize = 16_384;
@@ -51,6 +52,7 @@ pub(crate) struct StoreInner {
     pub(crate) background: Background,
     /// Wakes callers that wait for a lock.
     pub(crate) lock_releases: ReleaseNotifier,
+    pub(crate) push_health: PushHealth,
     mismatches: Mutex<HashMap<StateKey, Time>>,
 }
 
@@ -89,6 +91,7 @@ impl StoreInner {
             wake: parts.wake,
             background: parts.background,
             lock_releases: ReleaseNotifier::default(),
+            push_health: PushHealth::default(),
             mismatches: Mutex::default(),
             options,
         }

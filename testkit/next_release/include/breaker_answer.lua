@@ -1,4 +1,5 @@
 -- How a breaker script ends: it saves the state, publishes a change, and builds the reply.
+local NOT_PUBLISHED = 8
 
 local function left(s)
   return s.phase == OPEN and math.max(0, s.ends - s.clock) or 0
@@ -9,14 +10,16 @@ local function ramping(s)
 end
 
 -- Publishes 'id@owner now phase epoch left override ramping escalation from break_for calls failures slow', if the
--- phase, the epoch or the override has changed.
+-- phase, the epoch or the override has changed. The user may lack the permission for the channel: the state is saved by
+-- then, so the script must not fail.
 local function publish(s)
   local loaded = s.loaded
   if loaded[1] == s.phase and loaded[2] == s.epoch and loaded[3] == s.override then return end
   local last = s.transitions[#s.transitions] or {0, 0, 0, -1, 0, 0, 0}
   local text = string.format(string.rep(' %.0f', 12), s.clock, s.phase, s.epoch, left(s), s.override, ramping(s),
     s.escalation, last[1], last[4], last[5], last[6], last[7])
-  redis.call('PUBLISH', ARGV[3], ARGV[4] .. text)
+  local receivers = redis.pcall('PUBLISH', ARGV[3], ARGV[4] .. text)
+  if type(receivers) == 'table' then s.flags = s.flags + NOT_PUBLISHED end
 end
 
 local function commit(s, spec)

@@ -124,7 +124,7 @@ end
 -- Loads the breaker under KEYS[1]: as stored, or restored from the claim if that is newer, or new.
 local function load(spec)
   local now = server_now()
-  local text, claim = redis.pcall('GET', KEYS[1]), parse_numbers(ARGV[2])
+  local text, claim = read_value(KEYS[1], MAX_TEXT), parse_numbers(ARGV[2])
   local s, flags = parse(text, spec), 0
   if text and not s then flags = REPAIRED end
   local known = s and s.epoch or 0

@@ -14,7 +14,7 @@ end
 -- Loads the bucket at this rate: level, at, flags, whether it must be written in any case, and the stored rate.
 -- (One function: these are the hottest scripts, and Lua creates every local function anew at each call.)
 local function load_bucket(now, rate, gain, price, capacity)
-  local text = redis.pcall('GET', KEYS[1])
+  local text = read_value(KEYS[1], 4096)
   if not text then return capacity, now, 0, false end
   local level, at, stored
   if type(text) == 'string' then level, at, stored = string.match(text, '^1 (%-?%d+) (%d+) (%d+ %d+ %d+)') end

@@ -64,7 +64,7 @@ impl Link {
                 (best.unwrap_or(Reach::Refused), 2 * state.one_way())
             });
             match reach {
-                Reach::Refused => return Err(Failure::Connection),
+                Reach::Refused => return Err(Failure::Unreachable("refused")),
                 Reach::Yes => {
                     tokio::time::sleep(trip).await;
                     return Ok(());

@@ -3,6 +3,7 @@
 //! The masters serve their slots while another one is down or hung (`cluster-require-full-coverage no`), for tests of a
 //! single failing shard. Starting takes two seconds: a master rejects queries for that long, and no setting shortens it.
 
+use super::engine::Engine;
 use super::redis_process::{Options, RedisProcess};
 
 /// The number of hash slots.
@@ -24,8 +25,8 @@ impl Cluster {
 
     /// Starts a cluster whose masters have these options.
     pub async fn with(options: Options) -> Self {
-        let options = Options::new()
-            .port("cluster-port")
+        let with_port = if has_cluster_port() { Options::new().port("cluster-port") } else { Options::new() };
+        let options = with_port
             .set("cluster-enabled", &["yes"])
             .set("cluster-node-timeout", &["2000"])
             .set("cluster-require-full-coverage", &["no"])
@@ -70,18 +71,28 @@ impl Cluster {
         for (index, master) in (0..).zip(&self.masters) {
             // Distinct epochs from the start save the nodes an election.
             master.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await;
-            let slots = slots_of(index);
-            master.cli(&["CLUSTER", "ADDSLOTSRANGE", &slots.start.to_string(), &(slots.end - 1).to_string()]).await;
+            let slots: Vec<String> = slots_of(index).map(|slot| slot.to_string()).collect();
+            let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+            master.cli(&words.collect::<Vec<_>>()).await;
         }
         // Every pair meets explicitly, because gossip takes longer.
         for one in &self.masters {
             for other in self.masters.iter().filter(|other| other.port() > one.port()) {
-                let (port, bus) = (other.port().to_string(), other.port_of("cluster-port").to_string());
+                let (port, bus) = (other.port().to_string(), bus_port(other).to_string());
                 one.cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
             }
         }
         self.until_healthy().await;
     }
+}
+
+/// Whether the port of the cluster bus can be set: since Redis 7.0. Before, it is always 10,000 above the other one.
+fn has_cluster_port() -> bool {
+    Engine::installed().is_some_and(Engine::is_redis_7_or_later)
+}
+
+fn bus_port(master: &RedisProcess) -> u16 {
+    if has_cluster_port() { master.port_of("cluster-port") } else { master.port() + 10_000 }
 }
 
 /// The slots of a master, which are those of the same master in the model of Redis.

@@ -11,6 +11,7 @@ macro_rules! script {
             name: $name,
             source: concat!(
                 include_str!("../../next_release/include/clock.lua"),
+                include_str!("../../next_release/include/value.lua"),
                 "local CELL_KEYS = 1\nlocal function operation(KEYS, ARGV)\n",
                 $(include_str!(concat!("../../next_release/include/", $include, ".lua")),)*
                 include_str!(concat!("../../next_release/", $name, ".lua")),

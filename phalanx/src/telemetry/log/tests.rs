@@ -60,6 +60,10 @@ fn emit_everything(log: &Log) {
     let emit = |kind: EventKind<'_>| log.on_event(&Event { key: None, kind });
     emit(EventKind::StoreDegraded { reason: "timeout" });
     emit(EventKind::StoreRecovered { outage: SECOND, degraded_decisions: 5 });
+    emit(EventKind::StoreConnected { server: "redis:6379", version: Some("redis 7.0.15") });
+    emit(EventKind::StoreConnectFailed { reason: "dns" });
+    emit(EventKind::PushLost { reason: "acl" });
+    emit(EventKind::PushRestored);
     let lever = LeverSpec::force_open().without_retries().reason("the vendor\nasked");
     emit(EventKind::Lever { policy: "*", lever: Some(&lever) });
     emit(EventKind::Lever { policy: "*", lever: None });

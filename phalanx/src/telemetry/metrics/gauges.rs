@@ -34,6 +34,8 @@ pub(super) fn register(meter: &Meter, recorder: &Arc<Recorder>) {
     #[cfg(feature = "redis")]
     gauge(names::STORE_DEGRADED, store::degraded);
     #[cfg(feature = "redis")]
+    gauge(names::STORE_PUSH_LOST, store::push_lost);
+    #[cfg(feature = "redis")]
     gauge(names::REPLICAS, store::replicas);
 
     let weak = Arc::downgrade(recorder);
@@ -122,6 +124,11 @@ mod store {
     pub(super) fn degraded(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
         let modes = of_modules(recorder, |store| Some(u64::from(store.mode() != StoreMode::Shared)));
         modes.into_iter().max().into_iter().for_each(|degraded| to.observe(degraded, &[]));
+    }
+
+    pub(super) fn push_lost(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let lost = of_modules(recorder, |store| Some(u64::from(store.is_push_lost())));
+        lost.into_iter().max().into_iter().for_each(|lost| to.observe(lost, &[]));
     }
 
     pub(super) fn replicas(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {

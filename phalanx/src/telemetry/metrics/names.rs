@@ -113,6 +113,8 @@ table! {
         "1 while this process makes degraded decisions because the shared store, or a shard of it, does not answer" => "phalanx_store_degraded";
     STORE_OUTAGES: Counter "phalanx.store.outages" ["{outage}"] ()
         "times the shared store stopped answering" => "phalanx_store_outages_total";
+    STORE_PUSH_LOST: Gauge "phalanx.store.push_lost" [""] ()
+        "1 while this process shares changes late: it is not subscribed to the shared store, or may not publish" => "phalanx_store_push_lost";
     STORE_DURATION: Histogram "phalanx.store.duration" ["s"] ()
         "duration of round trips to the shared store" => "phalanx_store_duration_seconds";
     STORE_ERRORS: Counter "phalanx.store.errors" ["{error}"] (ERROR_TYPE)
