@@ -169,11 +169,16 @@ impl Dispatcher {
 
     /// Sends one call in a round trip of its own.
     pub(crate) async fn call(&self, call: Invocation) -> ScriptResult {
+        self.call_within(call, self.budget).await
+    }
+
+    /// The same with a budget of its own, unless the budget of all calls is longer.
+    pub(crate) async fn call_within(&self, call: Invocation, budget: Duration) -> ScriptResult {
         if self.latch.is_down() {
             return Err(Failure::NotSent);
         }
         let sent = Instant::now();
-        let mut replies = self.round_trip(vec![call], sent, sent + self.budget).await?;
+        let mut replies = self.round_trip(vec![call], sent, sent + budget.max(self.budget)).await?;
         replies.pop().unwrap_or(Err(Failure::Call("no reply".to_owned())))
     }
 
@@ -215,10 +220,15 @@ impl Dispatcher {
                 _ => None,
             }),
         };
+        let at = Instant::now().min(until);
+        // Of a call with a longer budget only the last part counts as silence: other calls may have been answered before.
+        let silent_since = at.checked_sub(self.budget).map_or(sent, |since| since.max(sent));
         match evidence {
             // A failure that is noticed late counts as of its deadline: a stall of this process is no silence of Redis.
-            Some(failure) => self.record_failure_at(failure, sent, Instant::now().min(until)),
-            None => self.latch.record_success(),
+            Some(failure) => self.record_failure_at(failure, silent_since, at),
+            // A reply that only a longer budget has waited for is no evidence for Redis.
+            None if sent.elapsed() <= 2 * self.budget => self.latch.record_success(),
+            None => {}
         }
         if self.observers.any() {
             self.emit(&reply, sent);
@@ -364,6 +374,23 @@ mod tests {
             assert_eq!(dispatcher.round_trip(call(), sent, sent + BUDGET).await, Err(Failure::Timeout));
         }
         assert!(dispatcher.latch.is_down());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_with_a_longer_budget_is_one_timeout_and_no_longer_silence() {
+        let dispatcher = dispatcher();
+        let call = || Invocation::new(&phalanx_lua::PROBE, TimeSource::Server, &["k"]);
+        for _ in 0..5 {
+            let start = Instant::now();
+            assert_eq!(dispatcher.call_within(call(), 25 * BUDGET).await, Err(Failure::Timeout));
+            assert!((24 * BUDGET..=25 * BUDGET).contains(&start.elapsed()));
+            assert!(!dispatcher.latch.is_down());
+            dispatcher.latch.record_success(); // another call was answered
+        }
+        for down in [false, true] {
+            assert_eq!(dispatcher.call_within(call(), 25 * BUDGET).await, Err(Failure::Timeout));
+            assert_eq!(dispatcher.latch.is_down(), down, "two calls without a reply in between are silence");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,10 @@
-//! Receives pushes: transitions caused by other replicas, and released locks.
+//! Receives pushes: transitions caused by other replicas, released locks, and ended claims of idempotency keys.
 //!
 //! A push carries the state of the breaker, so no request is needed. Pushes can be lost: every breaker is polled once
 //! after each (re)subscription, and a breaker in use is polled in every sync round anyway.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -30,7 +31,9 @@ pub(super) async fn run(store: &Arc<StoreInner>, wire: &RedisWire) {
             Some(Ok(subscription)) => {
                 failed = 0;
                 store.background.breakers.all().iter().for_each(|breaker| breaker.tick(true));
+                store.subscribed.store(true, Ordering::Relaxed);
                 receive(store, subscription).await;
+                store.subscribed.store(false, Ordering::Relaxed);
             }
         }
         let longest = Duration::from_millis(50).saturating_mul(1 << failed.min(8)).min(MAX_RESUBSCRIBE_DELAY);
@@ -57,6 +60,9 @@ async fn receive(store: &StoreInner, mut subscription: Subscription) {
 fn dispatch(store: &StoreInner, message: &str) {
     if let Some(lock) = message.strip_prefix("lock ") {
         return store.lock_releases.notify(lock);
+    }
+    if let Some(request) = message.strip_prefix("request ") {
+        return store.request_ends.notify(request);
     }
     if let Some(message) = decode_push(message)
         && message.sender != store.owner

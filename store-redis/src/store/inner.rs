@@ -1,7 +1,7 @@
 //! `StoreInner`: what all cells of one store share: options, keys, clock, dispatchers, membership, background task.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::background::Background;
 use crate::dispatcher::Dispatcher;
 use crate::invocation::{self, Invocation};
 use crate::keys::{Key, Keys};
+use crate::locks::SeenFences;
 use crate::options::{DegradedShare, RedisOptions};
 
 /// Hash slots of a Cluster.
@@ -51,6 +52,11 @@ pub(crate) struct StoreInner {
     pub(crate) background: Background,
     /// Wakes callers that wait for a lock.
     pub(crate) lock_releases: ReleaseNotifier,
+    pub(crate) seen_fences: SeenFences,
+    /// Wakes requests that wait for the answer of another one.
+    pub(crate) request_ends: ReleaseNotifier,
+    /// Whether pushes are received.
+    pub(crate) subscribed: AtomicBool,
     mismatches: Mutex<HashMap<StateKey, Time>>,
 }
 
@@ -89,6 +95,9 @@ impl StoreInner {
             wake: parts.wake,
             background: parts.background,
             lock_releases: ReleaseNotifier::default(),
+            seen_fences: SeenFences::default(),
+            request_ends: ReleaseNotifier::default(),
+            subscribed: AtomicBool::new(false),
             mismatches: Mutex::default(),
             options,
         }
