@@ -18,7 +18,9 @@ files["**/breaker_*.lua"] = {
   },
 }
 files["**/digest_*.lua"] = {read_globals = {"SLOTS", "BINS", "HEADER", "read_header"}}
-files["**/lock_*.lua"] = {read_globals = {"MAX_BACKSTEP", "MAX_EXACT", "MAX_TTL", "read_lock", "save_lock"}}
+files["**/lock_*.lua"] = {
+  read_globals = {"MAX_BACKSTEP", "MAX_EXACT", "MAX_TTL", "is_more", "read_lock", "save_lock", "save_mark"},
+}
 files["**/idempotency_*.lua"] = {
-  read_globals = {"MAX_BACKSTEP", "MAX_TTL", "read_live_request", "save", "save_claim"},
+  read_globals = {"MAX_BACKSTEP", "MAX_TTL", "read_live_request", "save", "save_claim", "publish_end"},
 }

@@ -146,7 +146,7 @@ fn digest(server: &LuaServer, input: &mut Input<'_>) {
 
 /// A lock and its last fence.
 fn lock(server: &LuaServer, input: &mut Input<'_>) {
-    let acquire = |owner: &str| ints(server, &lua::LOCK_ACQUIRE, &args![owner, 1_000_000]);
+    let acquire = |owner: &str| ints(server, &lua::LOCK_ACQUIRE, &args![owner, 1_000_000, 0]);
     let renew = |owner: &str, fence: i64| ints(server, &lua::LOCK_RENEW, &args![owner, fence, 1_000_000])[1];
     acquire("first");
     Start::read(input).apply(server, KEY);
@@ -180,11 +180,11 @@ fn lock(server: &LuaServer, input: &mut Input<'_>) {
 
 /// An idempotency key.
 fn request(server: &LuaServer, input: &mut Input<'_>) {
-    let claim = |owner: &str| call(server, &lua::IDEMPOTENCY_CLAIM, &args![owner, "f0", 1_000_000]);
+    let claim = |owner: &str| call(server, &lua::IDEMPOTENCY_CLAIM, &args![owner, "f0", 1_000_000, 0]);
     let flag = |script: &Script, args: &[Vec<u8>]| ints(server, script, args)[1];
     claim("aa");
     if input.flag() {
-        flag(&lua::IDEMPOTENCY_COMPLETE, &args!["aa", "f0", "answer", 5_000_000]);
+        flag(&lua::IDEMPOTENCY_COMPLETE, &args!["aa", "f0", "answer", 5_000_000, "ph2:c", "id"]);
     }
     Start::read(input).apply(server, KEY);
     let first = claim("bb");
@@ -200,7 +200,7 @@ fn request(server: &LuaServer, input: &mut Input<'_>) {
         // A different request: no owner but its own changes it, until its lease has expired.
         3 => {
             assert_eq!(flag(&lua::IDEMPOTENCY_RENEW, &args!["bb", 1_000_000]), 0);
-            assert_eq!(flag(&lua::IDEMPOTENCY_RELEASE, &args!["bb"]), 0);
+            assert_eq!(flag(&lua::IDEMPOTENCY_RELEASE, &args!["bb", "ph2:c", "id"]), 0);
             server.clock().advance(MAX_TTL + SECOND);
             let text = server.get(KEY).unwrap_or_default();
             return assert!(claim("bb").parts()[1].int() == 1 || text.starts_with(b"1 d "), "blocked for ever");
@@ -209,8 +209,8 @@ fn request(server: &LuaServer, input: &mut Input<'_>) {
     }
     assert_eq!(claim("cc").parts()[1].int(), 0, "one owner at a time");
     assert_eq!(flag(&lua::IDEMPOTENCY_RENEW, &args!["bb", 1_000_000]), 1);
-    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["cc", "f0", "late", 1_000_000]), 0);
-    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["bb", "f0", "done", 1_000_000]), 1);
+    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["cc", "f0", "late", 1_000_000, "ph2:c", "id"]), 0);
+    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["bb", "f0", "done", 1_000_000, "ph2:c", "id"]), 1);
     assert_eq!(claim("cc").parts()[3].bytes(), b"done");
 }
 

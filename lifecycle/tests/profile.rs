@@ -31,6 +31,10 @@ impl LockStore for SharedLocks {
         Err(unreachable())
     }
 
+    async fn withdraw(&self, _: &str, _: &str) -> Result<bool, Unavailable> {
+        Err(unreachable())
+    }
+
     async fn complete(&self, _: &str, _: &str, _: u64, _: &str, _: Duration) -> Result<bool, Unavailable> {
         Err(unreachable())
     }

@@ -10,7 +10,7 @@
 //! All scripts guarantee:
 //!
 //! * one key per cell (more with the same hash tag, where the header lists more); every write has a TTL; reads and
-//!   rejections write nothing;
+//!   rejections write nothing, except where the header says so;
 //! * times are whole microseconds of the server's clock, read once; every number is exact in a double;
 //! * stored state is not trusted: anything that no script can have written counts as lost and is overwritten;
 //! * the work is bounded by the stored state and by the arguments that are there, not by a count among them.

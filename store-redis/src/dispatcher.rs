@@ -208,7 +208,7 @@ impl Dispatcher {
         self.call_within(call, self.budget()).await
     }
 
-    /// Sends one call in a round trip of its own, and waits for its reply for this long.
+    /// The same with a budget of its own, unless that of all calls is longer.
     pub(crate) async fn call_within(&self, call: Invocation, budget: Duration) -> ScriptResult {
         if self.latch.is_down() {
             return Err(Failure::NotSent);
@@ -220,7 +220,8 @@ impl Dispatcher {
             move |result| *reply.lock() = result
         });
         let sent = Instant::now();
-        self.round_trip(&mut outgoing.items, sent, |_| sent + budget, sent).await;
+        let patience = Patience { silent_at: sent + budget.max(self.budget()), end: sent };
+        self.round_trip(&mut outgoing.items, sent, |_| patience.silent_at, patience).await;
         drop(outgoing);
         let mut reply = reply.lock();
         std::mem::replace(&mut reply, Err(Failure::NotSent))
@@ -253,20 +254,19 @@ impl Dispatcher {
         let least = self.least_time(self.budget());
         outgoing.items.retain(|item| deadline(item) >= sent + least); // the others are dropped: not sent
         if !outgoing.items.is_empty() {
-            self.round_trip(&mut outgoing.items, sent, deadline, sent + self.grown_budget()).await;
+            let patience = Patience { silent_at: sent + self.budget(), end: sent + self.grown_budget() };
+            self.round_trip(&mut outgoing.items, sent, deadline, patience).await;
         }
     }
 
     /// Sends the calls, completes each with its reply or at its deadline, and reports to the latch and the observers.
     ///
-    /// Waits for the reply until `end`, also when nothing waits for it any more: a server that replies late is not
-    /// silent, its distance has to be known, and as long as it works off this round trip it should get no further one.
     async fn round_trip(
         &self,
         items: &mut [BatchItem],
         sent: Instant,
         deadline: impl Fn(&BatchItem) -> Instant,
-        end: Instant,
+        Patience { silent_at, end }: Patience,
     ) {
         let budget = self.budget();
         let calls = items.iter_mut().filter_map(|item| item.call.take()).collect();
@@ -274,8 +274,7 @@ impl Dispatcher {
         let (calls, parts) = merged.into_parts();
         let mut sending = pin!(self.wire.send(calls));
         let resolution = TIMER_RESOLUTION.min(budget / 10);
-        // Without any reply within the whole budget, Redis is silent; requests that waited in the queue fail earlier.
-        let mut silent_at = Some(sent + budget);
+        let mut silent_at = Some(silent_at);
         let mut waiting: Vec<usize> = (0..items.len()).collect();
         while !(waiting.is_empty() && silent_at.is_none() && Instant::now() + resolution >= end) {
             let deadlines = waiting.iter().map(|index| deadline(&items[*index])).chain(silent_at);
@@ -287,13 +286,17 @@ impl Dispatcher {
                 reply = timeout_at(Instant::now() + budget / 4, &mut sending).await;
             }
             if let Ok(reply) = reply {
-                self.round_trip_time.record(sent.elapsed());
+                if sent.elapsed() <= self.grown_budget() {
+                    self.round_trip_time.record(sent.elapsed());
+                }
                 self.report(&reply, sent, Instant::now().min(until.max(sent)));
                 return complete(items, parts, reply);
             }
             let due = until + resolution;
             if silent_at.take_if(|silent_at| *silent_at <= due).is_some() {
-                self.report(&Err(Failure::Timeout), sent, due.min(Instant::now()));
+                // Only the last part counts as silence: other calls may have been answered before.
+                let since = due.checked_sub(budget).map_or(sent, |since| since.max(sent));
+                self.report(&Err(Failure::Timeout), since, due.min(Instant::now()));
             }
             // With the latch down no caller has to wait any longer, and health checks measure the distance.
             let down = self.latch.is_down();
@@ -325,7 +328,9 @@ impl Dispatcher {
         };
         match failure.or_else(every_script_failed) {
             Some(failure) => self.record_failure_at(failure, sent, at),
-            None => self.latch.record_success(),
+            // A reply that only a call with a longer budget has waited for is no evidence for Redis.
+            None if sent.elapsed() <= self.grown_budget() => self.latch.record_success(),
+            None => {}
         }
         if self.observers.any() {
             let failed = match reply {
@@ -380,6 +385,16 @@ impl Dispatcher {
             waiting = now_waiting;
         }
     }
+}
+
+/// How long a round trip waits.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// Without a reply by then, Redis is silent. Requests that waited in the queue fail earlier.
+    silent_at: Instant,
+    /// The round trip waits until then, also when no request waits for it any more: a server that replies late is not
+    /// silent, its distance has to be known, and as long as it works off this round trip it should get no further one.
+    end: Instant,
 }
 
 /// Completes every item with its reply; those that are overdue were completed before.

@@ -236,7 +236,8 @@ macro_rules! conformance_cases {
                 acquire:
                     a_free_lock_is_taken_for_its_ttl,
                     a_lock_that_is_held_is_rejected_with_the_time_left,
-                    its_owner_may_take_it_again_and_keeps_its_fence,
+                    its_owner_may_take_it_again_under_a_higher_fence,
+                    a_late_release_of_its_owner_does_not_free_a_lock_that_was_taken_again,
                     a_lock_that_ran_out_is_free,
                     every_new_holder_has_a_higher_fence,
                     different_names_never_share_a_lock;
@@ -247,12 +248,16 @@ macro_rules! conformance_cases {
                 release:
                     a_released_lock_is_free_at_once,
                     a_release_by_another_owner_changes_nothing;
+                withdraw:
+                    a_lock_that_is_withdrawn_from_is_free_at_once,
+                    a_withdrawal_by_another_owner_changes_nothing;
                 complete:
                     completed_work_is_marked_with_its_fence_and_its_lock_is_free,
                     work_whose_lock_was_lost_is_not_marked;
                 completed:
                     a_mark_is_of_one_name_and_one_version,
-                    a_mark_is_forgotten_after_its_time;
+                    a_mark_that_is_not_read_is_forgotten_after_its_time,
+                    a_mark_that_is_read_is_kept_for_another_time;
             }
         }
     };

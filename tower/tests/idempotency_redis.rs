@@ -34,7 +34,7 @@ fn claim(key: &str, fingerprint: &str, owner: &str) -> Claim {
 }
 
 fn answer() -> StoredAnswer {
-    StoredAnswer::decode(vec![1, 0, 200, 1, 0, 0, b'h', b'i']).unwrap()
+    StoredAnswer::decode(vec![1, 0, 200, 1, 0, 0, 0, 0, 0, 2, b'h', b'i']).unwrap()
 }
 
 /// Checks the behaviour list of `IdempotencyStore`. Leases run in real time, so the check waits for them.

@@ -26,9 +26,15 @@ fn heartbeat(server: &LuaServer, id: &str, ttl: u64, token: &str) -> (i64, Strin
     (reply.parts()[1].int(), generation)
 }
 
-/// Acquires the lock. Returns whether it is held, the fence, and the microseconds left.
+/// Acquires the lock for a caller that has seen no fence. Returns whether it is held, the fence, and the microseconds
+/// left.
 fn acquire(server: &LuaServer, owner: &str, ttl: u64) -> (bool, i64, i64) {
-    let reply = server.run(&LOCK_ACQUIRE, &two_keys(), &args![owner, ttl]).unwrap().ints();
+    acquire_after(server, owner, ttl, 0)
+}
+
+/// The same for a caller that has seen this fence.
+fn acquire_after(server: &LuaServer, owner: &str, ttl: u64, seen: i64) -> (bool, i64, i64) {
+    let reply = server.run(&LOCK_ACQUIRE, &two_keys(), &args![owner, ttl, seen]).unwrap().ints();
     assert!([0, 1].contains(&reply[1]));
     (reply[1] == 1, reply[2], reply[3])
 }
@@ -80,7 +86,7 @@ fn a_clock_that_steps_back_and_foreign_types_leave_no_member_forever() {
 }
 
 #[test]
-fn a_lock_has_one_owner_which_may_acquire_it_again() {
+fn a_lock_has_one_owner_which_gets_the_same_grant_again_if_it_has_not_seen_it() {
     let server = LuaServer::new();
     let (held, fence, left) = acquire(&server, "a b", TTL);
     assert_eq!((held, left), (true, TTL as i64));
@@ -117,7 +123,7 @@ fn only_the_holder_marks_work_as_completed_and_a_corrupt_mark_is_ignored() {
     assert_eq!((completed(&server), server.pttl(SECOND_KEY)), (fence, Some(2 * TTL / 1_000)));
     server.clock().advance(Duration::from_micros(2 * TTL));
     assert_eq!(completed(&server), 0);
-    for nonsense in ["", "x", "1", "9007199254740992 9007199254740992", "-1 5"] {
+    for nonsense in ["", "x", "1", "1 7", "7 1800000000000000", "1 9007199254740992 9007199254740992 5", "1 -1 5 5"] {
         server.put(SECOND_KEY, Stored::Text(nonsense.as_bytes().to_vec()));
         assert_eq!(completed(&server), 0, "{nonsense}");
     }
@@ -151,7 +157,7 @@ fn a_stored_lock_is_believed_within_its_range_and_not_one_beyond() {
         (7, NOW - TTL, TTL, true),
     ];
     for (fence, at, ttl, free) in cases {
-        put(&server, KEY, &format!("1 {fence} {at} {ttl} b"));
+        put(&server, KEY, &format!("1 {fence} {at} {ttl} 1 b"));
         assert_eq!(acquire(&server, "a", TTL).0, free, "{fence} at {at} for {ttl}");
     }
 }
@@ -159,13 +165,13 @@ fn a_stored_lock_is_believed_within_its_range_and_not_one_beyond() {
 #[test]
 fn a_lock_from_more_than_a_second_ahead_restarts_now() {
     let server = LuaServer::new();
-    put(&server, KEY, &format!("1 7 {} {TTL} b", NOW + 1_000_000));
+    put(&server, KEY, &format!("1 7 {} {TTL} 1 b", NOW + 1_000_000));
     let before = raw(&server);
     assert_eq!(acquire(&server, "a", TTL), (false, 7, TTL as i64 + 1_000_000));
     assert_eq!(raw(&server), before, "nothing is written");
-    put(&server, KEY, &format!("1 7 {} {TTL} b", NOW + 1_000_001));
+    put(&server, KEY, &format!("1 7 {} {TTL} 1 b", NOW + 1_000_001));
     assert_eq!(acquire(&server, "a", TTL), (false, 7, TTL as i64));
-    assert_eq!(raw(&server), (Some(format!("1 7 {NOW} {TTL} b").into_bytes()), Some(TTL / 1_000)));
+    assert_eq!(raw(&server), (Some(format!("1 7 {NOW} {TTL} 1 b").into_bytes()), Some(TTL / 1_000)));
 }
 
 #[test]
@@ -195,13 +201,13 @@ fn every_lease_is_rounded_up_to_milliseconds_and_is_at_most_a_month() {
         let server = fresh_server();
         let (held, fence, left) = acquire(server, "a", lease);
         assert_eq!((held, left), (true, stored as i64));
-        assert_eq!(raw(server), (Some(format!("1 {fence} {NOW} {stored} a").into_bytes()), Some(millis)));
+        assert_eq!(raw(server), (Some(format!("1 {fence} {NOW} {stored} 1 a").into_bytes()), Some(millis)));
         if lease > 0 {
             assert_eq!(run(server, &LOCK_RENEW, &args!["a", fence, lease]).ints()[1], 1);
             assert_eq!(raw(server).1, Some(millis));
             let args = args!["a", fence, lease, "ph2:locks", "id"];
             assert_eq!(server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap().ints()[1], 1);
-            assert_eq!(server.get(SECOND_KEY), Some(format!("{fence} {}", NOW + stored).into_bytes()));
+            assert_eq!(server.get(SECOND_KEY), Some(format!("1 {fence} {} {stored}", NOW + stored).into_bytes()));
             assert_eq!(server.pttl(SECOND_KEY), Some(millis));
         }
         run(server, &PROBE, &args![lease.min(MONTH)]);
@@ -217,11 +223,128 @@ fn every_lease_is_rounded_up_to_milliseconds_and_is_at_most_a_month() {
 #[test]
 fn a_completion_mark_is_believed_until_it_expires() {
     let server = LuaServer::new();
-    let cases = [(7, NOW + 1, 7), (7, NOW, 0), (MAX_EXACT - 1, NOW + 1, MAX_EXACT - 1), (MAX_EXACT, NOW + 1, 0)];
-    for (fence, expires, found) in cases {
-        put(&server, SECOND_KEY, &format!("{fence} {expires}"));
-        assert_eq!(completed(&server), found as i64, "{fence} until {expires}");
+    let cases = [
+        (7, NOW + 1, TTL, 7),
+        (7, NOW, TTL, 0),
+        (MAX_EXACT - 1, NOW + 1, TTL, MAX_EXACT - 1),
+        (MAX_EXACT, NOW + 1, TTL, 0),
+        (7, NOW + 1, MONTH, 7),
+        (7, NOW + 1, MONTH + 1, 0),
+    ];
+    for (fence, expires, ttl, found) in cases {
+        put(&server, SECOND_KEY, &format!("1 {fence} {expires} {ttl}"));
+        assert_eq!(completed(&server), found as i64, "{fence} until {expires}, for {ttl}");
     }
+}
+
+/// A pod that is restarted every ten days finds the mark for as long as it is.
+#[test]
+fn a_mark_that_is_read_within_its_life_outlives_thirty_days() {
+    let server = LuaServer::new();
+    let fence = acquire(&server, "a", TTL).1;
+    let args = args!["a", fence, MONTH, "ph2:locks", "id"];
+    assert_eq!(server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap().ints()[1], 1);
+    for _ in 0..12 {
+        server.clock().advance(Duration::from_micros(MONTH / 3));
+        assert_eq!((completed(&server), server.pttl(SECOND_KEY)), (fence, Some(MONTH / 1_000)));
+    }
+    server.clock().advance(Duration::from_micros(MONTH));
+    assert_eq!(completed(&server), 0, "nothing asks for it any more");
+}
+
+#[test]
+fn a_mark_that_is_read_after_the_clock_stepped_back_lives_for_its_ttl_from_then() {
+    let server = LuaServer::new();
+    let fence = acquire(&server, "a", TTL).1;
+    assert!(complete(&server, "a", fence));
+    server.clock().step_back(Duration::from_secs(3_600));
+    assert_eq!(completed(&server), fence);
+    let now = now(&server).as_micros();
+    assert_eq!(server.get(SECOND_KEY), Some(format!("1 {fence} {} {}", now + 2 * TTL, 2 * TTL).into_bytes()));
+}
+
+#[test]
+fn a_fence_is_higher_than_the_one_that_the_caller_has_seen() {
+    for (seen, fence) in [
+        (NOW as i64 + 500, NOW as i64 + 501),
+        (NOW as i64 - 500, NOW as i64),
+        (MAX_EXACT as i64 - 2, MAX_EXACT as i64 - 1),
+        (MAX_EXACT as i64 - 1, NOW as i64),
+        (i64::MAX, NOW as i64),
+    ] {
+        let server = fresh_server();
+        assert_eq!(acquire_after(server, "a", TTL, seen), (true, fence, TTL as i64), "after {seen}");
+        assert!(!acquire(server, "b", TTL).0, "held after {seen}");
+    }
+}
+
+/// A grant whose reply was lost is granted again; one that was seen may have been given back, and its late release must not
+/// free the lock.
+#[test]
+fn an_owner_that_has_seen_its_fence_gets_a_new_one() {
+    let server = LuaServer::new();
+    let first = acquire(&server, "a", TTL).1;
+    assert_eq!(acquire_after(&server, "a", TTL, first - 1), (true, first, TTL as i64));
+    assert_eq!(acquire_after(&server, "a", TTL, first), (true, first + 1, TTL as i64));
+    assert!(!release(&server, "a", first) && !complete(&server, "a", first), "a late release");
+    assert!(renew(&server, "a", first + 1));
+    assert_eq!(acquire_after(&server, "a", TTL, first), (true, first + 1, TTL as i64), "an acquire executed late");
+    assert_eq!(acquire(&server, "b", TTL), (false, first + 1, TTL as i64));
+}
+
+#[test]
+fn an_owner_that_does_not_know_its_fence_releases_any() {
+    let server = LuaServer::new();
+    let fence = acquire(&server, "a", TTL).1;
+    assert!(!release(&server, "b", 0) && renew(&server, "a", fence));
+    assert!(release(&server, "a", 0) && server.get(KEY).is_none());
+    assert_eq!(server.take_published(), [(b"ph2:locks".to_vec(), b"lock id".to_vec())]);
+    assert!(!release(&server, "a", 0));
+}
+
+/// Records of a release that stores more: nothing of them is lost or called corrupt.
+#[test]
+fn fields_that_a_later_release_has_appended_are_kept() {
+    let server = LuaServer::new();
+    put(&server, KEY, &format!("1 7 {NOW} {TTL} 3 a b 8 x"));
+    put(&server, SECOND_KEY, "9 y z");
+    assert_eq!(acquire(&server, "c", TTL), (false, 7, TTL as i64));
+    server.clock().advance(SECOND);
+    let at = NOW + 1_000_000;
+    assert!(renew(&server, "a b", 7));
+    assert_eq!(server.get(KEY), Some(format!("1 7 {at} {TTL} 3 a b 8 x").into_bytes()));
+    assert_eq!(acquire(&server, "a b", TTL), (true, 7, TTL as i64));
+    assert_eq!(server.get(KEY), Some(format!("1 7 {at} {TTL} 3 a b 8 x").into_bytes()));
+    let next = acquire_after(&server, "a b", TTL, 7).1;
+    assert_eq!(server.get(KEY), Some(format!("1 {next} {at} {TTL} 3 a b 8 x").into_bytes()));
+    assert_eq!(server.get(SECOND_KEY), Some(format!("{next} y z").into_bytes()));
+    server.clock().step_back(Duration::from_secs(10));
+    assert_eq!(acquire(&server, "c", TTL), (false, next, TTL as i64), "restarts after a step back");
+    assert_eq!(server.get(KEY), Some(format!("1 {next} {} {TTL} 3 a b 8 x", at - 10_000_000).into_bytes()));
+    assert!(release(&server, "a b", next));
+    assert!(acquire(&server, "c", TTL).0);
+    assert!(raw(&server).0.unwrap().ends_with(b" 1 c"), "the fields were those of the former hold");
+    assert!(server.get(SECOND_KEY).unwrap().ends_with(b" y z"));
+
+    let expires = at + TTL;
+    put(&server, SECOND_KEY, &format!("1 7 {expires} {TTL} w"));
+    assert_eq!(completed(&server), 7);
+    let until = now(&server).as_micros() + TTL;
+    assert_eq!(server.get(SECOND_KEY), Some(format!("1 7 {until} {TTL} w").into_bytes()));
+}
+
+#[test]
+fn a_record_that_goes_on_without_a_blank_or_is_too_short_is_corrupt() {
+    let server = LuaServer::new();
+    for text in ["3 a bx", "3 ab", "99999999999999999999999999 ab", "2 ", "x"] {
+        put(&server, KEY, &format!("1 7 {NOW} {TTL} {text}"));
+        assert!(acquire(&server, "c", TTL).0, "{text}");
+    }
+    put(&server, SECOND_KEY, &format!("{}x", NOW + 500));
+    server.put(KEY, Stored::Foreign);
+    assert_eq!(acquire(&server, "c", TTL).1, NOW as i64, "a last fence that is none");
+    put(&server, SECOND_KEY, &format!("1 7 {} {TTL}x", NOW + 1));
+    assert_eq!(completed(&server), 0);
 }
 
 #[test]
@@ -240,7 +363,7 @@ fn a_fence_grows_by_one_if_the_clock_is_behind_it() {
     assert_eq!(server.get(SECOND_KEY), Some((ahead + 1).to_string().into_bytes()));
     assert_eq!(server.pttl(SECOND_KEY), Some(30 * 86_400_000));
     server.flush();
-    put(&server, KEY, &format!("1 {ahead} {} 1 b", NOW - 1));
+    put(&server, KEY, &format!("1 {ahead} {} 1 1 b", NOW - 1));
     assert_eq!(acquire(&server, "a", TTL).1, ahead + 1, "after the lock that has expired");
     server.flush();
     assert_eq!(acquire(&server, "a", TTL).1, NOW as i64, "the clock, if both are lost");
@@ -259,7 +382,7 @@ fn a_fence_that_cannot_grow_counts_as_lost_and_the_lock_still_has_one_owner() {
         assert!(!acquire(server, "b", TTL).0, "held with the fence after {last}");
 
         server.flush();
-        put(server, KEY, &format!("1 {last} {} 1 b", NOW - 1));
+        put(server, KEY, &format!("1 {last} {} 1 1 b", NOW - 1));
         assert_eq!(acquire(server, "a", TTL), (true, fence, TTL as i64), "after an expired lock with {last}");
         assert!(!acquire(server, "b", TTL).0, "held with the fence after {last}");
     }

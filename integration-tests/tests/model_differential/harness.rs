@@ -282,7 +282,7 @@ pub(crate) fn peek(name: &str) -> Step {
 /// Acquires a lock, which has two keys, for an hour.
 pub(crate) fn lock(name: &str, owner: &str) -> Step {
     let (key, fence) = (key(name), format!("{}:f", key(name)));
-    let step = script(&lua::LOCK_ACQUIRE, ZERO, &[&key, &fence], &[owner, "3600000000"]);
+    let step = script(&lua::LOCK_ACQUIRE, ZERO, &[&key, &fence], &[owner, "3600000000", "0"]);
     Step { name: format!("lock {name} for {owner}"), ..step }
 }
 

@@ -78,26 +78,31 @@ fn members_and_locks() -> Vec<Step> {
         other(&lua::MEMBERSHIP_HEARTBEAT, SECOND, members, &["2", "3500000", "second"]),
         other(&lua::MEMBERSHIP_HEARTBEAT, 4 * SECOND, members, &["2", "3500000", "third"]),
         other(&lua::MEMBERSHIP_LEAVE, 4 * SECOND, &["ph2:{m}"], &["2"]),
-        other(&lua::LOCK_ACQUIRE, ZERO, locks, &["me", "9000000"]),
-        other(&lua::LOCK_ACQUIRE, SECOND, locks, &["other", "9000000"]),
+        other(&lua::LOCK_ACQUIRE, ZERO, locks, &["me", "9000000", "0"]),
+        other(&lua::LOCK_ACQUIRE, SECOND, locks, &["other", "9000000", "0"]),
         other(&lua::LOCK_RENEW, SECOND, lock, &["me", &fence, "9000000"]),
         other(&lua::LOCK_RELEASE, SECOND, lock, &["other", &fence, CHANNEL, "l"]),
         other(&lua::LOCK_COMPLETE, SECOND, &[lock[0], mark[0]], &["me", &fence, "60000000", CHANNEL, "l"]),
         other(&lua::LOCK_COMPLETED, 2 * SECOND, mark, &[]),
-        other(&lua::LOCK_ACQUIRE, 2 * SECOND, locks, &["other", "9000000"]),
+        other(&lua::LOCK_ACQUIRE, 2 * SECOND, locks, &["other", "9000000", "0"]),
     ]
 }
 
 fn requests() -> Vec<Step> {
     let key = &["ph2:{i}"];
     vec![
-        other(&lua::IDEMPOTENCY_CLAIM, ZERO, key, &["0a", "ff", "5000000"]),
-        other(&lua::IDEMPOTENCY_CLAIM, SECOND, key, &["0b", "ff", "5000000"]),
+        other(&lua::IDEMPOTENCY_CLAIM, ZERO, key, &["0a", "ff", "5000000", "0"]),
+        other(&lua::IDEMPOTENCY_CLAIM, SECOND, key, &["0b", "ff", "5000000", "1"]),
         other(&lua::IDEMPOTENCY_RENEW, SECOND, key, &["0a", "5000000"]),
-        other(&lua::IDEMPOTENCY_RELEASE, SECOND, key, &["0b"]),
-        script(&lua::IDEMPOTENCY_COMPLETE, SECOND, key, &[&b"0a"[..], b"ff", b"\x00\xffanswer", b"5000000"]),
-        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ff", "5000000"]),
-        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ee", "5000000"]),
+        other(&lua::IDEMPOTENCY_RELEASE, SECOND, key, &["0b", CHANNEL, "r"]),
+        script(
+            &lua::IDEMPOTENCY_COMPLETE,
+            SECOND,
+            key,
+            &[&b"0a"[..], b"ff", b"\x00\xffanswer", b"5000000", CHANNEL.as_bytes(), b"r"],
+        ),
+        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ff", "5000000", "1"]),
+        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ee", "5000000", "0"]),
         other(&lua::PROBE, 2 * SECOND, &["ph2:{p}"], &["60000000"]),
     ]
 }
@@ -119,7 +124,8 @@ fn every_shipped_script_replies_the_same_byte_for_byte_and_pushes_the_same() {
         assert!(seen.iter().any(|step| step.starts_with(&format!("{} of ", script.name))), "{} is played", script.name);
     }
     assert!(seen.iter().all(|step| !step.contains("failed")), "{seen:#?}");
-    // Closed, open, half-open and closed again, an override set and released, a reset, a completed lock, and the end.
+    // Closed, open, half-open and closed again, an override set and released, a reset, a completed lock, an awaited answer,
+    // and the end.
     let pushed = seen.iter().filter(|step| step.starts_with("receive: ")).count();
-    assert_eq!(pushed, 8, "{seen:#?}");
+    assert_eq!(pushed, 9, "{seen:#?}");
 }

@@ -1,4 +1,4 @@
-//! Receives pushes: transitions caused by other replicas, and released locks.
+//! Receives pushes: transitions caused by other replicas, released locks, and ended claims of idempotency keys.
 //!
 //! A push carries the state of the breaker, so no request is needed. Pushes can be lost: every breaker is polled once
 //! after each (re)subscription (`catch_up.rs`), and a breaker in use is polled in every sync round anyway.
@@ -9,6 +9,7 @@
 //! answers pings and on which no script publishes any more.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -50,7 +51,10 @@ pub(super) async fn run(store: &Arc<StoreInner>, wire: &RedisWire) {
             Some(Err(failure)) => Some(failure),
             Some(Ok(subscription)) => {
                 store.background.catch_up.begin(store);
-                receive(store, wire, subscription, &mut connections, &mut attempts).await
+                store.subscribed.store(true, Ordering::Relaxed);
+                let ended = receive(store, wire, subscription, &mut connections, &mut attempts).await;
+                store.subscribed.store(false, Ordering::Relaxed);
+                ended
             }
         };
         if let Some(failure) = ended {
@@ -120,6 +124,9 @@ async fn receive(
 fn dispatch(store: &StoreInner, message: &str) {
     if let Some(lock) = message.strip_prefix("lock ") {
         return store.lock_releases.notify(lock);
+    }
+    if let Some(request) = message.strip_prefix("request ") {
+        return store.request_ends.notify(request);
     }
     if let Some(message) = decode_push(message)
         && message.sender != store.owner

@@ -73,6 +73,22 @@ async fn three_budgets_of_silence_trip_the_latch() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_with_a_longer_budget_is_one_timeout() {
+    let dispatcher = dispatcher(None);
+    for _ in 0..5 {
+        let start = Instant::now();
+        assert_eq!(dispatcher.call_within(call(), 25 * BUDGET).await, Err(Failure::Timeout));
+        assert!((24 * BUDGET..=25 * BUDGET).contains(&start.elapsed()));
+        assert!(!dispatcher.latch.is_down());
+        dispatcher.latch.record_success(); // another call was answered
+    }
+    for down in [false, true] {
+        assert_eq!(dispatcher.call_within(call(), 25 * BUDGET).await, Err(Failure::Timeout));
+        assert_eq!(dispatcher.latch.is_down(), down, "two calls without a reply in between are silence");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_that_waited_in_the_queue_fails_at_its_own_deadline_and_is_no_evidence_of_silence() {
     let dispatcher = dispatcher(Some(12 * MS));
     let start = Instant::now();

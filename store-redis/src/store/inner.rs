@@ -1,7 +1,7 @@
 //! `StoreInner`: what all cells of one store share: options, keys, clock, dispatchers, membership, background task.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::background::Background;
 use crate::dispatcher::Dispatcher;
 use crate::invocation::{self, Invocation};
 use crate::keys::{Key, Keys};
+use crate::locks::SeenFences;
 use crate::options::{DegradedShare, RedisOptions};
 use crate::push_health::PushHealth;
 
@@ -53,6 +54,11 @@ pub(crate) struct StoreInner {
     /// Wakes callers that wait for a lock.
     pub(crate) lock_releases: ReleaseNotifier,
     pub(crate) push_health: PushHealth,
+    pub(crate) seen_fences: SeenFences,
+    /// Wakes requests that wait for the answer of another one.
+    pub(crate) request_ends: ReleaseNotifier,
+    /// Whether pushes are received.
+    pub(crate) subscribed: AtomicBool,
     mismatches: Mutex<HashMap<StateKey, Time>>,
 }
 
@@ -92,6 +98,9 @@ impl StoreInner {
             background: parts.background,
             lock_releases: ReleaseNotifier::default(),
             push_health: PushHealth::default(),
+            seen_fences: SeenFences::default(),
+            request_ends: ReleaseNotifier::default(),
+            subscribed: AtomicBool::new(false),
             mismatches: Mutex::default(),
             options,
         }
