@@ -19,7 +19,7 @@ use crate::event::{EventKind, Observer, Observers};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
 use crate::pipeline::{EffectivePolicy, Pipeline, RouteEntry, RouteState};
-use crate::policy::Policy;
+use crate::policy::{OnDegraded, Policy};
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::rejection::{Rejection, RejectionCode};
 use crate::rng::Rng;
@@ -48,6 +48,8 @@ pub struct EngineSpec {
     pub default_policy: Option<Policy>,
     /// How to treat a name that has no policy, if there is no default policy either.
     pub unknown: UnknownPolicy,
+    /// What policies without their own choice do while the shared store is away. Default: decide from local state.
+    pub on_degraded: OnDegraded,
     /// Levers that are pulled from the start, by policy; `*` for every policy.
     pub levers: BTreeMap<String, LeverSpec>,
     /// The maximum of (policy, route) pairs in the table. Default 10,000.
@@ -76,6 +78,7 @@ impl Default for EngineSpec {
             policies: Vec::new(),
             default_policy: None,
             unknown: UnknownPolicy::Error,
+            on_degraded: OnDegraded::Local,
             levers: BTreeMap::new(),
             max_routes: 10_000,
             seed: None,
@@ -119,7 +122,7 @@ impl<S: Store> Engine<S> {
     /// Returns every validation error of every policy and lever, each with its path.
     pub fn new(store: S, spec: EngineSpec) -> Result<Self, ConfigError> {
         let set = PolicySet { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
-        let (policies, mut mistakes) = Policies::new(set, spec.unknown);
+        let (policies, mut mistakes) = Policies::new(set, spec.unknown, spec.on_degraded);
         if spec.max_routes == 0 {
             mistakes.push(Mistake::new("max_routes", "must be at least 1"));
         }
@@ -199,6 +202,11 @@ impl<S: Store> Engine<S> {
     /// Returns how a name that has no policy is treated, if there is no default policy either.
     pub fn unknown(&self) -> UnknownPolicy {
         self.0.policies.read().unknown()
+    }
+
+    /// Returns what policies without their own choice do while the shared store is away.
+    pub fn on_degraded(&self) -> OnDegraded {
+        self.0.policies.read().on_degraded()
     }
 
     /// Returns the pipelines of all routes in the table.

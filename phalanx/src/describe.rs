@@ -94,10 +94,15 @@ impl ResilienceModule {
     pub fn describe(&self) -> ModuleDescription {
         let engine = &self.engine;
         let origins = self.origins.lock().clone();
+        let module_wide = ValueDescription {
+            path: "on_degraded".to_owned(),
+            value: format!("{:?}", engine.on_degraded().name()),
+            from: origins.on_degraded.clone().unwrap_or(Origin::BuiltIn),
+        };
         let policies: Vec<_> = engine
             .named_policies()
             .iter()
-            .map(|policy| PolicyDescription::of(policy, |path| origins.of(&policy.name, path)))
+            .map(|policy| PolicyDescription::of(policy, |path| origins.of(&policy.name, path)).or(&module_wide))
             .collect();
         let default = engine.default_policy();
         let levers = engine.levers().into_iter().map(|(name, lever)| LeverDescription {
@@ -115,7 +120,8 @@ impl ResilienceModule {
             ValueDescription { path: path.to_owned(), value, from }
         };
         ModuleDescription {
-            default: default.map(|policy| PolicyDescription::of(&policy, |path| origins.of_default(path))),
+            default: default
+                .map(|policy| PolicyDescription::of(&policy, |path| origins.of_default(path)).or(&module_wide)),
             levers: levers.collect(),
             without_policy: used.into_iter().filter(|name| !named(name)).collect(),
             unknown: rule("unknown", format!("{unknown:?}"), origins.unknown.clone()),
@@ -137,6 +143,14 @@ impl PolicyDescription {
             values: described(policy.values(), origin),
             guards: policy.guards.iter().map(|guard| guard.name().to_owned()).collect(),
         }
+    }
+
+    /// Adds a value of the module, unless the policy has its own.
+    fn or(mut self, module_wide: &ValueDescription) -> Self {
+        if self.value(&module_wide.path).is_none() {
+            self.values.push(module_wide.clone());
+        }
+        self
     }
 
     /// Returns a value by its path below the policy.

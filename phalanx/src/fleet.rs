@@ -139,15 +139,6 @@ impl ResilienceModule {
 /// Options of a module over Redis. They have no effect on a module in memory.
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 impl ModuleBuilder {
-    /// Applies the module's `on_degraded` to the policies that keep the default.
-    pub(crate) fn with_degraded_choice(mut self) -> Self {
-        let policies = self.spec.policies.iter_mut().chain(&mut self.spec.default_policy);
-        for policy in policies.filter(|policy| policy.on_degraded == OnDegraded::default()) {
-            policy.on_degraded = self.on_degraded;
-        }
-        self
-    }
-
     fn tune(mut self, tune: impl FnOnce(&mut Shared)) -> Self {
         if let Some(fleet) = &mut self.fleet {
             tune(fleet);
@@ -191,9 +182,10 @@ impl ModuleBuilder {
         self.tune(|fleet| fleet.options.key_secret = Some(secret.into()))
     }
 
-    /// Sets what policies without their own `on_degraded` do while Redis is unreachable. Default: decide from local state.
+    /// Sets what policies without their own `on_degraded` do while Redis is unreachable, those that are added later
+    /// included. Default: decide from local state.
     pub fn on_degraded(mut self, choice: OnDegraded) -> Self {
-        self.on_degraded = choice;
+        self.on_degraded = Some(choice);
         self
     }
 

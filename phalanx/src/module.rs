@@ -137,7 +137,7 @@ pub struct ModuleBuilder {
     #[cfg(feature = "redis")]
     pub(crate) fleet: Option<crate::fleet::Shared>,
     #[cfg(feature = "redis")]
-    pub(crate) on_degraded: phalanx_core::policy::OnDegraded,
+    pub(crate) on_degraded: Option<phalanx_core::policy::OnDegraded>,
 }
 
 impl ResilienceModule {
@@ -495,7 +495,7 @@ impl ModuleBuilder {
     /// # Errors
     /// Returns every validation error of every policy, each with its path.
     pub fn build(self) -> Result<ResilienceModule, ConfigError> {
-        let (builder, origins) = self.with_degraded_choice().with_config();
+        let (builder, origins) = self.with_config();
         builder.finish(origins)
     }
 
@@ -506,7 +506,7 @@ impl ModuleBuilder {
             unknown: self.unknown.map(|_| Origin::Code),
             max_routes: self.max_routes.map(|_| Origin::Code),
             #[cfg(feature = "redis")]
-            on_degraded: self.on_degraded,
+            on_degraded: self.on_degraded.map(|_| Origin::Code),
             ..Origins::of_code(&spec.policies, spec.default_policy.is_some(), &spec.levers)
         };
         #[cfg(feature = "config")]
@@ -519,15 +519,13 @@ impl ModuleBuilder {
             self.spec.levers.extend(levers);
         }
         self.spec.unknown = self.unknown.unwrap_or_default();
+        #[cfg(feature = "redis")]
+        {
+            self.spec.on_degraded = self.on_degraded.unwrap_or_default();
+        }
         self.spec.max_routes = self.max_routes.unwrap_or(self.spec.max_routes);
         origins.routes = self.spec.max_routes;
         (self, origins)
-    }
-
-    /// Without a shared store there are no degraded decisions.
-    #[cfg(not(feature = "redis"))]
-    fn with_degraded_choice(self) -> Self {
-        self
     }
 
     #[cfg_attr(not(feature = "tracing"), allow(unused_mut))]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use phalanx_core::levers::LeverSpec;
 use phalanx_core::policy::validate::ConfigError;
-use phalanx_core::policy::{OnDegraded, Policy};
+use phalanx_core::policy::Policy;
 
 /// The source of a configured value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,8 +74,8 @@ pub(crate) struct Origins {
     pub(crate) routes: usize,
     /// The origin of `max_routes`.
     pub(crate) max_routes: Option<Origin>,
-    /// The module's `on_degraded`, for policies without their own.
-    pub(crate) on_degraded: OnDegraded,
+    /// The origin of the module's `on_degraded`, which holds for policies without their own.
+    pub(crate) on_degraded: Option<Origin>,
 }
 
 impl Origins {

@@ -227,7 +227,7 @@ impl<S: Store> Stages<S> {
             superseded: AtomicBool::new(false),
             name: intern(&policy.name).unwrap_or("(unnamed)"),
             clock: store.clock().clone(),
-            on_degraded: policy.on_degraded,
+            on_degraded: effective.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
             needs_clock: takes_time || records || !guards.is_empty(),
             needs_latency: observed || breaker_measures || latency_watch.is_some() || is_adaptive,
@@ -257,7 +257,12 @@ impl<S: Store> Stages<S> {
 
     /// Returns what the stages were compiled from.
     pub(crate) fn effective_policy(&self) -> EffectivePolicy {
-        EffectivePolicy { policy: self.policy.clone(), version: self.version, lever: self.lever.clone() }
+        EffectivePolicy {
+            policy: self.policy.clone(),
+            version: self.version,
+            on_degraded: self.on_degraded,
+            lever: self.lever.clone(),
+        }
     }
 
     pub(crate) fn is_superseded(&self) -> bool {

@@ -3,37 +3,23 @@
 
 use phalanx_core::engine::{ConfigChange, EngineSpec, PolicySet};
 use phalanx_core::policy::validate::ConfigError;
-use phalanx_core::policy::{OnDegraded, Policy};
 
 use super::Config;
 use crate::ResilienceModule;
-use crate::origin::{Given, Origin, Origins};
+use crate::origin::{Origin, Origins};
 
 impl Config {
     /// Returns what remains of this configuration under the code's, and adds its origins to theirs.
     pub(crate) fn merge_under(self, origins: &mut Origins) -> PolicySet {
         let Self { mut policies, default, mut levers, unknown: _, max_routes: _, origins: own } = self;
-        let choice = origins.on_degraded;
-        let choose = |policy: &mut Policy, given: &mut Given| {
-            if choice != OnDegraded::default() && !given.contains_key("on_degraded") {
-                policy.on_degraded = choice;
-                given.insert("on_degraded".to_owned(), Origin::Code);
-            }
-        };
         policies.retain(|policy| !origins.code.contains(&policy.name));
         levers.retain(|name, _| !origins.code_levers.contains_key(name));
         origins.given = own.given;
         origins.given.retain(|name, _| !origins.code.contains(name));
         origins.levers = own.levers;
         origins.levers.retain(|name, _| !origins.code_levers.contains_key(name));
-        for policy in &mut policies {
-            choose(policy, origins.given.entry(policy.name.clone()).or_default());
-        }
-        let mut default = default.filter(|_| !origins.code_default);
+        let default = default.filter(|_| !origins.code_default);
         origins.default = own.default.filter(|_| !origins.code_default);
-        if let (Some(policy), Some(given)) = (&mut default, &mut origins.default) {
-            choose(policy, given);
-        }
         origins.unknown = origins.unknown.take().or(own.unknown);
         origins.max_routes = origins.max_routes.take().or(own.max_routes);
         PolicySet { policies, default_policy: default, levers }
