@@ -2,6 +2,7 @@
 
 mod change;
 mod policies;
+mod ports;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -11,6 +12,8 @@ use parking_lot::{Mutex, RwLock};
 
 pub use self::change::{ConfigChange, ConfigTxn, PolicySet};
 use self::policies::Policies;
+pub(crate) use self::ports::PortBinding;
+use self::ports::Ports;
 use crate::call::Call;
 use crate::classify::Classify;
 use crate::drain::{Gate, GateCell};
@@ -19,8 +22,8 @@ use crate::event::{EventKind, Observer, Observers};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
 use crate::pipeline::{EffectivePolicy, Pipeline, RouteEntry, RouteState};
-use crate::policy::{OnDegraded, Policy};
 use crate::policy::validate::{ConfigError, Mistake};
+use crate::policy::{OnDegraded, Policy};
 use crate::rejection::{Rejection, RejectionCode};
 use crate::rng::Rng;
 use crate::store::Store;
@@ -113,6 +116,8 @@ struct Shared<S: Store> {
     overflow: Mutex<HashMap<String, Arc<RouteEntry<S>>>>,
     /// One change at a time, so that all routes see the versions in the same order. Locked before `policies`.
     changing: Mutex<()>,
+    /// Locked last.
+    ports: Ports,
 }
 
 impl<S: Store> Engine<S> {
@@ -139,6 +144,7 @@ impl<S: Store> Engine<S> {
             routes: Table::new(spec.max_routes),
             overflow: Mutex::default(),
             changing: Mutex::new(()),
+            ports: Ports::default(),
         })))
     }
 
@@ -247,7 +253,8 @@ impl<S: Store> Engine<S> {
         let policy = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey, policy: &EffectivePolicy| {
             let (store, observers) = (shared.store.clone(), &shared.observers);
-            let state = RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced);
+            let port = PortBinding::new(shared.ports.clone());
+            let state = RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced, port);
             RouteEntry::new(key, policy, store, observers, state)
         };
         let own = key.to_owned();

@@ -408,6 +408,11 @@ impl Policy {
         self
     }
 
+    /// Whether it retries after failures that leave open whether the call took effect.
+    pub(crate) fn is_blanket_retry(&self) -> bool {
+        self.retry.is_some_and(|retry| retry.max_attempts > 1 && retry.retry_on.contains(Kind::Infrastructure))
+    }
+
     /// Returns the longest that a call can take, if anything bounds it. The lease of a probe derives from it.
     fn longest_call(&self) -> Option<Duration> {
         if let Some(total) = self.deadline.and_then(|deadline| deadline.total) {

@@ -204,7 +204,8 @@ impl ResilienceModule {
     /// Resolves a policy for every method of a port (an impl block under `#[resilient]`).
     ///
     /// An `infrastructure` failure leaves open whether the call took effect, so whether it may be retried depends on the
-    /// method. A policy that retries such failures is rejected here.
+    /// method. A policy that retries such failures is rejected here; once it was not, a change that would make it retry
+    /// them is rejected as a whole.
     ///
     /// # Errors
     /// Rejects with `blanket_retry`, `unknown_policy` or `route_too_long`.
@@ -225,7 +226,8 @@ impl ResilienceModule {
     /// policy. A new policy without guards keeps those of the old one.
     ///
     /// # Errors
-    /// Returns every validation error, or an error if no policy has this name. On error nothing changes.
+    /// Returns every validation error, or an error if no policy has this name, or if the policy guards a port in use and
+    /// would retry the whole of it. On error nothing changes.
     ///
     /// # Examples
     ///

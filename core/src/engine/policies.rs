@@ -7,8 +7,8 @@ use super::{PolicySet, UnknownPolicy};
 use crate::key::MAX_NAME_BYTES;
 use crate::levers::{self, EVERY_POLICY, LeverSpec};
 use crate::pipeline::EffectivePolicy;
-use crate::policy::{OnDegraded, Policy};
 use crate::policy::validate::Mistake;
+use crate::policy::{OnDegraded, Policy};
 
 /// All policies and levers of an engine.
 #[derive(Clone, Default)]

@@ -16,6 +16,7 @@ use crate::budget::Budget;
 use crate::bulkhead::{Bulkhead, BulkheadSpec};
 use crate::clock::{Clock, Time};
 use crate::drain::GateCell;
+use crate::engine::PortBinding;
 use crate::event::Observers;
 use crate::guard::{Guard, Guards};
 use crate::hedge::HedgeSpec;
@@ -145,6 +146,7 @@ pub(crate) struct RouteState {
     pub(crate) rng: Rng,
     gate: GateCell,
     traced: bool,
+    pub(crate) port: PortBinding,
     pub(crate) retry_budget: Budget,
     pub(crate) hedge_budget: Budget,
     pub(crate) throttle: Mutex<Option<Throttle>>,
@@ -156,11 +158,12 @@ pub(crate) struct RouteState {
 }
 
 impl RouteState {
-    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool) -> Self {
+    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool, port: PortBinding) -> Self {
         Self {
             rng,
             gate,
             traced,
+            port,
             retry_budget: Budget::default(),
             hedge_budget: Budget::default(),
             throttle: Mutex::new(None),
