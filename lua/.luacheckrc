@@ -5,6 +5,7 @@ read_globals = {"redis", "KEYS", "ARGV"}
 
 -- Includes are prepended to a script: what they define is unused in the include and undefined in the script.
 files["scripts/include"] = {ignore = {"211"}}
+files["scripts/include/cells.lua"] = {read_globals = {"CELL_KEYS", "operation"}}
 files["scripts"] = {read_globals = {"server_now"}}
 files["**/rate_limit_*.lua"] = {
   read_globals = {"MAX_UNITS", "OTHER_RATE", "convert", "load_bucket", "save_bucket"},

@@ -16,8 +16,8 @@ use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use self::state::Start;
 use crate::input::{Input, Recipe, SERVER_NOW, random};
 
-const KEY: &[u8] = b"ph1:{t}";
-const SECOND_KEY: &[u8] = b"ph1:{t}:2";
+const KEY: &[u8] = b"ph2:{t}";
+const SECOND_KEY: &[u8] = b"ph2:{t}:2";
 const SECOND: Duration = Duration::from_secs(1);
 /// 30 days: the longest lease of a lock or a request.
 const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
@@ -167,10 +167,10 @@ fn lock(server: &LuaServer, input: &mut Input<'_>) {
     // Only a foreign fence can be the last that is exact; the next one starts over at the clock.
     assert!(next > fence || fence >= (1 << 53) - 2, "fences grow: {next} after {fence}");
     if input.flag() {
-        let args = args!["b", next, 1_000_000, "ph1:c", "id"];
+        let args = args!["b", next, 1_000_000, "ph2:c", "id"];
         assert_eq!(ints(server, &lua::LOCK_COMPLETE, &args)[1], 1);
     } else {
-        assert_eq!(ints(server, &lua::LOCK_RELEASE, &args!["b", next, "ph1:c", "id"])[1], 1);
+        assert_eq!(ints(server, &lua::LOCK_RELEASE, &args!["b", next, "ph2:c", "id"])[1], 1);
     }
     // The mark, and whatever else the second key holds now.
     Start::read(input).apply(server, SECOND_KEY);

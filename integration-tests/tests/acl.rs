@@ -35,7 +35,7 @@ fn commands(line: &str) -> BTreeSet<String> {
 }
 
 fn store(source: impl Into<RedisConnection>) -> RedisStore {
-    let options = RedisOptions { store_budget: harness::BUDGET, ..RedisOptions::default() };
+    let options = RedisOptions { store_budget: harness::BUDGET, service: "test".to_owned(), ..RedisOptions::default() };
     RedisStore::over(source).options(options).build().unwrap()
 }
 
@@ -43,7 +43,7 @@ fn store(source: impl Into<RedisConnection>) -> RedisStore {
 async fn run_replica(source: impl Into<RedisConnection>, server: &RedisProcess) -> Vec<Source> {
     server.cli(&["FLUSHALL"]).await;
     server.cli(&["SCRIPT", "FLUSH"]).await;
-    server.cli(&["SET", "ph1:{default:m}", "not a set"]).await; // repaired with DEL
+    server.cli(&["SET", "ph2:{test.default:m}:m", "not a set"]).await; // repaired with DEL
     let store = store(source);
     let decided = operations::run_all(&store, &StateKey::new("policy", "route")).await;
     store.leave().await;
@@ -66,7 +66,7 @@ fn the_line_grants_exactly_the_commands_of_scripts_and_client_on_our_keys() {
     assert_eq!(commands(&line()), used);
     let others: Vec<_> =
         line().split_whitespace().skip(3).filter(|word| !word.starts_with('+')).map(str::to_owned).collect();
-    assert_eq!(others, ["on", ">hunter2", "resetkeys", "~ph1:*", "resetchannels", "&ph1:*", "-@all"]);
+    assert_eq!(others, ["on", ">hunter2", "resetkeys", "~ph2:*", "resetchannels", "&ph2:*", "-@all"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,7 +75,7 @@ async fn every_operation_runs_as_that_user() {
     let decided = run_replica(Client::open(redis.url()).unwrap(), redis.server()).await;
     assert!(decided.iter().all(|source| *source == Source::Fleet), "{decided:?}");
     assert_eq!(denied(redis.server()).await, BTreeSet::new());
-    for foreign in [&["EVAL", "return 1", "1", "other"][..], &["SUBSCRIBE", "other"], &["FLUSHALL"], &["KEYS", "ph1:*"]]
+    for foreign in [&["EVAL", "return 1", "1", "other"][..], &["SUBSCRIBE", "other"], &["FLUSHALL"], &["KEYS", "ph2:*"]]
     {
         assert_eq!(redis_command(&redis.url(), foreign).await.unwrap_err().code(), Some("NOPERM"), "{foreign:?}");
     }

@@ -151,9 +151,15 @@ impl ModuleBuilder {
         self.tune(|fleet| fleet.options = options)
     }
 
-    /// Sets the prefix of every key, `<prefix>:ph1:…`. Default: none.
+    /// Sets the prefix of every key, `<prefix>:ph2:…`. Default: none.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         self.tune(|fleet| fleet.options.prefix = Some(prefix.into()))
+    }
+
+    /// Sets the service, whose replicas share state: services on one Redis stay separate. Default: the file name of the
+    /// program.
+    pub fn service(self, service: impl Into<String>) -> Self {
+        self.tune(|fleet| fleet.options.service = service.into())
     }
 
     /// Sets the environment (`prod`, `stage`). Replicas share state only within one environment. Default: `default`.

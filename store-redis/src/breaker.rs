@@ -38,7 +38,7 @@ pub(crate) use self::inbound::Provenance;
 use self::pending::{Pending, Run, Settled};
 use self::twin::is_twin_ticket;
 use crate::batch::{Batch, BatchRequest, Batches, Coalesce, Joined, PendingRequest};
-use crate::dispatcher::InlineRequest;
+use crate::dispatcher::{InlineRequest, Queued, Urgency};
 use crate::keys::{Key, Kind};
 use crate::store::inner::StoreInner;
 
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     fast_path: FastPath,
     /// Whether the breaker was used since Redis was last polled.
     used: AtomicBool,
-    queued: AtomicBool,
+    queued: Queued,
     state: Mutex<State>,
 }
 
@@ -130,7 +130,7 @@ impl SharedBreaker {
             key: key.clone(),
             fast_path: FastPath::new(spec),
             used: AtomicBool::new(false),
-            queued: AtomicBool::new(false),
+            queued: Queued::default(),
             state: Mutex::new(state),
             store,
         });
@@ -160,7 +160,7 @@ impl SharedBreaker {
             state.pending.poll = true;
             self.0.fast_path.retune(spec);
         }
-        self.0.enqueue();
+        self.0.enqueue(Urgency::Background);
     }
 
     /// Decides without a round trip: if the breaker is closed or open, and always while degraded.
@@ -291,7 +291,7 @@ impl Shared {
         };
         drop(state);
         if urgent {
-            self.enqueue();
+            self.enqueue(Urgency::Caller);
         }
         None
     }
@@ -303,7 +303,7 @@ impl Coalesce for Shared {
 
     fn submit(self: &Arc<Self>, request: Request, waker: &Waker) -> (Joined<Self>, Option<InlineRequest>) {
         let joined = self.state.lock().batches.join(request, waker);
-        self.enqueue();
+        self.enqueue(Urgency::Caller);
         (joined, None)
     }
 
@@ -315,7 +315,7 @@ impl Coalesce for Shared {
         }
         if let Admission::Admitted(Ticket { epoch, lease: Some(lease) }) = reply.admission {
             self.state.lock().pending.settled.push(Settled::unused(epoch, lease));
-            self.enqueue();
+            self.enqueue(Urgency::Caller);
         }
     }
 }

@@ -9,7 +9,6 @@ mod groups;
 mod share;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ use phalanx_store_memory::BucketCell;
 use self::groups::{Group, Request, groups};
 use self::share::share;
 use crate::batch::{Batch, Batches, Coalesce, Joined, PendingRequest};
-use crate::dispatcher::{BatchSource, InlineRequest, InlineTrip, Outgoing, ScriptResult};
+use crate::dispatcher::{BatchSource, InlineRequest, InlineTrip, Outgoing, Queued, ScriptResult, Urgency};
 use crate::invocation::integers;
 use crate::keys::{Key, Kind};
 use crate::store::inner::StoreInner;
@@ -44,7 +43,7 @@ pub(crate) struct Shared {
     store: Arc<StoreInner>,
     key: StateKey,
     redis_key: Key,
-    queued: AtomicBool,
+    queued: Queued,
     state: Mutex<State>,
 }
 
@@ -104,7 +103,7 @@ impl SharedBucket {
             store,
             key: key.clone(),
             redis_key,
-            queued: AtomicBool::new(false),
+            queued: Queued::default(),
             state: Mutex::new(state),
         }))
     }
@@ -223,8 +222,8 @@ impl Shared {
 
     /// Queues this cell for the next round trip, unless it is queued.
     fn enqueue(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            self.store.dispatcher(self.redis_key.slot).enqueue(self.clone());
+        if self.queued.mark(Urgency::Caller) {
+            self.store.dispatcher(self.redis_key.slot).enqueue(self.clone(), Urgency::Caller);
         }
     }
 
@@ -271,9 +270,8 @@ impl Shared {
         for group in &groups {
             call.arg(group.callers).arg(group.request.cost).arg(group.request.max_wait);
         }
-        outgoing.waiting_since(batch.opened);
         let shared = self.clone();
-        outgoing.add(call, move |reply| shared.complete_batch(&batch, rate, &groups, reply));
+        outgoing.add_waiting(batch.opened, call, move |reply| shared.complete_batch(&batch, rate, &groups, reply));
     }
 
     fn complete_batch(self: &Arc<Self>, batch: &AcquireBatch, rate: Rate, groups: &[Group], reply: ScriptResult) {
@@ -362,7 +360,7 @@ impl Coalesce for Shared {
 
 impl BatchSource for Shared {
     fn fill(self: Arc<Self>, outgoing: &mut Outgoing) {
-        self.queued.store(false, Ordering::Release);
+        self.queued.clear();
         let (rate, previous_rate, refunds, batches) = {
             let mut state = self.state.lock();
             (state.rate, state.previous_rate.take(), std::mem::take(&mut state.refunds), state.batches.take())

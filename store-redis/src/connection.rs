@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo};
@@ -76,22 +76,46 @@ impl Connection {
     }
 
     /// Runs all scripts at once. The outer error means that the connection is broken.
+    ///
+    /// Calls of a script that the server does not know did not run, and are sent again: the first with the source, the
+    /// others right behind it with the digest. A failure of this second attempt concerns only these calls.
     pub(crate) async fn run(&self, calls: &[Invocation]) -> Result<Vec<ScriptResult>, Failure> {
         let all: Vec<&Invocation> = calls.iter().collect();
-        let known = self.send(&all, ScriptForm::Digest).await?;
-        let did_not_run = all.iter().zip(&known).filter(|(_, response)| matches!(response, Response::UnknownScript));
-        let unknown: Vec<&Invocation> = did_not_run.map(|(call, _)| *call).collect();
-        // Only scripts that did not run are sent again.
-        let again = if unknown.is_empty() { Vec::new() } else { self.send(&unknown, ScriptForm::Source).await? };
-        let mut again = again.into_iter();
-        let reply = |response: Response| match response {
+        let mut responses = self.send(&all, ScriptForm::Digest).await?;
+        let unknown = indices_of_unknown(&responses);
+        if !unknown.is_empty() {
+            let is_first =
+                |n: &usize| !unknown[..*n].iter().any(|earlier| calls[*earlier].is_same_script(&calls[unknown[*n]]));
+            let (first, others): (Vec<usize>, Vec<usize>) = (0..unknown.len()).partition(is_first);
+            let [first, others] = [first, others].map(|part| part.into_iter().map(|n| unknown[n]).collect::<Vec<_>>());
+            let (loaded, found) = join(
+                self.send_some(calls, &first, ScriptForm::Source),
+                self.send_some(calls, &others, ScriptForm::Digest),
+            )
+            .await;
+            loaded.into_iter().chain(found).for_each(|(index, response)| responses[index] = response);
+            // Another master of a Cluster does not have the script from the first.
+            let missing = indices_of_unknown(&responses);
+            let sent = self.send_some(calls, &missing, ScriptForm::Source).await;
+            sent.into_iter().for_each(|(index, response)| responses[index] = response);
+        }
+        let reply = |response| match response {
             Response::Reply(reply) => reply,
-            Response::UnknownScript => match again.next() {
-                Some(Response::Reply(reply)) => reply,
-                Some(Response::UnknownScript) | None => Err(Failure::Call("NOSCRIPT".to_owned())),
-            },
+            Response::UnknownScript => Err(Failure::Call("NOSCRIPT".to_owned())),
         };
-        Ok(known.into_iter().map(reply).collect())
+        Ok(responses.into_iter().map(reply).collect())
+    }
+
+    /// Sends the calls at these indices, and returns each index with its response.
+    async fn send_some(&self, calls: &[Invocation], indices: &[usize], form: ScriptForm) -> Vec<(usize, Response)> {
+        if indices.is_empty() {
+            return Vec::new();
+        }
+        let some: Vec<&Invocation> = indices.iter().map(|index| &calls[*index]).collect();
+        match self.send(&some, form).await {
+            Ok(responses) => indices.iter().copied().zip(responses).collect(),
+            Err(failure) => indices.iter().map(|index| (*index, Response::Reply(Err(failure.clone())))).collect(),
+        }
     }
 
     pub(crate) async fn send(&self, calls: &[&Invocation], form: ScriptForm) -> Result<Vec<Response>, Failure> {
@@ -139,6 +163,10 @@ impl Connection {
         let reply = connection.clone().route_command(cluster_slots(), everyone).await.ok()?;
         parse_survey(&reply)
     }
+}
+
+fn indices_of_unknown(responses: &[Response]) -> Vec<usize> {
+    (0..responses.len()).filter(|index| matches!(responses[*index], Response::UnknownScript)).collect()
 }
 
 fn cluster_slots() -> Cmd {

@@ -26,7 +26,7 @@ use phalanx_core::table::{Entry, Retention};
 use phalanx_lua as lua;
 use redis::Value;
 
-use crate::dispatcher::{BatchSource, Outgoing, ScriptResult};
+use crate::dispatcher::{BatchSource, Outgoing, Queued, ScriptResult, Urgency};
 use crate::keys::{Key, Kind};
 use crate::store::inner::StoreInner;
 
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     local: Digest,
     /// Whether the digest was used since the last round.
     used: AtomicBool,
-    queued: AtomicBool,
+    queued: Queued,
     state: Mutex<State>,
 }
 
@@ -83,7 +83,7 @@ impl SharedDigest {
             redis_key: store.keys.of(Kind::Digest, key),
             local: Digest::new(window),
             used: AtomicBool::new(true), // a new replica starts by fetching the fleet's slices
-            queued: AtomicBool::new(false),
+            queued: Queued::default(),
             state: Mutex::default(),
             store,
         }))
@@ -218,8 +218,8 @@ impl Shared {
             return; // `used` stays set for the first round after the outage
         }
         let used = self.used.swap(false, Ordering::Relaxed) || force_poll;
-        if used && !self.queued.swap(true, Ordering::AcqRel) {
-            dispatcher.enqueue(self.clone());
+        if used && self.queued.mark(Urgency::Background) {
+            dispatcher.enqueue(self.clone(), Urgency::Background);
         }
     }
 
@@ -262,7 +262,7 @@ impl Shared {
 
 impl BatchSource for Shared {
     fn fill(self: Arc<Self>, outgoing: &mut Outgoing) {
-        self.queued.store(false, Ordering::Release);
+        self.queued.clear();
         let (now, length) = (self.store.clock.now(), self.local.slice_micros());
         let runs = self.take_unflushed(now);
         if !runs.is_empty() {

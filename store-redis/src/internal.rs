@@ -37,7 +37,7 @@ pub struct FleetKeys(Keys);
 impl FleetKeys {
     /// Creates the keys of a store with these options.
     pub fn new(options: &RedisOptions) -> Self {
-        Self(Keys::new(options.prefix.as_deref(), &options.environment, options.key_secret.clone()))
+        Self(Keys::of_options(options))
     }
 
     /// Returns every key that these names lead to, with its purpose.
@@ -84,7 +84,7 @@ pub fn shard_survey(reply: &Value) -> Option<ShardSurvey> {
 
 /// Makes a call on a virtual clock that shows `now`.
 pub fn call_at(script: &'static Script, keys: &[&str], args: &[&[u8]], now: Time) -> Invocation {
-    let mut call = Invocation::new(script, TimeSource::Virtual, keys);
+    let mut call = Invocation::new(script, TimeSource::Virtual, 0, keys);
     for arg in args {
         call.arg(arg);
     }

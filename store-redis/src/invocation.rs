@@ -13,35 +13,77 @@ pub(crate) enum TimeSource {
     Virtual,
 }
 
-/// One call of a script.
+/// One call of a script: on one cell, or on several of one slot.
 #[derive(Clone, Debug)]
 pub struct Invocation {
     script: &'static Script,
+    order: usize,
     time: TimeSource,
+    /// The Cluster slot of its keys.
+    slot: u16,
+    cells: usize,
     cmd: Cmd,
 }
 
-/// The SHA-1 digests of all scripts: with the server's clock, and with a virtual one.
-static SCRIPT_DIGESTS: LazyLock<HashMap<&'static str, [String; 2]>> = LazyLock::new(|| {
+/// Of every script its place in [`phalanx_lua::ALL`], and its SHA-1 digests: with the server's clock, and with a virtual
+/// one.
+static SCRIPTS: LazyLock<HashMap<&'static str, (usize, [String; 2])>> = LazyLock::new(|| {
     let digest = |source: &str| sha1_smol::Sha1::from(source).hexdigest();
-    let both = |script: &Script| (script.name, [digest(script.source), digest(script.virtual_source)]);
-    phalanx_lua::ALL.iter().map(both).collect()
+    let both = |script: &Script| [digest(script.source), digest(script.virtual_source)];
+    phalanx_lua::ALL.iter().enumerate().map(|(order, script)| (script.name, (order, both(script)))).collect()
 });
 
 impl Invocation {
-    pub(crate) fn new(script: &'static Script, time: TimeSource, keys: &[&str]) -> Self {
-        let digest = SCRIPT_DIGESTS.get(script.name).map_or("", |both| &both[time as usize]);
+    pub(crate) fn new(script: &'static Script, time: TimeSource, slot: u16, keys: &[&str]) -> Self {
+        let (order, digest) = SCRIPTS.get(script.name).map_or((0, ""), |(order, both)| (*order, &both[time as usize]));
         let mut cmd = Cmd::with_capacity(16, 256);
         cmd.arg("EVALSHA").arg(digest).arg(keys.len());
         for key in keys {
             cmd.arg(key);
         }
-        Self { script, time, cmd }
+        Self { script, order, time, slot, cells: 1, cmd }
+    }
+
+    /// Returns the place of its script in the order in which cells send them.
+    pub(crate) const fn order(&self) -> usize {
+        self.order
+    }
+
+    /// Whether both run the same script.
+    pub(crate) const fn is_same_script(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+
+    /// Whether both can be sent as one call: the same script on cells of the same slot.
+    pub(crate) fn merges_with(&self, other: &Self) -> bool {
+        self.is_same_script(other) && self.slot == other.slot && self.time == other.time
+    }
+
+    /// Merges calls on single cells, all of which [merge](Self::merges_with), into one call; `None` without calls.
+    pub(crate) fn merged(calls: &[&Self]) -> Option<Self> {
+        let first = calls.first()?;
+        let parts: Vec<_> = calls.iter().map(|call| call.keys_and_args()).collect();
+        let keys: Vec<&str> =
+            parts.iter().flat_map(|(keys, _)| keys).filter_map(|key| str::from_utf8(key).ok()).collect();
+        let mut merged = Self::new(first.script, first.time, first.slot, &keys);
+        merged.cells = calls.len();
+        for (_, args) in &parts {
+            merged.cmd.arg(args.len());
+        }
+        for arg in parts.iter().flat_map(|(_, args)| args) {
+            merged.cmd.arg(*arg);
+        }
+        Some(merged)
     }
 
     pub(crate) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
         self.cmd.arg(arg);
         self
+    }
+
+    /// Returns the number of cells it runs on. With more than one, the reply is an array of one reply for each.
+    pub const fn cells(&self) -> usize {
+        self.cells
     }
 
     /// Returns the script.
@@ -103,7 +145,7 @@ mod tests {
 
     #[test]
     fn eval_sends_the_same_keys_and_arguments() {
-        let mut call = Invocation::new(&phalanx_lua::RATE_LIMIT_PEEK, TimeSource::Server, &["k"]);
+        let mut call = Invocation::new(&phalanx_lua::RATE_LIMIT_PEEK, TimeSource::Server, 0, &["k"]);
         call.arg(1).arg("two");
         assert_eq!(call.keys_and_args(), (vec![&b"k"[..]], vec![&b"1"[..], b"two"]));
         let source = call.eval();

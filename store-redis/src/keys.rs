@@ -1,8 +1,12 @@
 //! The layout of keys in Redis.
 //!
-//! `ph1:{<environment>:<kind>:<hash>}`: versioned, with one hash tag, so that everything one operation touches is in
-//! one slot of a Cluster. Names of policies and routes never appear in a key. They are hashed, each part prefixed by
-//! its length, so that no choice of names can collide, select a slot or break a pattern.
+//! `ph2:{<service>.<environment>:<partition>}:<kind>:<hash>`. The text between the braces is the hash tag, so a partition
+//! is one slot of a Cluster, and one script can work on many keys of it. Breakers and digests are assigned to a
+//! partition by policy and route; buckets by the policy alone, so that all limits of a policy can be decided in one
+//! script. [`PARTITIONS`] is part of the format.
+//!
+//! Names of policies and routes never appear in a key. They are hashed, each part prefixed by its length, so that no
+//! choice of names can collide, select a slot or break a pattern.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +14,10 @@ use std::sync::Arc;
 use phalanx_core::key::StateKey;
 use sha2::{Digest, Sha256};
 
-use crate::options::HIDDEN;
+use crate::options::{HIDDEN, RedisOptions};
+
+/// Partitions of a fleet's keys. A different number would assign other partitions to the same names.
+pub(crate) const PARTITIONS: u8 = 64;
 
 /// The kind of state under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +44,10 @@ impl Kind {
 /// Builds the keys of one fleet.
 #[derive(Clone)]
 pub(crate) struct Keys {
-    /// `ph1` or `<prefix>:ph1`.
+    /// `ph2` or `<prefix>:ph2`.
     prefix: String,
-    environment: String,
+    /// `<service>.<environment>`.
+    fleet: String,
     /// Hashed before all names, so that names cannot be chosen to collide without knowing it.
     secret: Option<Arc<[u8]>>,
 }
@@ -49,38 +57,49 @@ impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keys")
             .field("prefix", &self.prefix)
-            .field("environment", &self.environment)
+            .field("fleet", &self.fleet)
             .field("secret", &self.secret.as_ref().map(|_| HIDDEN))
             .finish()
     }
 }
 
-/// One key: its text, its hash (the id in pushed messages), and its Cluster slot.
+/// One key: its text, its hash (the id in pushed messages), its partition, and the Cluster slot of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) text: String,
     pub(crate) id: String,
+    pub(crate) partition: u8,
     pub(crate) slot: u16,
 }
 
 impl Keys {
-    pub(crate) fn new(prefix: Option<&str>, environment: &str, secret: Option<Arc<[u8]>>) -> Self {
-        let prefix = prefix.map_or_else(|| "ph1".to_owned(), |prefix| format!("{prefix}:ph1"));
-        Self { prefix, environment: environment.to_owned(), secret }
+    fn new(prefix: Option<&str>, service: &str, environment: &str, secret: Option<Arc<[u8]>>) -> Self {
+        let prefix = prefix.map_or_else(|| "ph2".to_owned(), |prefix| format!("{prefix}:ph2"));
+        Self { prefix, fleet: format!("{service}.{environment}"), secret }
+    }
+
+    /// The keys of a store with these options.
+    pub(crate) fn of_options(options: &RedisOptions) -> Self {
+        let RedisOptions { prefix, service, environment, key_secret, .. } = options;
+        Self::new(prefix.as_deref(), service, environment, key_secret.clone())
     }
 
     /// The key of a piece of state.
     pub(crate) fn of(&self, kind: Kind, key: &StateKey) -> Key {
-        let id = self.hash(key);
-        self.tagged(&format!("{}:{}:{id}", self.environment, kind.letter()), id)
+        let hash = self.hash(key);
+        let partition = match kind {
+            Kind::Bucket => partition_of(&self.hash(&StateKey::new(key.policy(), ()))),
+            Kind::Breaker | Kind::Digest | Kind::Lock | Kind::Idempotency => partition_of(&hash),
+        };
+        let id = hex(&hash);
+        let suffix = format!("{}:{id}", kind.letter());
+        Key { id, ..self.in_partition(partition, &suffix) }
     }
 
     /// The set of live replicas and the generation token, in one slot.
     pub(crate) fn membership(&self) -> (Key, Key) {
-        let tag = format!("{}:m", self.environment);
-        let member = self.tagged(&tag, String::new());
-        let generation = Key { text: format!("{}:g", member.text), ..member.clone() };
-        (member, generation)
+        let of = |suffix| self.tagged(&format!("{}:m", self.fleet), suffix);
+        (of("m"), of("g"))
     }
 
     /// A lock and its last fence, in one slot.
@@ -93,7 +112,7 @@ impl Keys {
     /// The mark that the work of a version is completed, in the slot of its lock.
     pub(crate) fn completion_mark(&self, name: &str, version: &str) -> Key {
         let (lock, _) = self.lock(name);
-        Key { text: format!("{}:d:{}", lock.text, self.hash(&StateKey::new(version, ()))), ..lock }
+        Key { text: format!("{}:d:{}", lock.text, hex(&self.hash(&StateKey::new(version, ())))), ..lock }
     }
 
     /// The key of an idempotent request, by the hash that the idempotency layer computes.
@@ -103,19 +122,24 @@ impl Keys {
 
     /// The `n`-th key written by health checks; different keys belong to different masters of a Cluster.
     pub(crate) fn health_check(&self, n: u32) -> Key {
-        self.tagged(&format!("{}:p:{n}", self.environment), String::new())
+        self.tagged(&format!("{}:p{n}", self.fleet), "p")
     }
 
     /// The channel for pushes.
     pub(crate) fn channel(&self) -> String {
-        format!("{}:{}:c", self.prefix, self.environment)
+        format!("{}:{}:c", self.prefix, self.fleet)
     }
 
-    fn tagged(&self, tag: &str, id: String) -> Key {
-        Key { text: format!("{}:{{{tag}}}", self.prefix), id, slot: slot_of(tag.as_bytes()) }
+    fn in_partition(&self, partition: u8, suffix: &str) -> Key {
+        Key { partition, ..self.tagged(&format!("{}:{partition:02x}", self.fleet), suffix) }
     }
 
-    fn hash(&self, key: &StateKey) -> String {
+    fn tagged(&self, tag: &str, suffix: &str) -> Key {
+        let text = format!("{}:{{{tag}}}:{suffix}", self.prefix);
+        Key { text, id: String::new(), partition: 0, slot: slot_of(tag.as_bytes()) }
+    }
+
+    fn hash(&self, key: &StateKey) -> [u8; 16] {
         let mut hash = Sha256::new();
         let mut part = |bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_le_bytes());
@@ -126,8 +150,18 @@ impl Keys {
         part(key.route().map_or(&[][..], str::as_bytes));
         // No route, an empty route and the shared overflow route are three different keys.
         part(&[u8::from(key.route().is_some()), u8::from(key.is_overflow())]);
-        hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+        let mut first = [0; 16];
+        first.copy_from_slice(&hash.finalize()[..16]);
+        first
     }
+}
+
+fn hex(hash: &[u8; 16]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const fn partition_of(hash: &[u8; 16]) -> u8 {
+    hash[15] % PARTITIONS
 }
 
 /// The slot of a hash tag: CRC16 (XMODEM) of the text between the braces, modulo 16,384.
@@ -144,7 +178,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn keys() -> Keys {
-        Keys::new(None, "prod", None)
+        Keys::new(None, "shop", "prod", None)
     }
 
     #[test]
@@ -175,18 +209,29 @@ mod tests {
     }
 
     #[test]
-    fn another_environment_prefix_or_secret_gives_another_key() {
+    fn another_service_environment_prefix_or_secret_gives_another_key() {
         let key = StateKey::new("payments", "eu");
         let of = |keys: Keys| keys.of(Kind::Breaker, &key).text;
         let all = [
             of(keys()),
-            of(Keys::new(None, "stage", None)),
-            of(Keys::new(Some("acme"), "prod", None)),
-            of(Keys::new(None, "prod", Some(Arc::from(*b"secret")))),
+            of(Keys::new(None, "shop", "stage", None)),
+            of(Keys::new(Some("acme"), "shop", "prod", None)),
+            of(Keys::new(None, "shop", "prod", Some(Arc::from(*b"secret")))),
+            of(Keys::new(None, "mail", "prod", None)),
             keys().of(Kind::Bucket, &key).text,
         ];
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());
+    }
+
+    #[test]
+    fn buckets_of_one_policy_share_a_partition_and_routes_of_a_breaker_are_spread() {
+        let of = |kind, route: u32| keys().of(kind, &StateKey::new("payments", route.to_string().as_str()));
+        let partitions =
+            |kind| (0..200).map(|route| of(kind, route).partition).collect::<std::collections::HashSet<_>>();
+        assert_eq!(partitions(Kind::Bucket).len(), 1);
+        assert!(partitions(Kind::Breaker).len() > 50);
+        assert!(partitions(Kind::Breaker).iter().all(|partition| *partition < PARTITIONS));
     }
 
     proptest! {
@@ -201,7 +246,7 @@ mod tests {
             let (a, b) = (keys().of(Kind::Digest, &one), keys().of(Kind::Digest, &two));
             prop_assert_eq!(a.text == b.text, one == two);
             prop_assert!(a.text.len() <= 160);
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || [':', '{', '}'].contains(&c);
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || [':', '.', '{', '}'].contains(&c);
             prop_assert!(a.text.chars().all(plain));
             prop_assert_eq!(a.text.matches('{').count(), 1);
         }

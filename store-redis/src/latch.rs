@@ -4,7 +4,8 @@
 //!
 //! * after three timeouts in a row,
 //! * if nothing was received for more than two budgets since a request that timed out was sent,
-//! * after two broken connections in a row, or
+//! * after two broken connections in a row,
+//! * after twenty round trips in a row of which every script failed, or
 //! * with one reply that the server cannot serve (`READONLY`, `OOM`, …).
 //!
 //! Only three successful health checks in a row lift it, so a late success cannot lift it, and a server that comes and
@@ -22,18 +23,18 @@ use crate::failure::Failure;
 
 const TIMEOUTS_TO_TRIP: u32 = 3;
 const BREAKS_TO_TRIP: u32 = 2;
+/// A single script may fail because of its own key. A server that fails all of them does not serve.
+const FAILED_CALLS_TO_TRIP: u32 = 20;
 const GOOD_CHECKS_TO_RECOVER: u32 = 3;
 
 /// The latch of one server, or of one shard of a Cluster.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Latch {
     down: AtomicBool,
     /// How often it has tripped.
     trips: AtomicU64,
     /// Calls decided without Redis since the last trip.
     degraded_decisions: AtomicU64,
-    /// It trips if Redis is silent for longer than this.
-    max_silence: Duration,
     evidence: Mutex<Evidence>,
 }
 
@@ -41,6 +42,8 @@ pub(crate) struct Latch {
 struct Evidence {
     timeouts: u32,
     breaks: u32,
+    /// Round trips in a row of which every script failed.
+    failed_calls: u32,
     /// When the last counted timeout expired.
     last: Option<Instant>,
     /// When the oldest request was sent that timed out, if no reply was received since.
@@ -60,16 +63,6 @@ pub(crate) struct Outage {
 }
 
 impl Latch {
-    pub(crate) fn new(budget: Duration) -> Self {
-        Self {
-            max_silence: 2 * budget,
-            down: AtomicBool::new(false),
-            trips: AtomicU64::new(0),
-            degraded_decisions: AtomicU64::new(0),
-            evidence: Mutex::default(),
-        }
-    }
-
     #[inline]
     pub(crate) fn is_down(&self) -> bool {
         self.down.load(Ordering::Acquire)
@@ -93,8 +86,8 @@ impl Latch {
         }
     }
 
-    /// Records that a request sent at `sent` has failed. Returns whether the latch tripped.
-    pub(crate) fn record_failure(&self, failure: &Failure, sent: Instant, now: Instant) -> bool {
+    /// Records that a request sent at `sent` has failed, which was noticed at `now`. Returns whether the latch tripped.
+    pub(crate) fn record_failure(&self, failure: &Failure, sent: Instant, now: Instant, budget: Duration) -> bool {
         let mut evidence = self.evidence.lock();
         if self.is_down() {
             return false;
@@ -113,10 +106,12 @@ impl Latch {
                 evidence.last_break = Some(now);
             }
             Failure::Rejecting(_) => evidence.breaks = BREAKS_TO_TRIP,
-            Failure::Timeout | Failure::Connection | Failure::Call(_) | Failure::NotSent => {}
+            Failure::Call(_) => evidence.failed_calls += 1,
+            Failure::Timeout | Failure::Connection | Failure::NotSent => {}
         }
-        let silent = evidence.silent_since.is_some_and(|since| now.duration_since(since) > self.max_silence);
-        if evidence.timeouts < TIMEOUTS_TO_TRIP && evidence.breaks < BREAKS_TO_TRIP && !silent {
+        let silent = evidence.silent_since.is_some_and(|since| now.duration_since(since) > 2 * budget);
+        let refused = evidence.breaks >= BREAKS_TO_TRIP || evidence.failed_calls >= FAILED_CALLS_TO_TRIP;
+        if evidence.timeouts < TIMEOUTS_TO_TRIP && !refused && !silent {
             return false;
         }
         // Requests that were sent too late, or not at all, can only confirm a silence.
@@ -155,37 +150,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_thousand_timeouts_of_one_burst_count_as_one() {
-        let (latch, sent) = (Latch::new(BUDGET), Instant::now());
+        let (latch, sent) = (Latch::default(), Instant::now());
         for _ in 0..1_000 {
-            assert!(!latch.record_failure(&Failure::Timeout, sent, sent + BUDGET));
+            assert!(!latch.record_failure(&Failure::Timeout, sent, sent + BUDGET, BUDGET));
         }
         assert!(!latch.is_down());
     }
 
     #[tokio::test(start_paused = true)]
     async fn three_timeouts_in_a_row_trip_it() {
-        let (latch, start) = (Latch::new(BUDGET), Instant::now());
-        let miss =
-            |round: u32| latch.record_failure(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
+        let (latch, start) = (Latch::default(), Instant::now());
+        let miss = |round: u32| {
+            latch.record_failure(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1), BUDGET)
+        };
         assert_eq!([miss(0), miss(1), miss(2)], [false, false, true]);
         assert!(latch.is_down());
     }
 
     #[tokio::test(start_paused = true)]
     async fn two_budgets_of_silence_trip_it_with_fewer_timeouts() {
-        let (latch, start) = (Latch::new(BUDGET), Instant::now());
-        assert!(!latch.record_failure(&Failure::Timeout, start, start + BUDGET));
-        assert!(!latch.record_failure(&Failure::Timeout, start + BUDGET / 2, start + BUDGET * 3 / 2));
-        assert!(!latch.record_failure(&Failure::NotSent, start + BUDGET * 3 / 2, start + 2 * BUDGET));
-        assert!(latch.record_failure(&Failure::NotSent, start + 2 * BUDGET, start + 2 * BUDGET + BUDGET / 10));
+        let (latch, start) = (Latch::default(), Instant::now());
+        assert!(!latch.record_failure(&Failure::Timeout, start, start + BUDGET, BUDGET));
+        assert!(!latch.record_failure(&Failure::Timeout, start + BUDGET / 2, start + BUDGET * 3 / 2, BUDGET));
+        assert!(!latch.record_failure(&Failure::NotSent, start + BUDGET * 3 / 2, start + 2 * BUDGET, BUDGET));
+        assert!(latch.record_failure(&Failure::NotSent, start + 2 * BUDGET, start + 2 * BUDGET + BUDGET / 10, BUDGET));
         assert_eq!(latch.reason(), Some(Failure::Timeout));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reply_in_between_resets_the_count() {
-        let (latch, start) = (Latch::new(BUDGET), Instant::now());
+        let (latch, start) = (Latch::default(), Instant::now());
         for round in 0..10 {
-            latch.record_failure(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1));
+            latch.record_failure(&Failure::Timeout, start + BUDGET * round, start + BUDGET * (round + 1), BUDGET);
             if round % 2 == 1 {
                 latch.record_success();
             }
@@ -196,21 +192,36 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn two_broken_connections_or_one_server_error_trip_it() {
         let now = Instant::now();
-        let latch = Latch::new(BUDGET);
-        assert!(!latch.record_failure(&Failure::Connection, now, now));
-        assert!(latch.record_failure(&Failure::Connection, now, now));
-        assert!(Latch::new(BUDGET).record_failure(&Failure::Rejecting("OOM"), now, now));
-        assert!(!Latch::new(BUDGET).record_failure(&Failure::Call("ERR".to_owned()), now, now));
+        let latch = Latch::default();
+        assert!(!latch.record_failure(&Failure::Connection, now, now, BUDGET));
+        assert!(latch.record_failure(&Failure::Connection, now, now, BUDGET));
+        assert!(Latch::default().record_failure(&Failure::Rejecting("OOM"), now, now, BUDGET));
+        assert!(!Latch::default().record_failure(&Failure::Call("ERR".to_owned()), now, now, BUDGET));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_fails_every_script_trips_it_and_one_that_fails_some_does_not() {
+        let (now, failure) = (Instant::now(), Failure::Call("ERR".to_owned()));
+        let latch = Latch::default();
+        let tripped = (1..=20).find(|_| latch.record_failure(&failure, now, now, BUDGET));
+        assert_eq!(tripped, Some(20));
+        let latch = Latch::default();
+        for round in 0..100 {
+            assert!(!latch.record_failure(&failure, now, now, BUDGET));
+            if round % 10 == 0 {
+                latch.record_success();
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn all_failures_of_one_connection_count_as_one_break() {
-        let (latch, sent) = (Latch::new(BUDGET), Instant::now());
+        let (latch, sent) = (Latch::default(), Instant::now());
         for _ in 0..1_000 {
-            assert!(!latch.record_failure(&Failure::Connection, sent, sent + BUDGET));
+            assert!(!latch.record_failure(&Failure::Connection, sent, sent + BUDGET, BUDGET));
         }
         assert!(
-            latch.record_failure(&Failure::Connection, sent + BUDGET, sent + BUDGET),
+            latch.record_failure(&Failure::Connection, sent + BUDGET, sent + BUDGET, BUDGET),
             "a second connection that breaks"
         );
     }
@@ -218,8 +229,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_three_good_health_checks_in_a_row_lift_it() {
         let now = Instant::now();
-        let latch = Latch::new(BUDGET);
-        latch.record_failure(&Failure::Rejecting("OOM"), now, now);
+        let latch = Latch::default();
+        latch.record_failure(&Failure::Rejecting("OOM"), now, now, BUDGET);
         latch.record_success();
         assert!(latch.is_down(), "a late success does not lift it");
         let checks = [true, true, false, true, true].map(|good| latch.record_health_check(good, now));

@@ -23,9 +23,12 @@ use phalanx_core::policy::validate::Mistake;
 /// ```
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// Prefix of every key, `<prefix>:ph1:…`: lower-case letters, digits, `-`. Default: none, keys begin with `ph1:`.
+    /// Prefix of every key, `<prefix>:ph2:…`: lower-case letters, digits, `-`. Default: none, keys begin with `ph2:`.
     pub prefix: Option<String>,
-    /// Separates fleets on the same Redis (`prod`, `stage`): part of every key. Default: `default`.
+    /// The service whose replicas share state: part of every key, so that two services on one Redis never meet. Default:
+    /// the file name of the program. Set it if replicas of one service run programs of different names.
+    pub service: String,
+    /// Separates fleets of a service on the same Redis (`prod`, `stage`): part of every key. Default: `default`.
     pub environment: String,
     /// Hashed together with the names of policies and routes, for fleets whose routes are chosen by clients. Default:
     /// none.
@@ -53,9 +56,10 @@ pub enum DegradedShare {
 /// Does not print the secret.
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefix, environment, key_secret, store_budget, sync_interval, degraded_share } = self;
+        let Self { prefix, service, environment, key_secret, store_budget, sync_interval, degraded_share } = self;
         f.debug_struct("RedisOptions")
             .field("prefix", prefix)
+            .field("service", service)
             .field("environment", environment)
             .field("key_secret", &key_secret.as_ref().map(|_| HIDDEN))
             .field("store_budget", store_budget)
@@ -72,6 +76,7 @@ impl Default for RedisOptions {
     fn default() -> Self {
         Self {
             prefix: None,
+            service: program_name(),
             environment: "default".to_owned(),
             key_secret: None,
             store_budget: Duration::from_millis(20),
@@ -81,6 +86,18 @@ impl Default for RedisOptions {
     }
 }
 
+/// The file name of this program as a valid service name; `service` if it has none.
+fn program_name() -> String {
+    let program = std::env::current_exe().ok();
+    let stem = program.as_deref().and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy().to_lowercase());
+    let plain = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
+    let name: String = stem.unwrap_or_default().chars().take(MAX_NAME).map(plain).collect();
+    if name.is_empty() { "service".to_owned() } else { name }
+}
+
+/// The longest prefix, service or environment.
+const MAX_NAME: usize = 32;
+
 impl RedisOptions {
     /// Returns every invalid option, each with its path.
     pub fn mistakes(&self) -> Vec<Mistake> {
@@ -89,12 +106,15 @@ impl RedisOptions {
             mistakes.push(Mistake::new(format!("redis.{path}"), reason));
         };
         let plain = |name: &str| {
-            let fits = (1..=32).contains(&name.len());
+            let fits = (1..=MAX_NAME).contains(&name.len());
             fits && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         };
         const PLAIN: &str = "must be 1 to 32 lower-case letters, digits or '-': it becomes part of every key";
         if self.prefix.as_deref().is_some_and(|prefix| !plain(prefix)) {
             wrong("prefix", PLAIN);
+        }
+        if !plain(&self.service) {
+            wrong("service", PLAIN);
         }
         if !plain(&self.environment) {
             wrong("environment", PLAIN);
@@ -121,6 +141,7 @@ mod tests {
         assert_eq!(RedisOptions::default().mistakes(), []);
         let wrong = RedisOptions {
             prefix: Some("{x}".to_owned()),
+            service: "My Shop".to_owned(),
             environment: String::new(),
             key_secret: None,
             store_budget: Duration::ZERO,
@@ -128,7 +149,7 @@ mod tests {
             degraded_share: DegradedShare::Fixed(0),
         };
         let paths: Vec<_> = wrong.mistakes().into_iter().map(|mistake| mistake.path).collect();
-        let expected = ["prefix", "environment", "store_budget", "sync_interval", "degraded_share"];
+        let expected = ["prefix", "service", "environment", "store_budget", "sync_interval", "degraded_share"];
         assert_eq!(paths, expected.map(|path| format!("redis.{path}")));
     }
 }

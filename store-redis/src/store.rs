@@ -130,7 +130,7 @@ impl RedisStore {
         let wake = Arc::new(Notify::new());
         let runtime = Arc::new(Mutex::new(None));
         let dispatcher =
-            Dispatcher::new(wire, options.store_budget, runtime.clone(), wake.clone(), Observers::default());
+            Dispatcher::new(wire, options.store_budget, runtime.clone(), wake.clone(), Observers::default(), true);
         Self::of(
             StoreParts {
                 options,
@@ -275,14 +275,17 @@ impl StoreBuilder {
         }
         let wake = Arc::new(Notify::new());
         let runtime = Arc::new(Mutex::new(None));
-        let dispatchers = if self.source.is_cluster() { MAX_DISPATCHERS } else { 1 };
+        let is_cluster = self.source.is_cluster();
+        let dispatchers = if is_cluster { MAX_DISPATCHERS } else { 1 };
         let time =
             if self.virtual_clock.is_some() { invocation::TimeSource::Virtual } else { invocation::TimeSource::Server };
         let identity_seed = self.source.identity_seed();
         let wire = Arc::new(RedisWire::new(self.source, wake.clone(), self.virtual_clock));
         let (budget, observers) = (self.options.store_budget, &self.observers);
-        let dispatcher =
-            |_| Arc::new(Dispatcher::new(wire.clone(), budget, runtime.clone(), wake.clone(), observers.clone()));
+        let dispatcher = |_| {
+            let (runtime, wake, observers) = (runtime.clone(), wake.clone(), observers.clone());
+            Arc::new(Dispatcher::new(wire.clone(), budget, runtime, wake, observers, !is_cluster))
+        };
         let dispatchers = (0..dispatchers).map(dispatcher).collect();
         let parts = StoreParts {
             clock: self.clock.unwrap_or_else(Clock::system),

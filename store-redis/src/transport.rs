@@ -54,7 +54,7 @@ pub enum ScriptForm {
 }
 
 /// The reply to one call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Response {
     /// The script ran, or the server returned an error.
     Reply(ScriptResult),

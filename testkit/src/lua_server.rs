@@ -91,9 +91,11 @@ impl LuaServer {
         &self.clock
     }
 
-    /// Runs a script with the time as an additional argument. The error is the text that a client would receive.
+    /// Runs a script with the time as an additional argument: on one cell, or on several. The error is the text that a
+    /// client would receive.
     pub fn run(&self, script: &Script, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Reply, String> {
-        assert_eq!(keys.len(), script.keys, "{} takes {} keys", script.name, script.keys);
+        let whole_cells = !keys.is_empty() && keys.len().is_multiple_of(script.keys);
+        assert!(whole_cells, "{} takes {} keys for each cell", script.name, script.keys);
         let time = self.clock.now().as_micros().to_string();
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).chain([time.as_bytes()]).collect();

@@ -30,6 +30,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use self::link::Link;
+#[cfg(feature = "simulator")]
+pub(crate) use self::node::cells_of;
 pub(crate) use self::node::{Availability, ScriptRun, value};
 use self::node::{Call, Node};
 use self::schedule::{Event, Schedule};
@@ -428,13 +430,14 @@ impl State {
             let response = self.nodes[node].execute(call, request.form, request.link, micros, observer, &mut published);
             self.swap_with_former(node, former);
             if matches!(response, Response::Reply(_)) {
-                *self.script_runs.entry(call.name).or_default() += 1;
+                *self.script_runs.entry(call.name).or_default() += u64::from(call.cells);
                 ran.push(call.name);
             }
             answered &= !(self.is_cluster() && is_retried_by_cluster_clients(&response));
             responses.push(response);
         }
-        self.nodes[request.node].work(Instant::now(), request.calls.len());
+        let cells = request.calls.iter().fold(0_u32, |sum, call| sum.saturating_add(call.cells));
+        self.nodes[request.node].work(Instant::now(), cells);
         for (channel, message) in published {
             self.publish(&channel, &message);
         }

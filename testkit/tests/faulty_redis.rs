@@ -199,7 +199,7 @@ async fn subscriptions_break_are_denied_or_stay_at_a_former_master() {
     admitted(&module, 1).await;
     let subscribers = || {
         let before = redis.pushes();
-        redis.publish("ph1:default:c", "foreign");
+        redis.publish("ph2:default:c", "foreign");
         redis.pushes() - before
     };
     assert_eq!(subscribers(), 1);
@@ -244,7 +244,11 @@ async fn a_script_is_sent_by_its_source_until_the_server_knows_it() {
     redis.flush_scripts();
     admitted(&module, 3).await;
     assert_eq!(redis.sources_sent(), known + 1);
-    assert!(redis.key_names().iter().any(|key| key.starts_with("ph1:{default:r:")), "{:?}", redis.key_names());
+    assert!(
+        redis.key_names().iter().any(|key| key.starts_with("ph2:{") && key.contains("}:r:")),
+        "{:?}",
+        redis.key_names()
+    );
 }
 
 #[tokio::test(start_paused = true)]

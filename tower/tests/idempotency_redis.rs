@@ -101,8 +101,8 @@ async fn no_text_of_a_client_appears_in_a_redis_key() {
     for key in ["{x}:y", "a b", "order-17*", &"long".repeat(60)] {
         assert_eq!(send(&app, request(Some(key), "5", &[("authorization", "hunter2")])).await.0, 201);
     }
-    let keys = server.cli(&["KEYS", "hashed:ph1:{default:i:*"]).await;
-    let hashed = |key: &str| key.len() == "hashed:ph1:{default:i:}".len() + 32;
+    let keys = server.cli(&["KEYS", "hashed:ph2:{default:i:*"]).await;
+    let hashed = |key: &str| key.len() == "hashed:ph2:{default:i:}".len() + 32;
     assert_eq!(keys.lines().filter(|key| hashed(key.trim_matches('"'))).count(), 4, "{keys}");
     for key in keys.lines() {
         let ttl: i64 = server.cli(&["PTTL", key]).await.parse().unwrap();

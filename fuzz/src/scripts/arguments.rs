@@ -12,7 +12,7 @@ const SPEC: &str = "0.5 2 -1 1000000 10000000 4 1000000 2 4000000 0 3 2 2000000 
 
 /// Good arguments of every script that has a list or a count among them.
 fn good() -> [(&'static Script, Vec<Vec<u8>>); 8] {
-    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0", "ph1:c", "id@7", 0.5], more].concat();
+    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0", "ph2:c", "id@7", 0.5], more].concat();
     [
         (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 2, 1, 1, 0, 3, 2, 500]),
         (&lua::RATE_LIMIT_REFUND, args![1, 100_000, 300_000, 2, 1, 0, 1, -5]),

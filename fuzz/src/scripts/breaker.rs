@@ -36,7 +36,7 @@ struct Claim([i64; 5]);
 
 fn ask(server: &LuaServer, script: &Script, claim: Claim, more: &[Vec<u8>]) -> BreakerReply {
     let claim = claim.0.map(|number| number.to_string()).join(" ");
-    let reply = ints(server, script, &[args![SPEC, claim, "ph1:c", "id@7", 0.5], more.to_vec()].concat());
+    let reply = ints(server, script, &[args![SPEC, claim, "ph2:c", "id@7", 0.5], more.to_vec()].concat());
     let (head, rest) = reply.split_at(9);
     let tail = rest[7 * head[8] as usize..].to_vec();
     let reply = BreakerReply { phase: head[1], epoch: head[2], left: head[3], overridden: head[4], tail };

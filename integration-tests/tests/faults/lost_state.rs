@@ -28,7 +28,7 @@ async fn a_flush_emits_state_lost_and_replicas_restore_the_open_circuit() {
             .await;
     }
     // Replicas that had it open restore it with the same heartbeat or with the next periodic sync.
-    let circuits = format!("ph1:{{{}:b:*", setup.environment);
+    let circuits = format!("ph2:{{test.{}:*}}:b:*", setup.environment);
     redis.until(&["KEYS", &circuits], |keys| !keys.is_empty()).await;
     let mut newcomer = replica(&setup).await;
     let tally = newcomer.run(Load::once("guarded", "r")).await.tally;
@@ -48,7 +48,7 @@ async fn a_corrupted_key_is_repaired_and_is_not_an_outage() {
     replica.execute(Command::SetDependency(DependencyBehavior::Succeed)).await;
     for corruption in [["RPUSH", "not ours"], ["SET", "1 inf nan -9e99"]] {
         for kind in ["r", "b"] {
-            let pattern = format!("ph1:{{{}:{kind}:*", setup.environment);
+            let pattern = format!("ph2:{{test.{}:*}}:{kind}:*", setup.environment);
             let keys = redis.until(&["KEYS", &pattern], |keys| !keys.is_empty()).await;
             for key in keys.lines() {
                 redis.cli(&["DEL", key]).await;

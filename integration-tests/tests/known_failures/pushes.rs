@@ -5,6 +5,7 @@ use std::time::Duration;
 use phalanx_core::breaker::BreakerSpec;
 use phalanx_core::kind::Outcome;
 use phalanx_core::store::BreakerStore;
+use phalanx_store_redis::RedisOptions;
 use phalanx_testkit::FaultyRedis;
 use tokio::time::{Instant, sleep};
 
@@ -90,9 +91,10 @@ pub(crate) async fn review_1_16_a_forged_push_does_not_cause_writes_for_ever() -
     let calm = use_for(10).await;
     assert_eq!(calm, 0, "nothing changes");
     let names = redis.key_names();
-    let id = names.iter().find_map(|name| name.split_once(":b:")?.1.strip_suffix('}')).expect("the breaker is stored");
+    let id = names.iter().find_map(|name| name.split_once("}:b:").map(|(_, id)| id)).expect("the breaker is stored");
     let (epoch, at) = (1_u64 << 60, 1_700_000_100_000_000_u64);
-    redis.publish("ph1:default:c", &format!("{id}@1 {at} 1 {epoch} 0 0 0 0 0 -1 0 0 0"));
+    let service = RedisOptions::default().service;
+    redis.publish(&format!("ph2:{service}.default:c"), &format!("{id}@1 {at} 1 {epoch} 0 0 0 0 0 -1 0 0 0"));
     let forged = use_for(10).await;
     promise(forged <= 2, || format!("{forged} messages published in the 10 s after one forged push, {calm} before"))
 }

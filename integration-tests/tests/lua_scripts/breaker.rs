@@ -205,7 +205,7 @@ fn apply_step(server: &LuaServer, model: &mut Model, circuit: &mut Circuit, step
         prop_assert!(raw(server).1.is_some(), "stored, with a TTL");
         let news = flags == 4 || before != (breaker.phase(), breaker.epoch(), breaker.overridden());
         let message = published(&reported, transitions.last());
-        prop_assert_eq!(server.take_published(), Vec::from_iter(news.then_some((b"ph1:news".to_vec(), message))));
+        prop_assert_eq!(server.take_published(), Vec::from_iter(news.then_some((b"ph2:news".to_vec(), message))));
         model.kept = Some(breaker);
     } else {
         // A sync that changes nothing (successes too old to count, a quantile that rose and fell) may still write; other

@@ -133,7 +133,7 @@ impl Circuit {
             args![claim.epoch, phase_number(claim.phase), micros(claim.left), claim.escalation, overridden].join(&b' ');
         let mut args = args![spec_text(&self.spec, self.fingerprint)];
         args.push(claim);
-        args.extend(args!["ph1:news", "id7", self.jitter]);
+        args.extend(args!["ph2:news", "id7", self.jitter]);
         args.extend_from_slice(more);
         let reply = run(server, script, &args).ints();
         let (head, rest) = reply.split_at(9);

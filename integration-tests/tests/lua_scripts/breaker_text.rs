@@ -201,7 +201,7 @@ fn every_step_of_a_recovery_is_stored_field_by_field() {
 /// The messages that a breaker has published, without signature and time.
 fn published(server: &LuaServer) -> Vec<String> {
     let text = |(channel, message): (Vec<u8>, Vec<u8>)| {
-        assert_eq!(channel, b"ph1:news");
+        assert_eq!(channel, b"ph2:news");
         let text = String::from_utf8(message).unwrap();
         let now = now(server).as_micros();
         text.strip_prefix(&format!("id7 {now} ")).unwrap_or_else(|| panic!("{text} at {now}")).to_owned()

@@ -7,7 +7,7 @@ use phalanx_lua::Script;
 use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use proptest::prelude::*;
 
-pub(crate) const KEY: &[u8] = b"ph1:{t}";
+pub(crate) const KEY: &[u8] = b"ph2:{t}";
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns this thread's server, empty and at its initial time. Shared, because compiling the scripts for every case is slow.

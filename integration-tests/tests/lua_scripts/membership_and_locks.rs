@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::harness::*;
 
-const SECOND_KEY: &[u8] = b"ph1:{t}:2";
+const SECOND_KEY: &[u8] = b"ph2:{t}:2";
 const TTL: u64 = 5_000_000;
 
 fn two_keys() -> [Vec<u8>; 2] {
@@ -38,11 +38,11 @@ fn renew(server: &LuaServer, owner: &str, fence: i64) -> bool {
 }
 
 fn release(server: &LuaServer, owner: &str, fence: i64) -> bool {
-    is_done(&run(server, &LOCK_RELEASE, &args![owner, fence, "ph1:locks", "id"]))
+    is_done(&run(server, &LOCK_RELEASE, &args![owner, fence, "ph2:locks", "id"]))
 }
 
 fn complete(server: &LuaServer, owner: &str, fence: i64) -> bool {
-    let args = args![owner, fence, 2 * TTL, "ph1:locks", "id"];
+    let args = args![owner, fence, 2 * TTL, "ph2:locks", "id"];
     is_done(&server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap())
 }
 
@@ -90,7 +90,7 @@ fn a_lock_has_one_owner_which_may_acquire_it_again() {
     assert!(renew(&server, "a b", fence) && !renew(&server, "c", fence) && !renew(&server, "a b", fence + 1));
     assert!(!release(&server, "c", fence) && server.take_published().is_empty());
     assert!(release(&server, "a b", fence) && !release(&server, "a b", fence));
-    assert_eq!(server.take_published(), [(b"ph1:locks".to_vec(), b"lock id".to_vec())]);
+    assert_eq!(server.take_published(), [(b"ph2:locks".to_vec(), b"lock id".to_vec())]);
     assert!(acquire(&server, "c", TTL).1 > fence);
 }
 
@@ -113,7 +113,7 @@ fn only_the_holder_marks_work_as_completed_and_a_corrupt_mark_is_ignored() {
     assert!(!complete(&server, "b", fence) && !complete(&server, "a", fence + 1));
     server.put(SECOND_KEY, Stored::Foreign); // the key of the fence, so that the mark overwrites a value
     assert!(complete(&server, "a", fence) && !complete(&server, "a", fence));
-    assert_eq!(server.take_published(), [(b"ph1:locks".to_vec(), b"lock id".to_vec())]);
+    assert_eq!(server.take_published(), [(b"ph2:locks".to_vec(), b"lock id".to_vec())]);
     assert_eq!((completed(&server), server.pttl(SECOND_KEY)), (fence, Some(2 * TTL / 1_000)));
     server.clock().advance(Duration::from_micros(2 * TTL));
     assert_eq!(completed(&server), 0);
@@ -199,7 +199,7 @@ fn every_lease_is_rounded_up_to_milliseconds_and_is_at_most_a_month() {
         if lease > 0 {
             assert_eq!(run(server, &LOCK_RENEW, &args!["a", fence, lease]).ints()[1], 1);
             assert_eq!(raw(server).1, Some(millis));
-            let args = args!["a", fence, lease, "ph1:locks", "id"];
+            let args = args!["a", fence, lease, "ph2:locks", "id"];
             assert_eq!(server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap().ints()[1], 1);
             assert_eq!(server.get(SECOND_KEY), Some(format!("{fence} {}", NOW + stored).into_bytes()));
             assert_eq!(server.pttl(SECOND_KEY), Some(millis));
@@ -209,7 +209,7 @@ fn every_lease_is_rounded_up_to_milliseconds_and_is_at_most_a_month() {
     }
     let server = fresh_server();
     let fence = acquire(server, "a", TTL).1;
-    let args = args!["a", fence, 0, "ph1:locks", "id"];
+    let args = args!["a", fence, 0, "ph2:locks", "id"];
     assert_eq!(server.run(&LOCK_COMPLETE, &two_keys(), &args).unwrap().ints()[1], 1);
     assert_eq!((server.pttl(SECOND_KEY), completed(server)), (Some(1), 0), "a mark that has expired at once");
 }

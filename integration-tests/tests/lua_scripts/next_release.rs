@@ -28,7 +28,7 @@ const CHANGES: [(&str, &str, &str); 6] = [
     ),
 ];
 
-/// The files of the folder: those of buckets and breakers.
+/// The files of the folder: those of buckets and breakers, and those of all scripts.
 fn files() -> Vec<PathBuf> {
     let today = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lua/scripts");
     let mut files: Vec<PathBuf> = ["", "include"]
@@ -37,7 +37,8 @@ fn files() -> Vec<PathBuf> {
         .map(|entry| entry.unwrap().path().strip_prefix(&today).unwrap().to_owned())
         .filter(|file| {
             let name = file.file_stem().unwrap().to_str().unwrap();
-            ["rate_limit", "breaker", "bucket"].iter().any(|start| name.starts_with(start)) || name == "clock"
+            ["rate_limit", "breaker", "bucket"].iter().any(|start| name.starts_with(start))
+                || ["clock", "cells"].contains(&name)
         })
         .collect();
     files.sort();

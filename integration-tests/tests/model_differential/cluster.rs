@@ -93,6 +93,11 @@ impl ThreeMasters {
                 for master in [to, from, 3 - from - to] {
                     cluster.masters()[master].cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
                 }
+                // Gossip that was under way can take the slot back for a moment, and two masters that redirect to each
+                // other use up the client's redirects.
+                for master in cluster.masters() {
+                    master.until(&["CLUSTER", "NODES"], |nodes| is_owner(nodes, &target, &slot)).await;
+                }
             }
         }
     }
@@ -108,11 +113,11 @@ impl ThreeMasters {
         }
     }
 
-    /// Moves the slots of these routes' buckets, with all keys, each from its first master to the next.
-    pub(crate) async fn move_bucket_slots(&self, routes: &[String]) {
+    /// Moves the slots of the buckets of these policies, with all keys, each from its first master to the next.
+    pub(crate) async fn move_bucket_slots(&self, policies: &[String]) {
         let keys = FleetKeys::new(&RedisOptions::default());
-        for route in routes {
-            let all = keys.all(&StateKey::new("policy", route.as_str()), "");
+        for policy in policies {
+            let all = keys.all(&StateKey::new(policy.as_str(), ()), "");
             let (_, bucket) = all.iter().find(|(purpose, _)| *purpose == "bucket").unwrap();
             let from = usize::from(bucket.slot) * 3 / 16_384;
             self.move_slot(bucket.slot, from, (from + 1) % 3).await;
@@ -208,6 +213,17 @@ impl ThreeMasters {
             Self::Real(cluster) => cluster.masters()[master].resume(),
         }
     }
+}
+
+/// Whether a master's `CLUSTER NODES` assigns a slot to the node of this id.
+fn is_owner(nodes: &str, id: &str, slot: &str) -> bool {
+    let contains = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let bounds = [first, slot, last].map(|number| number.parse::<u16>().ok());
+        matches!(bounds, [Some(first), Some(slot), Some(last)] if (first..=last).contains(&slot))
+    };
+    let line = nodes.lines().find(|line| line.starts_with(id));
+    line.is_some_and(|line| line.split_whitespace().skip(8).any(contains))
 }
 
 /// Notes which shards there are, and which of them the connection does not reach.

@@ -26,7 +26,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const NOW: Time = Time::from_micros(1_700_000_000_000_000);
 
 /// The channel of all pushes.
-pub(crate) const CHANNEL: &str = "ph1:test:c";
+pub(crate) const CHANNEL: &str = "ph2:test:c";
 
 /// A deployment of Redis that exists as a model and as real servers.
 pub(crate) trait Deployment: Sized {
@@ -264,7 +264,7 @@ const RATE: [&str; 3] = ["1", "3600000000", "36000000000"];
 /// The key of a bucket or a lock with this name. What follows a slash does not change its slot.
 pub(crate) fn key(name: &str) -> String {
     let (tag, rest) = name.split_once('/').unwrap_or((name, ""));
-    format!("ph1:{{{tag}}}{rest}")
+    format!("ph2:{{{tag}}}{rest}")
 }
 
 /// Takes permits out of a bucket of ten.

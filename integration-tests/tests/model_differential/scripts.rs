@@ -13,12 +13,12 @@ const SPEC: &str = "0.5 3 -1 -1 10000000 4 10000000 2 60000000 0.25 2 2 5000000 
 /// A call of a breaker script.
 fn breaker(of: &'static lua::Script, after: Duration, more: &[&str]) -> Step {
     let args = [&[SPEC, "0 1 0 0 0", CHANNEL, "id@12", "0.5"][..], more].concat();
-    script(of, after, &["ph1:{b}"], &args)
+    script(of, after, &["ph2:{b}"], &args)
 }
 
 fn bucket(of: &'static lua::Script, after: Duration, more: &[&str]) -> Step {
     let args = [&["3", "1000000", "10000000"][..], more].concat();
-    script(of, after, &["ph1:{r}"], &args)
+    script(of, after, &["ph2:{r}"], &args)
 }
 
 fn other(of: &'static lua::Script, after: Duration, keys: &[&str], args: &[&str]) -> Step {
@@ -57,27 +57,27 @@ fn breakers() -> Vec<Step> {
 fn digests() -> Vec<Step> {
     let slice = "2000000";
     vec![
-        other(&lua::DIGEST_READ, ZERO, &["ph1:{d}"], &[slice]),
-        other(&lua::DIGEST_FLUSH, ZERO, &["ph1:{d}"], &[slice, "1", "0", "2", "7", "3", "1103", "5000000000"]),
+        other(&lua::DIGEST_READ, ZERO, &["ph2:{d}"], &[slice]),
+        other(&lua::DIGEST_FLUSH, ZERO, &["ph2:{d}"], &[slice, "1", "0", "2", "7", "3", "1103", "5000000000"]),
         other(
             &lua::DIGEST_FLUSH,
             3 * SECOND,
-            &["ph1:{d}"],
+            &["ph2:{d}"],
             &[slice, "2", "0", "1", "8", "1", "1000000", "1", "7", "2"],
         ),
-        other(&lua::DIGEST_READ, 3 * SECOND, &["ph1:{d}"], &[slice]),
+        other(&lua::DIGEST_READ, 3 * SECOND, &["ph2:{d}"], &[slice]),
     ]
 }
 
 fn members_and_locks() -> Vec<Step> {
     let fence = NOW.as_micros().to_string();
-    let (members, locks) = (&["ph1:{m}", "ph1:{m}:g"], &["ph1:{l}", "ph1:{l}:f"]);
-    let (lock, mark) = (&["ph1:{l}"], &["ph1:{l}:d:1"]);
+    let (members, locks) = (&["ph2:{m}", "ph2:{m}:g"], &["ph2:{l}", "ph2:{l}:f"]);
+    let (lock, mark) = (&["ph2:{l}"], &["ph2:{l}:d:1"]);
     vec![
         other(&lua::MEMBERSHIP_HEARTBEAT, ZERO, members, &["1", "3500000", "first"]),
         other(&lua::MEMBERSHIP_HEARTBEAT, SECOND, members, &["2", "3500000", "second"]),
         other(&lua::MEMBERSHIP_HEARTBEAT, 4 * SECOND, members, &["2", "3500000", "third"]),
-        other(&lua::MEMBERSHIP_LEAVE, 4 * SECOND, &["ph1:{m}"], &["2"]),
+        other(&lua::MEMBERSHIP_LEAVE, 4 * SECOND, &["ph2:{m}"], &["2"]),
         other(&lua::LOCK_ACQUIRE, ZERO, locks, &["me", "9000000"]),
         other(&lua::LOCK_ACQUIRE, SECOND, locks, &["other", "9000000"]),
         other(&lua::LOCK_RENEW, SECOND, lock, &["me", &fence, "9000000"]),
@@ -89,7 +89,7 @@ fn members_and_locks() -> Vec<Step> {
 }
 
 fn requests() -> Vec<Step> {
-    let key = &["ph1:{i}"];
+    let key = &["ph2:{i}"];
     vec![
         other(&lua::IDEMPOTENCY_CLAIM, ZERO, key, &["0a", "ff", "5000000"]),
         other(&lua::IDEMPOTENCY_CLAIM, SECOND, key, &["0b", "ff", "5000000"]),
@@ -98,7 +98,7 @@ fn requests() -> Vec<Step> {
         script(&lua::IDEMPOTENCY_COMPLETE, SECOND, key, &[&b"0a"[..], b"ff", b"\x00\xffanswer", b"5000000"]),
         other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ff", "5000000"]),
         other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ee", "5000000"]),
-        other(&lua::PROBE, 2 * SECOND, &["ph1:{p}"], &["60000000"]),
+        other(&lua::PROBE, 2 * SECOND, &["ph2:{p}"], &["60000000"]),
     ]
 }
 

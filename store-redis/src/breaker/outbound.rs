@@ -13,7 +13,7 @@ use phalanx_lua as lua;
 use super::codec::{BreakerReply, override_number, phase_number};
 use super::pending::Run;
 use super::{AdmitBatch, Provenance, Request, Shared, State};
-use crate::dispatcher::{BatchSource, Outgoing, ScriptResult};
+use crate::dispatcher::{BatchSource, Outgoing, ScriptResult, Urgency};
 use crate::invocation::{Invocation, integers};
 
 impl Shared {
@@ -34,10 +34,10 @@ impl Shared {
         }
     }
 
-    /// Queues this cell for the next round trip, unless it is queued.
-    pub(super) fn enqueue(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            self.store.dispatcher(self.redis_key.slot).enqueue(self.clone());
+    /// Queues this cell for the next round trip of this kind, unless it is queued.
+    pub(super) fn enqueue(self: &Arc<Self>, urgency: Urgency) {
+        if self.queued.mark(urgency) {
+            self.store.dispatcher(self.redis_key.slot).enqueue(self.clone(), urgency);
         }
     }
 
@@ -53,7 +53,7 @@ impl Shared {
         let nothing_pending = state.pending.is_empty();
         drop(state);
         if !nothing_pending && !self.is_degraded() {
-            self.enqueue();
+            self.enqueue(Urgency::Background);
         }
     }
 
@@ -138,9 +138,8 @@ impl Shared {
         self.push_common_args(&mut call, state);
         call.arg(callers).arg(self.store.owner);
         let steps = state.spec.ramp.map_or(0, |ramp| u64::from(ramp.steps));
-        outgoing.waiting_since(batch.opened);
         let shared = self.clone();
-        outgoing.add(call, move |reply| {
+        outgoing.add_waiting(batch.opened, call, move |reply| {
             shared.complete_batch(&batch, &requests, steps, reply);
             shared.call_finished();
         });
@@ -172,14 +171,14 @@ impl Shared {
             state.in_flight == 0 && (urgent || state.pending.runs.any_urgent())
         };
         if more {
-            self.enqueue();
+            self.enqueue(Urgency::Caller);
         }
     }
 }
 
 impl BatchSource for Shared {
     fn fill(self: Arc<Self>, outgoing: &mut Outgoing) {
-        self.queued.store(false, Ordering::Release);
+        self.queued.clear();
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if state.in_flight > 0 {

@@ -71,7 +71,7 @@ pub(crate) struct StoreParts {
 impl StoreInner {
     pub(crate) fn new(parts: StoreParts) -> Self {
         let options = parts.options;
-        let keys = Keys::new(options.prefix.as_deref(), &options.environment, options.key_secret.clone());
+        let keys = Keys::of_options(&options);
         let many = parts.dispatchers.len() > 1;
         let identity = parts.identity_seed.map_or_else(Rng::from_entropy, Rng::seeded);
         Self {
@@ -122,7 +122,8 @@ impl StoreInner {
     pub(crate) fn invocation(&self, script: &'static Script, keys: &[&Key]) -> Invocation {
         let [first, second] = [keys.first(), keys.get(1)].map(|key| key.map_or("", |key| key.text.as_str()));
         let texts = [first, second];
-        Invocation::new(script, self.time, &texts[..keys.len().min(2)])
+        let slot = keys.first().map_or(0, |key| key.slot);
+        Invocation::new(script, self.time, slot, &texts[..keys.len().min(2)])
     }
 
     /// Starts the background task, if it is not running.

@@ -31,6 +31,9 @@ struct Entry {
     expires: Option<u64>,
 }
 
+/// Written keys that are kept at most, for keyspaces whose user never takes them.
+const MAX_WRITTEN: usize = 1_024;
+
 /// The keys.
 #[derive(Debug, Default)]
 pub(crate) struct Keyspace {
@@ -41,8 +44,8 @@ pub(crate) struct Keyspace {
     channels_denied: bool,
     /// Commands that write are rejected, as on a replica.
     read_only: bool,
-    /// How many commands have written.
-    writes: u64,
+    /// The keys of the writes since they were last taken.
+    written: Vec<Vec<u8>>,
     /// What was overwritten, oldest first, if old states can be restored.
     journal: Option<VecDeque<Overwritten>>,
 }
@@ -103,9 +106,9 @@ impl Keyspace {
         Self { journal: Some(VecDeque::new()), ..Self::default() }
     }
 
-    /// Returns how many commands have written.
-    pub(crate) const fn writes(&self) -> u64 {
-        self.writes
+    /// Takes the keys of the writes since the last call, one for each write.
+    pub(crate) fn take_written(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.written)
     }
 
     /// Undoes every write of the last `micros`, like a replica that had not received them.
@@ -136,9 +139,11 @@ impl Keyspace {
         count
     }
 
-    /// Counts a write to `key`, and keeps its former value if old states can be restored.
+    /// Notes a write to `key`, and keeps its former value if old states can be restored.
     fn changes(&mut self, key: &[u8]) {
-        self.writes += 1;
+        if self.written.len() < MAX_WRITTEN {
+            self.written.push(key.to_vec());
+        }
         if let Some(journal) = &mut self.journal {
             journal.push_back(Overwritten { at: self.now, key: key.to_vec(), former: self.entries.get(key).cloned() });
             while journal.front().is_some_and(|change| change.at + JOURNAL_LENGTH < self.now) {

@@ -11,8 +11,11 @@ macro_rules! script {
             name: $name,
             source: concat!(
                 include_str!("../../next_release/include/clock.lua"),
+                "local CELL_KEYS = 1\nlocal function operation(KEYS, ARGV)\n",
                 $(include_str!(concat!("../../next_release/include/", $include, ".lua")),)*
                 include_str!(concat!("../../next_release/", $name, ".lua")),
+                "end\n",
+                include_str!("../../next_release/include/cells.lua"),
             ),
             virtual_source: "", // it runs on the clock of its server
             keys: 1,

@@ -31,7 +31,7 @@ use super::history::{Entry, EntryKind, Recorder};
 use super::plan::{FaultKind, Plan};
 use super::{Case, Run, report};
 use crate::lua_server::Reply;
-use crate::redis_model::{Effects, ScriptRun};
+use crate::redis_model::{Effects, ScriptRun, cells_of};
 use crate::server::{ChildProcess, Options, RedisProcess};
 
 /// How much longer than in virtual time something may take, in microseconds: the processes share a busy machine.
@@ -437,16 +437,8 @@ impl ServerRun {
         while let Some(command) = commands.next() {
             let Some((link, heard)) = command.client.and_then(|port| replies.get_mut(&port)) else { continue };
             let Some(script) = ScriptCall::of(command) else { continue };
-            let (mut writes, mut stored) = (0, None);
-            while let Some(inner) = commands.next_if(|inner| inner.client.is_none()) {
-                writes += u64::from(is_write(inner));
-                if let [set, key, value, ..] = &inner.words[..]
-                    && set == b"SET"
-                    && script.keys.first() == Some(key)
-                {
-                    stored = Some(value.as_slice());
-                }
-            }
+            let inner: Vec<&Executed> =
+                std::iter::from_fn(|| commands.next_if(|inner| inner.client.is_none())).collect();
             let at = command.at.saturating_sub(self.began_unix);
             let reply = match heard.next().flatten() {
                 Some(Value::ServerError(error)) => Err(error.to_string()),
@@ -457,27 +449,30 @@ impl ServerRun {
                 }
             };
             effects.scripts += 1;
-            // Every reply begins with the time that the script has read.
-            let server = match &reply {
-                Ok(Reply::Array(parts)) => match parts.first() {
-                    Some(Reply::Int(now)) => u64::try_from(*now).unwrap_or(command.at),
+            for (keys, args, reply) in cells_of(script.cells, script.keys, script.args, &reply) {
+                let own = |command: &&&Executed| command.words.get(1).is_some_and(|key| keys.contains(key));
+                let writes = inner.iter().filter(own).filter(|command| is_write(command)).count() as u64;
+                let stored = inner.iter().filter(own).rev().find_map(|command| match &command.words[..] {
+                    [set, key, value, ..] if set == b"SET" && keys.first() == Some(key) => Some(value.as_slice()),
+                    _ => None,
+                });
+                // Every reply begins with the time that the script has read.
+                let server = match &reply {
+                    Ok(Reply::Array(parts)) => match parts.first() {
+                        Some(Reply::Int(now)) => u64::try_from(*now).unwrap_or(command.at),
+                        _ => command.at,
+                    },
                     _ => command.at,
-                },
-                _ => command.at,
-            };
-            // By the time that the script has read, as the promises are: `MONITOR` writes its line a little earlier or later.
-            let at = server.saturating_sub(self.began_unix);
-            let run = ScriptRun {
-                at: server,
-                link: *link,
-                name: script.name,
-                keys: script.keys,
-                args: script.args,
-                reply: &reply,
-                writes,
-                stored,
-            };
-            self.recorder.add_script_at(at, &run);
+                };
+                // By the time that the script has read, as the promises are: `MONITOR` writes its line a little earlier or
+                // later.
+                let at = server.saturating_sub(self.began_unix);
+                let (link, name) = (*link, script.name);
+                self.recorder.add_script_at(
+                    at,
+                    &ScriptRun { at: server, link, name, keys, args, reply: &reply, writes, stored },
+                );
+            }
         }
         (effects, unheard)
     }
@@ -486,6 +481,7 @@ impl ServerRun {
 /// A script call in the words of a command.
 struct ScriptCall<'a> {
     name: &'static str,
+    cells: usize,
     keys: &'a [Vec<u8>],
     args: &'a [Vec<u8>],
 }
@@ -502,7 +498,8 @@ impl<'a> ScriptCall<'a> {
         });
         let count: usize = std::str::from_utf8(count).ok()?.parse().ok()?;
         let (keys, args) = rest.split_at_checked(count)?;
-        Some(Self { name: known.map_or("unknown", |known| known.name), keys, args })
+        let (name, keys_of_cell) = known.map_or(("unknown", count), |known| (known.name, known.keys));
+        Some(Self { name, cells: count / keys_of_cell.max(1), keys, args })
     }
 }
 
