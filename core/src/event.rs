@@ -114,6 +114,11 @@ pub enum EventKind<'a> {
     },
     /// The table of routes is full of routes in use: new routes of a policy share one state.
     RoutesExhausted,
+    /// The first connection to the shared store is open. One per store.
+    StoreConnected {
+        /// The server's address for a client, else the kind of connection; no user and no password.
+        to: &'a str,
+    },
     /// The shared store is unreachable: from here on decisions are degraded. One per outage.
     StoreDegraded {
         /// The first error: `timeout`, `connection`, or the error code of the server (`READONLY`, `OOM`, …).
@@ -126,6 +131,15 @@ pub enum EventKind<'a> {
         /// How many decisions were made without it.
         degraded_decisions: u64,
     },
+    /// The shared store replies, but too late for more than one decision in a hundred: those were degraded. Emitted once
+    /// until the share is below that for a while.
+    StoreSlow {
+        /// The share of degraded decisions, from 0 to 1.
+        share: f64,
+    },
+    /// The module does not know how many replicas the service may have (`expected_replicas`): one that has never reached
+    /// the shared store decides as if it were alone. One per module, when it is built.
+    ExpectedReplicasUnknown,
     /// One round trip to the shared store, for one or many callers.
     StoreRoundTrip {
         /// From sending the request to the last reply, or to the error.

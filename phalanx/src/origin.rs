@@ -76,6 +76,8 @@ pub(crate) struct Origins {
     pub(crate) max_routes: Option<Origin>,
     /// The origin of the module's `on_degraded`, which holds for policies without their own.
     pub(crate) on_degraded: Option<Origin>,
+    /// The options of a module over Redis that are configured, value by value. Fixed when the module is built.
+    pub(crate) redis: Given,
 }
 
 impl Origins {

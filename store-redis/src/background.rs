@@ -1,8 +1,8 @@
 //! The background task of a store: keeps the connection, checks its health, syncs pending state, receives pushes and
 //! sends heartbeats.
 //!
-//! One task with four concurrent loops, spawned on the runtime of the first caller that needs Redis. If that runtime
-//! ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
+//! One task with four concurrent loops, spawned when the store joins, else on the runtime of the first caller that needs
+//! Redis. If that runtime ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
 //! ends.
 
 mod connect;
@@ -29,6 +29,8 @@ pub(crate) struct Background {
     /// The wire to a real Redis; `None` in tests that bring their own.
     wire: Option<Arc<RedisWire>>,
     running: Arc<AtomicBool>,
+    /// Whether the first connection has been reported.
+    connected: AtomicBool,
     stopped: AtomicBool,
     stop: Notify,
     left: Notify,
@@ -45,6 +47,7 @@ impl Background {
         Self {
             wire,
             running: Arc::new(AtomicBool::new(false)),
+            connected: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             stop: Notify::new(),
             left: Notify::new(),
@@ -87,6 +90,11 @@ impl Background {
             drop(guard);
         };
         task::spawn(background, None);
+    }
+
+    /// Whether this is the first connection.
+    fn connects_first(&self) -> bool {
+        !self.connected.swap(true, Ordering::Relaxed)
     }
 
     /// Stops the task, which then leaves the membership.

@@ -69,6 +69,9 @@ enum OwnedKind {
     ConfigRejected {
         reason: String,
     },
+    StoreConnected {
+        to: String,
+    },
     StoreDegraded {
         reason: String,
     },
@@ -231,6 +234,7 @@ impl Recorded {
             }
             OwnedKind::Lever { policy, lever } => EventKind::Lever { policy, lever: lever.as_ref() },
             OwnedKind::ConfigRejected { reason } => EventKind::ConfigRejected { reason },
+            OwnedKind::StoreConnected { to } => EventKind::StoreConnected { to },
             OwnedKind::StoreDegraded { reason } => EventKind::StoreDegraded { reason },
             OwnedKind::StoreRoundTrip { took, failed } => {
                 EventKind::StoreRoundTrip { took: *took, failed: failed.as_deref() }
@@ -293,6 +297,7 @@ impl OwnedKind {
             Finished { outcome, kind, decision } => return Self::Finished { outcome, kind, decision: *decision },
             Lever { policy, lever } => return Self::Lever { policy: policy.to_owned(), lever: lever.cloned() },
             ConfigRejected { reason } => return Self::ConfigRejected { reason: reason.to_owned() },
+            StoreConnected { to } => return Self::StoreConnected { to: to.to_owned() },
             StoreDegraded { reason } => return Self::StoreDegraded { reason: reason.to_owned() },
             StoreRoundTrip { took, failed } => {
                 return Self::StoreRoundTrip { took, failed: failed.map(ToOwned::to_owned) };
@@ -316,6 +321,8 @@ impl OwnedKind {
             ConfigApplied { changed } => ConfigApplied { changed },
             RoutesExhausted => RoutesExhausted,
             StoreRecovered { outage, degraded_decisions } => StoreRecovered { outage, degraded_decisions },
+            StoreSlow { share } => StoreSlow { share },
+            ExpectedReplicasUnknown => ExpectedReplicasUnknown,
             StateLost => StateLost,
             StateRepaired => StateRepaired,
             ConfigMismatch => ConfigMismatch,

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 fn limited(redis: &FaultyRedis, per_second: u64) -> ResilienceModule {
     let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(per_second));
-    ResilienceModule::with_redis(redis).policy(policy).build().unwrap()
+    ResilienceModule::with_redis(redis).service("shop").policy(policy).build().unwrap()
 }
 
 async fn admitted(module: &ResilienceModule, calls: usize) -> usize {
@@ -102,14 +102,18 @@ async fn a_restart_without_data_gives_one_burst_and_a_restart_with_data_none() {
 #[tokio::test(start_paused = true)]
 async fn in_a_cluster_a_stopped_master_degrades_only_its_own_keys() {
     let redis = FaultyRedis::cluster(3);
-    let module = limited(&redis, 1_000);
-    for route in 0..30 {
-        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
+    // The limits of one policy are on one master.
+    let names: Vec<String> = (0..30).map(|number| format!("vendor-{number}")).collect();
+    let limited = |name: &String| Policy::named(name).rate_limit(RateLimitSpec::per_second(1_000));
+    let module =
+        ResilienceModule::with_redis(&redis).service("shop").policies(names.iter().map(limited)).build().unwrap();
+    for name in &names {
+        module.run(name, "eu", || async { Ok::<_, Kind>(()) }).await.unwrap();
     }
     assert_eq!(module.store_mode(), Some(StoreMode::Shared));
     redis.stop_master(1);
-    for route in 0..30 {
-        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
+    for name in &names {
+        module.run(name, "eu", || async { Ok::<_, Kind>(()) }).await.unwrap();
     }
     sleep(Duration::from_millis(50)).await;
     assert_eq!(module.store_mode(), Some(StoreMode::Partial));
@@ -117,8 +121,8 @@ async fn in_a_cluster_a_stopped_master_degrades_only_its_own_keys() {
     sleep(Duration::from_secs(4)).await;
     assert_eq!(module.store_mode(), Some(StoreMode::Shared));
     redis.move_slots(0..5_000, 2);
-    for route in 0..30 {
-        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
+    for name in &names {
+        module.run(name, "eu", || async { Ok::<_, Kind>(()) }).await.unwrap();
     }
     assert_eq!(module.store_mode(), Some(StoreMode::Shared), "slots move without a degraded decision");
 }
@@ -199,7 +203,7 @@ async fn subscriptions_break_are_denied_or_stay_at_a_former_master() {
     admitted(&module, 1).await;
     let subscribers = || {
         let before = redis.pushes();
-        redis.publish("ph2:default:c", "foreign");
+        redis.publish("ph2:shop.default:c", "foreign");
         redis.pushes() - before
     };
     assert_eq!(subscribers(), 1);

@@ -11,7 +11,7 @@ use crate::origin::{Origin, Origins};
 impl Config {
     /// Returns what remains of this configuration under the code's, and adds its origins to theirs.
     pub(crate) fn merge_under(self, origins: &mut Origins) -> PolicySet {
-        let Self { mut policies, default, mut levers, unknown: _, max_routes: _, origins: own } = self;
+        let Self { mut policies, default, mut levers, unknown: _, max_routes: _, redis: _, origins: own } = self;
         policies.retain(|policy| !origins.code.contains(&policy.name));
         levers.retain(|name, _| !origins.code_levers.contains_key(name));
         origins.given = own.given;
@@ -26,11 +26,19 @@ impl Config {
     }
 }
 
+#[cfg(feature = "redis")]
+impl Origins {
+    /// Takes over the origin of an option in the table `redis`.
+    pub(crate) fn take_over_redis(&mut self, config: &Config, path: &str) {
+        self.redis.extend(config.origins.redis.get_key_value(path).map(|(path, from)| (path.clone(), from.clone())));
+    }
+}
+
 impl ResilienceModule {
     /// Replaces the configuration from files while calls are running; state is kept as in [`retune`](Self::retune).
     ///
     /// Policies configured in code stay and win, including those changed or added since the module was built; so do levers
-    /// pulled at runtime. `unknown` and `max_routes` are fixed when a module is built.
+    /// pulled at runtime. `unknown`, `max_routes` and the table `redis` are fixed when a module is built.
     ///
     /// # Errors
     /// Returns every validation error, and an error for each policy in use that would become unknown. On error nothing

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use phalanx_core::event::EventKind;
 use phalanx_core::rng::Rng;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -45,6 +46,9 @@ pub(super) async fn run(store: &StoreInner, wire: &RedisWire) {
                     store.dispatchers_in_use().iter().enumerate().filter(|(number, _)| connection.unreachable(*number));
                 unreachable.for_each(|(_, dispatcher)| trip(dispatcher));
                 wire.put(connection);
+                if store.background.connects_first() {
+                    store.observers.emit_all(EventKind::StoreConnected { to: &wire.redis.target() });
+                }
             }
             Err(failure) => {
                 failed += 1;

@@ -58,6 +58,9 @@ fn emit_everything(log: &Log) {
     emit(EventKind::Finished { outcome: Some(Outcome::Failure), kind: Some(Kind::Infrastructure), decision: &twice });
 
     let emit = |kind: EventKind<'_>| log.on_event(&Event { key: None, kind });
+    emit(EventKind::StoreConnected { to: "redis:6379" });
+    emit(EventKind::StoreSlow { share: 0.25 });
+    emit(EventKind::ExpectedReplicasUnknown);
     emit(EventKind::StoreDegraded { reason: "timeout" });
     emit(EventKind::StoreRecovered { outage: SECOND, degraded_decisions: 5 });
     let lever = LeverSpec::force_open().without_retries().reason("the vendor\nasked");
