@@ -148,6 +148,15 @@ pub enum EventKind<'a> {
     },
     /// Pushes arrive again. One per loss.
     PushRestored,
+    /// The shared store replies, but too late for more than one decision in a hundred: those were degraded. Emitted once
+    /// until the share is below that for a while.
+    StoreSlow {
+        /// The share of degraded decisions, from 0 to 1.
+        share: f64,
+    },
+    /// The module does not know how many replicas the service may have (`expected_replicas`): one that has never reached
+    /// the shared store decides as if it were alone. One per module, when it is built.
+    ExpectedReplicasUnknown,
     /// One round trip to the shared store, for one or many callers.
     StoreRoundTrip {
         /// From sending the request to the last reply, or to the error.

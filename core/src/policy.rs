@@ -75,6 +75,17 @@ pub enum OnDegraded {
     Closed,
 }
 
+impl OnDegraded {
+    /// Returns the name used in configuration files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Open => "open",
+            Self::Closed => "closed",
+        }
+    }
+}
+
 /// Configures the total time of a call, and how a call that exceeds it is counted.
 ///
 /// # Examples
@@ -282,8 +293,9 @@ pub struct Policy {
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub timeout: Option<Duration>,
-    /// How to decide while the shared store is away. Default `local`.
-    pub on_degraded: OnDegraded,
+    /// How to decide while the shared store is away. Default: as the module configures, else `local`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub on_degraded: Option<OnDegraded>,
     /// Faults to inject while the lever `chaos` is pulled. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub chaos: Option<ChaosSpec>,
@@ -375,10 +387,10 @@ impl Policy {
         self
     }
 
-    /// Sets how to decide while the shared store is away.
+    /// Sets how to decide while the shared store is away, whatever the module configures.
     #[must_use]
     pub fn on_degraded(mut self, on_degraded: OnDegraded) -> Self {
-        self.on_degraded = on_degraded;
+        self.on_degraded = Some(on_degraded);
         self
     }
 
@@ -394,6 +406,11 @@ impl Policy {
     pub fn guard(mut self, guard: impl Guard) -> Self {
         self.guards.add(guard);
         self
+    }
+
+    /// Whether it retries after failures that leave open whether the call took effect.
+    pub(crate) fn is_blanket_retry(&self) -> bool {
+        self.retry.is_some_and(|retry| retry.max_attempts > 1 && retry.retry_on.contains(Kind::Infrastructure))
     }
 
     /// Returns the longest that a call can take, if anything bounds it. The lease of a probe derives from it.

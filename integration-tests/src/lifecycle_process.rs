@@ -116,7 +116,8 @@ fn report_at(at: Moment, event: ProcessEvent) {
 
 fn module(fleet: &Fleet) -> ResilienceModule {
     let client = redis::Client::open(fleet.url.as_str()).expect("a valid Redis URL");
-    let builder = ResilienceModule::with_redis(client).environment(&fleet.environment).policy(policy());
+    let builder =
+        ResilienceModule::with_redis(client).environment(&fleet.environment).expected_replicas(8).policy(policy());
     builder.build().expect("a valid module")
 }
 

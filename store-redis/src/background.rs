@@ -1,14 +1,15 @@
 //! The background task of a store: keeps the connection, checks its health, syncs pending state, receives pushes and
 //! sends heartbeats.
 //!
-//! One task with four concurrent loops, spawned on the runtime of the first caller that needs Redis. If that runtime
-//! ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
+//! One task with four concurrent loops, spawned when the store joins, else on the runtime of the first caller that needs
+//! Redis. If that runtime ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
 //! ends.
 
 pub(crate) mod catch_up;
 mod connect;
 mod health;
 mod listen;
+mod slowness;
 mod sync_loop;
 
 use std::sync::Arc;

@@ -13,6 +13,7 @@
 //! the previously counted one had expired, and any reply resets the count. Calls that fail together with one connection
 //! also count as one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -35,6 +36,12 @@ pub(crate) struct Latch {
     trips: AtomicU64,
     /// Calls decided without Redis since the last trip.
     degraded_decisions: AtomicU64,
+    /// Whether Redis has ever replied.
+    answered: AtomicBool,
+    /// Calls decided without Redis since the start, by reason.
+    decisions: Arc<DegradedDecisions>,
+    /// Calls decided by Redis since the start.
+    shared_decisions: AtomicU64,
     evidence: Mutex<Evidence>,
 }
 
@@ -58,6 +65,24 @@ struct Evidence {
     cause: Option<Failure>,
 }
 
+/// Calls decided without Redis since the start, by the reason.
+#[derive(Debug, Default)]
+pub struct DegradedDecisions {
+    connecting: AtomicU64,
+    outage: AtomicU64,
+    late: AtomicU64,
+}
+
+impl DegradedDecisions {
+    /// Returns each reason with its count: `connecting` (Redis has never replied yet), `outage` (it was not asked) and
+    /// `late` (it was asked and did not reply in time).
+    pub fn by_reason(&self) -> [(&'static str, u64); 3] {
+        let Self { connecting, outage, late } = self;
+        [("connecting", connecting), ("outage", outage), ("late", late)]
+            .map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+    }
+}
+
 /// An outage that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outage {
@@ -79,10 +104,40 @@ impl Latch {
     /// Counts a call decided without Redis.
     pub(crate) fn count_degraded_decision(&self) {
         self.degraded_decisions.fetch_add(1, Ordering::Relaxed);
+        let counter = match (self.is_down(), self.has_answered()) {
+            (true, _) => &self.decisions.outage,
+            (false, true) => &self.decisions.late,
+            (false, false) => &self.decisions.connecting,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call that waited for Redis and was decided by it.
+    pub(crate) fn count_shared_decision(&self) {
+        self.shared_decisions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how many calls waited for Redis since the start while this latch was up: those it decided, and those for
+    /// which it was too late.
+    pub(crate) fn shared_and_late(&self) -> [u64; 2] {
+        [&self.shared_decisions, &self.decisions.late].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Returns the counts of calls decided without Redis. They stay readable when the store is dropped.
+    pub(crate) const fn decisions(&self) -> &Arc<DegradedDecisions> {
+        &self.decisions
+    }
+
+    /// Whether Redis has ever replied.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
     }
 
     /// Records a reply.
     pub(crate) fn record_success(&self) {
+        if !self.has_answered() {
+            self.answered.store(true, Ordering::Relaxed);
+        }
         let mut evidence = self.evidence.lock();
         if !self.is_down() {
             *evidence = Evidence::default();
@@ -147,6 +202,7 @@ impl Latch {
     pub(crate) fn record_health_check(&self, good: bool, now: Instant) -> Option<Outage> {
         let mut evidence = self.evidence.lock();
         evidence.good_checks = if good { evidence.good_checks + 1 } else { 0 };
+        self.answered.fetch_or(good, Ordering::Relaxed);
         if !self.is_down() || evidence.good_checks < GOOD_CHECKS_TO_RECOVER {
             return None;
         }
@@ -256,6 +312,17 @@ mod tests {
             latch.record_failure(&Failure::Connection, sent + BUDGET, sent + BUDGET, BUDGET),
             "a second connection that breaks"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn decisions_without_redis_are_counted_by_their_reason() {
+        let (latch, now) = (Latch::default(), Instant::now());
+        latch.count_degraded_decision();
+        latch.record_success();
+        (0..2).for_each(|_| latch.count_degraded_decision());
+        latch.record_failure(&Failure::Rejecting("OOM"), now, now, BUDGET);
+        (0..3).for_each(|_| latch.count_degraded_decision());
+        assert_eq!(latch.decisions().by_reason(), [("connecting", 1), ("outage", 3), ("late", 2)]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -117,6 +117,8 @@ pub use self::dispatcher::{ScriptResult, Wire};
 pub use self::failure::Failure;
 pub use self::idempotency::{Claim, RedisIdempotency};
 pub use self::invocation::Invocation;
+#[doc(hidden)]
+pub use self::latch::DegradedDecisions;
 pub use self::locks::RedisLocks;
 pub use self::options::{DegradedShare, RedisOptions};
 pub use self::redis_connection::RedisConnection;

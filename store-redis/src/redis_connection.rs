@@ -43,7 +43,7 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// assert!(!format!("{connection:?}").contains("127.0.0.1"), "no address is logged");
 ///
 /// let store = RedisStore::over(connection).build().expect("the default options are valid");
-/// assert_eq!(store.mode(), StoreMode::Shared);
+/// assert_eq!(store.mode(), StoreMode::Connecting);
 /// # Ok::<(), redis::RedisError>(())
 /// ```
 #[derive(Clone)]
@@ -84,6 +84,18 @@ impl RedisConnection {
             Provider::Cluster(_) | Provider::ClusterPool(_) => true,
             Provider::Transport(transport) => transport.is_cluster(),
             Provider::Client(_) | Provider::Pool(_) | Provider::Sentinel(_) | Provider::SentinelPool(_) => false,
+        }
+    }
+
+    const fn kind(&self) -> &'static str {
+        match &self.provider {
+            Provider::Client(_) => "client",
+            Provider::Pool(_) => "pool",
+            Provider::Cluster(_) => "cluster",
+            Provider::ClusterPool(_) => "cluster pool",
+            Provider::Sentinel(_) => "sentinel",
+            Provider::SentinelPool(_) => "sentinel pool",
+            Provider::Transport(_) => "transport",
         }
     }
 
@@ -297,16 +309,10 @@ from! {
 /// Shows neither address nor password, because both may contain secrets.
 impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let provider = match &self.provider {
-            Provider::Client(_) => "client",
-            Provider::Pool(_) => "pool",
-            Provider::Cluster(_) => "cluster",
-            Provider::ClusterPool(_) => "cluster pool",
-            Provider::Sentinel(_) => "sentinel",
-            Provider::SentinelPool(_) => "sentinel pool",
-            Provider::Transport(_) => "transport",
-        };
-        f.debug_struct("RedisConnection").field("from", &provider).field("push", &self.push_client.is_some()).finish()
+        f.debug_struct("RedisConnection")
+            .field("from", &self.kind())
+            .field("push", &self.push_client.is_some())
+            .finish()
     }
 }
 

@@ -29,6 +29,7 @@ use crate::digest::SharedDigest;
 use crate::dispatcher::{Dispatcher, Wire};
 use crate::idempotency::RedisIdempotency;
 use crate::invocation;
+use crate::latch::DegradedDecisions;
 use crate::locks::RedisLocks;
 use crate::options::RedisOptions;
 use crate::redis_connection;
@@ -47,10 +48,10 @@ const MAX_DISPATCHERS: usize = 64;
 /// ```
 /// use phalanx_store_redis::{RedisStore, StoreMode};
 ///
-/// // Neither `over` nor `build` connects; the first call that needs Redis does.
+/// // Neither `over` nor `build` connects; `join` does, in the background, or the first call that needs Redis.
 /// let client = redis::Client::open("redis://127.0.0.1/")?;
 /// let store = RedisStore::over(client).build().expect("the default options are valid");
-/// assert_eq!(store.mode(), StoreMode::Shared);
+/// assert_eq!(store.mode(), StoreMode::Connecting);
 /// assert_eq!(store.replicas(), None, "unknown before the first heartbeat");
 /// # Ok::<(), redis::RedisError>(())
 /// ```
@@ -74,6 +75,8 @@ impl Drop for Cells {
 /// Where decisions are made at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
+    /// In this process, until Redis replies for the first time.
+    Connecting,
     /// In Redis.
     Shared,
     /// In a Cluster: in Redis, except for the keys of some shards.
@@ -184,6 +187,12 @@ impl RedisStore {
         self.0.inner.background.leave().await;
     }
 
+    /// Connects and joins the membership, in the background, on the runtime of the caller; outside a runtime the first call
+    /// that needs Redis does.
+    pub fn join(&self) {
+        self.0.inner.ensure_background();
+    }
+
     /// Returns the fleet's locks.
     pub fn locks(&self) -> RedisLocks {
         RedisLocks::new(self.clone())
@@ -197,6 +206,16 @@ impl RedisStore {
     /// Returns the environment, which separates fleets on the same Redis.
     pub fn environment(&self) -> &str {
         &self.0.inner.options.environment
+    }
+
+    /// Returns the service whose replicas share state.
+    pub fn service(&self) -> &str {
+        &self.0.inner.options.service
+    }
+
+    /// Returns the most replicas that the fleet can have, if configured.
+    pub fn expected_replicas(&self) -> Option<u32> {
+        self.0.inner.options.expected_replicas
     }
 
     /// Returns the fleet's idempotency keys.
@@ -221,11 +240,18 @@ impl RedisStore {
         self.0.inner.push_health.is_lost()
     }
 
+    /// Returns the counts of decisions that were made without Redis, one for each connection to a server.
+    #[doc(hidden)]
+    pub fn degraded_decisions(&self) -> Vec<Arc<DegradedDecisions>> {
+        self.0.inner.dispatchers.iter().map(|dispatcher| dispatcher.latch.decisions().clone()).collect()
+    }
+
     /// Returns where decisions are made at the moment.
     pub fn mode(&self) -> StoreMode {
         let dispatchers = self.0.inner.dispatchers_in_use();
         match dispatchers.iter().filter(|dispatcher| dispatcher.latch.is_down()).count() {
-            0 => StoreMode::Shared,
+            0 if dispatchers.iter().any(|dispatcher| dispatcher.latch.has_answered()) => StoreMode::Shared,
+            0 => StoreMode::Connecting,
             down if down == dispatchers.len() => StoreMode::Degraded,
             _ => StoreMode::Partial,
         }

@@ -337,6 +337,8 @@ impl OwnedKind {
             RoutesExhausted => RoutesExhausted,
             StoreRecovered { outage, degraded_decisions } => StoreRecovered { outage, degraded_decisions },
             PushRestored => PushRestored,
+            StoreSlow { share } => StoreSlow { share },
+            ExpectedReplicasUnknown => ExpectedReplicasUnknown,
             StateLost => StateLost,
             StateRepaired => StateRepaired,
             ConfigMismatch => ConfigMismatch,

@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use phalanx::store::{RedisOptions, StoreMode};
+use phalanx::store::StoreMode;
 use phalanx::{BreakerSpec, Error, Kind, Policy, RateLimitSpec, RejectionCode, ResilienceModule};
 use phalanx_testkit::FaultyRedis;
 use tokio::time::{Instant, sleep};
 
 fn limited(redis: &FaultyRedis, per_second: u64) -> ResilienceModule {
     let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(per_second));
-    ResilienceModule::with_redis(redis).policy(policy).build().unwrap()
+    ResilienceModule::with_redis(redis).service("shop").policy(policy).build().unwrap()
 }
 
 async fn admitted(module: &ResilienceModule, calls: usize) -> usize {
@@ -200,7 +200,7 @@ async fn subscriptions_break_are_denied_or_stay_at_a_former_master() {
     admitted(&module, 1).await;
     let subscribers = || {
         let before = redis.pushes();
-        redis.publish(&format!("ph2:{}.default:c", RedisOptions::default().service), "foreign");
+        redis.publish("ph2:shop.default:c", "foreign");
         redis.pushes() - before
     };
     assert_eq!(subscribers(), 1);

@@ -16,6 +16,7 @@ use crate::budget::Budget;
 use crate::bulkhead::{Bulkhead, BulkheadSpec};
 use crate::clock::{Clock, Time};
 use crate::drain::GateCell;
+use crate::engine::PortBinding;
 use crate::event::Observers;
 use crate::guard::{Guard, Guards};
 use crate::hedge::HedgeSpec;
@@ -145,6 +146,7 @@ pub(crate) struct RouteState {
     pub(crate) rng: Rng,
     gate: GateCell,
     traced: bool,
+    pub(crate) port: PortBinding,
     pub(crate) retry_budget: Budget,
     pub(crate) hedge_budget: Budget,
     pub(crate) throttle: Mutex<Option<Throttle>>,
@@ -156,11 +158,12 @@ pub(crate) struct RouteState {
 }
 
 impl RouteState {
-    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool) -> Self {
+    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool, port: PortBinding) -> Self {
         Self {
             rng,
             gate,
             traced,
+            port,
             retry_budget: Budget::default(),
             hedge_budget: Budget::default(),
             throttle: Mutex::new(None),
@@ -227,7 +230,7 @@ impl<S: Store> Stages<S> {
             superseded: AtomicBool::new(false),
             name: intern(&policy.name).unwrap_or("(unnamed)"),
             clock: store.clock().clone(),
-            on_degraded: policy.on_degraded,
+            on_degraded: effective.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
             needs_clock: takes_time || records || !guards.is_empty(),
             needs_latency: observed || breaker_measures || latency_watch.is_some() || is_adaptive,
@@ -257,7 +260,12 @@ impl<S: Store> Stages<S> {
 
     /// Returns what the stages were compiled from.
     pub(crate) fn effective_policy(&self) -> EffectivePolicy {
-        EffectivePolicy { policy: self.policy.clone(), version: self.version, lever: self.lever.clone() }
+        EffectivePolicy {
+            policy: self.policy.clone(),
+            version: self.version,
+            on_degraded: self.on_degraded,
+            lever: self.lever.clone(),
+        }
     }
 
     pub(crate) fn is_superseded(&self) -> bool {

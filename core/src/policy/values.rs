@@ -46,12 +46,7 @@ impl Policy {
         list.within("hedge", hedge.as_ref(), List::hedge);
         list.plain("idempotent", idempotent);
         list.optional_duration("timeout", *timeout);
-        let on_degraded = match on_degraded {
-            OnDegraded::Local => "local",
-            OnDegraded::Open => "open",
-            OnDegraded::Closed => "closed",
-        };
-        list.text("on_degraded", on_degraded);
+        list.optional("on_degraded", on_degraded.map(OnDegraded::name));
         list.within("chaos", chaos.as_ref(), List::chaos);
         list.found
     }

@@ -161,6 +161,14 @@ impl Observer for Log {
 /// Writes an event of the process or the store.
 fn on_process(kind: &EventKind<'_>) {
     match *kind {
+        EventKind::StoreSlow { share } => {
+            plain!(WARN, "store_slow", "the shared store replies too late for many decisions", share = share);
+        }
+        EventKind::ExpectedReplicasUnknown => plain!(
+            WARN,
+            "expected_replicas_unknown",
+            "expected_replicas is not set: a replica that never reached the shared store decides as if it were alone"
+        ),
         EventKind::StoreDegraded { reason } => {
             let reason = printable(reason);
             plain!(

@@ -58,6 +58,8 @@ fn emit_everything(log: &Log) {
     emit(EventKind::Finished { outcome: Some(Outcome::Failure), kind: Some(Kind::Infrastructure), decision: &twice });
 
     let emit = |kind: EventKind<'_>| log.on_event(&Event { key: None, kind });
+    emit(EventKind::StoreSlow { share: 0.25 });
+    emit(EventKind::ExpectedReplicasUnknown);
     emit(EventKind::StoreDegraded { reason: "timeout" });
     emit(EventKind::StoreRecovered { outage: SECOND, degraded_decisions: 5 });
     emit(EventKind::StoreConnected { server: "redis:6379", version: Some("redis 7.0.15") });

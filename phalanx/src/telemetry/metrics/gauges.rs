@@ -35,8 +35,17 @@ pub(super) fn register(meter: &Meter, recorder: &Arc<Recorder>) {
     gauge(names::STORE_DEGRADED, store::degraded);
     #[cfg(feature = "redis")]
     gauge(names::STORE_PUSH_LOST, store::push_lost);
+    gauge(names::STORE_MODE, store::modes);
     #[cfg(feature = "redis")]
     gauge(names::REPLICAS, store::replicas);
+
+    #[cfg(feature = "redis")]
+    {
+        let weak = Arc::downgrade(recorder);
+        let named = names::STORE_DEGRADED_DECISIONS;
+        let builder = meter.u64_observable_counter(named.name).with_unit(named.unit).with_description(named.meaning);
+        builder.with_callback(move |to| read(&weak, to, store::degraded_decisions)).build();
+    }
 
     let weak = Arc::downgrade(recorder);
     let named = names::EXECUTIONS;
@@ -118,11 +127,14 @@ fn levers(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
 /// Gauges of modules over Redis.
 #[cfg(feature = "redis")]
 mod store {
+    use std::collections::BTreeMap;
+
     use super::*;
     use phalanx_store_redis::{RedisStore, StoreMode};
 
     pub(super) fn degraded(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
-        let modes = of_modules(recorder, |store| Some(u64::from(store.mode() != StoreMode::Shared)));
+        let is_degraded = |mode| matches!(mode, StoreMode::Partial | StoreMode::Degraded);
+        let modes = of_modules(recorder, |store| Some(u64::from(is_degraded(store.mode()))));
         modes.into_iter().max().into_iter().for_each(|degraded| to.observe(degraded, &[]));
     }
 
@@ -131,12 +143,37 @@ mod store {
         lost.into_iter().max().into_iter().for_each(|lost| to.observe(lost, &[]));
     }
 
+    pub(super) fn modes(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let modes = of_modules(recorder, |store| Some(store.mode()));
+        for (mode, name) in [
+            (StoreMode::Connecting, "connecting"),
+            (StoreMode::Shared, "shared"),
+            (StoreMode::Partial, "partial"),
+            (StoreMode::Degraded, "degraded"),
+        ] {
+            let count = modes.iter().filter(|it| **it == mode).count() as u64;
+            if !modes.is_empty() {
+                to.observe(count, &[KeyValue::new(names::MODE, name)]);
+            }
+        }
+    }
+
+    pub(super) fn degraded_decisions(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let mut sums = BTreeMap::<&str, u64>::new();
+        for (reason, count) in recorder.degraded_decisions().iter().flat_map(|store| store.by_reason()) {
+            *sums.entry(reason).or_default() += count;
+        }
+        for (reason, count) in sums {
+            to.observe(count, &[KeyValue::new(names::REASON, reason)]);
+        }
+    }
+
     pub(super) fn replicas(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
         let live = of_modules(recorder, |store| store.replicas().map(u64::from));
         live.into_iter().max().into_iter().for_each(|live| to.observe(live, &[]));
     }
 
-    fn of_modules(recorder: &Recorder, read: impl Fn(&RedisStore) -> Option<u64>) -> Vec<u64> {
+    fn of_modules<T>(recorder: &Recorder, read: impl Fn(&RedisStore) -> Option<T>) -> Vec<T> {
         recorder.modules().iter().filter_map(|module| read(module.store().shared()?)).collect()
     }
 }

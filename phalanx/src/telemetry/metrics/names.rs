@@ -43,10 +43,12 @@ pub const OUTCOME: &str = "phalanx.outcome";
 pub const SOURCE: &str = "phalanx.source";
 /// Why a call was rejected.
 pub const CODE: &str = "phalanx.code";
-/// Why a retry was not made: `budget`, `deadline`.
+/// Why a retry was not made: `budget`, `deadline`; why a decision was degraded: `connecting`, `outage`, `late`.
 pub const REASON: &str = "phalanx.reason";
 /// A breaker's phase: `closed`, `open`, `half_open`.
 pub const STATE: &str = "phalanx.state";
+/// Where a module decides: `connecting`, `shared`, `partial`, `degraded`.
+pub const MODE: &str = "phalanx.mode";
 /// The setting of a pulled lever: `force_open`, `force_closed`, `hedging_off`, `retries_off`, `max_concurrency`, `chaos`.
 pub const LEVER_PULLED: &str = "phalanx.lever";
 /// The result of a reload: `applied`, `rejected`.
@@ -111,6 +113,12 @@ table! {
         "how long an attempt runs before a hedge is sent" => "phalanx_hedge_delay_seconds";
     STORE_DEGRADED: Gauge "phalanx.store.degraded" [""] ()
         "1 while this process makes degraded decisions because the shared store, or a shard of it, does not answer" => "phalanx_store_degraded";
+    STORE_MODE: Gauge "phalanx.store.mode" ["{module}"] (MODE)
+        "modules of this process by where they decide: not yet connected, in the shared store, in a part of it, degraded" => "phalanx_store_mode";
+    STORE_DEGRADED_DECISIONS: Counter "phalanx.store.degraded_decisions" ["{decision}"] (REASON)
+        "decisions made without the shared store, by reason: it has never replied, it is not asked during an outage, its reply was late" => "phalanx_store_degraded_decisions_total";
+    STORE_SLOWDOWNS: Counter "phalanx.store.slowdowns" ["{slowdown}"] ()
+        "times the shared store replied too late for more than 1 % of the decisions" => "phalanx_store_slowdowns_total";
     STORE_OUTAGES: Counter "phalanx.store.outages" ["{outage}"] ()
         "times the shared store stopped answering" => "phalanx_store_outages_total";
     STORE_PUSH_LOST: Gauge "phalanx.store.push_lost" [""] ()
