@@ -41,10 +41,6 @@ macro_rules! scenarios {
 /// Scenarios whose promise is broken.
 const KNOWN: &[&[Scenario]] = &[
     scenarios![
-        buckets::review_1_1_replicas_that_start_before_their_first_connection_share_one_burst,
-        buckets::review_1_1_a_stall_grants_only_the_share_of_the_fleet_that_is_known_now,
-        buckets::review_1_1_a_stall_after_a_scale_out_grants_the_new_share,
-        buckets::review_1_2_late_replies_of_a_redis_that_serves_do_not_raise_the_limit,
         overrides::review_1_3_an_override_survives_a_failover_that_lost_its_write,
         overrides::review_1_3_an_override_survives_a_flush_whatever_replica_restores_the_breaker,
         overrides::review_1_3_a_released_override_does_not_come_back_when_the_key_is_lost,
@@ -58,9 +54,6 @@ const KNOWN: &[&[Scenario]] = &[
         dispatching::review_1_7_background_rounds_degrade_no_caller,
         dispatching::review_1_7_every_breaker_is_polled_after_a_new_subscription,
         dispatching::review_1_8_a_breaker_in_use_is_polled_in_every_interval,
-        buckets::review_1_9_a_retune_during_an_outage_mints_nothing,
-        buckets::review_1_9_a_level_of_the_old_rate_is_converted_in_an_outage,
-        buckets::review_1_10_a_weighted_call_is_admitted_sometimes_while_degraded,
         locks::review_1_11_fences_grow_over_a_failover_to_a_server_whose_clock_is_behind,
         locks::review_1_12_a_cancelled_acquire_does_not_hold_the_lock,
         locks::review_1_12_an_acquire_that_gave_up_after_a_lost_reply_does_not_hold_the_lock,
@@ -80,7 +73,6 @@ const KNOWN: &[&[Scenario]] = &[
         breakers::review_1_16_a_reply_that_is_late_during_a_ramp_admits_only_the_ramp,
         pushes::review_1_16_pushes_arrive_after_a_failover_that_leaves_the_old_master_running,
         dispatching::review_2_1_rejections_of_a_half_open_breaker_are_not_a_round_trip_each,
-        dispatching::review_2_1_rejections_of_an_exhausted_bucket_are_not_a_round_trip_each,
         dispatching::review_2_2_replies_of_an_overloaded_redis_are_not_thrown_away,
         dispatching::review_2_3_a_new_subscription_of_all_replicas_causes_no_herd,
         dispatching::review_2_3_the_end_of_an_outage_causes_no_herd,
@@ -89,7 +81,6 @@ const KNOWN: &[&[Scenario]] = &[
         breakers::review_2_5_replicas_that_start_do_not_reset_a_latency_trip,
         dispatching::review_2_6_failures_below_the_threshold_are_paced,
         dispatching::review_7_1_a_permission_revoked_at_run_time_is_an_outage,
-        buckets::review_7_2_shares_are_not_those_of_a_half_registered_fleet,
         dispatching::review_7_3_a_round_trip_of_more_than_half_the_budget_is_enough,
         breakers::review_7_5_an_open_breaker_is_not_evicted_for_new_routes,
         breakers::review_7_6_the_successes_of_routes_beyond_max_routes_are_sent,
@@ -104,6 +95,21 @@ const KEPT: &[&[Scenario]] = &[scenarios![
     texts::review_1_13_debug_output_does_not_contain_the_key_secret,
     breakers::review_1_15_any_valid_number_of_probes_keeps_the_breaker_half_open,
     pushes::review_1_16_a_forged_push_does_not_cause_writes_for_ever,
+    buckets::review_1_1_replicas_that_start_before_their_first_connection_share_one_burst,
+    buckets::review_1_1_a_stall_grants_only_the_share_of_the_fleet_that_is_known_now,
+    buckets::review_1_1_a_stall_after_a_scale_out_grants_the_new_share,
+    buckets::review_1_2_late_replies_of_a_redis_that_serves_do_not_raise_the_limit,
+    buckets::review_1_9_a_retune_during_an_outage_mints_nothing,
+    buckets::review_1_9_a_level_of_the_old_rate_is_converted_in_an_outage,
+    buckets::review_1_10_a_weighted_call_is_admitted_sometimes_while_degraded,
+    buckets::review_7_2_shares_are_not_those_of_a_half_registered_fleet,
+    dispatching::review_2_1_rejections_of_an_exhausted_bucket_are_not_a_round_trip_each,
+    buckets::replicas_that_never_saw_redis_share_the_limit_by_what_they_expect,
+    buckets::a_rate_that_changes_five_times_in_an_outage_mints_nothing,
+    buckets::a_crowd_of_waiters_that_leaves_leaves_no_queue,
+    buckets::a_redis_with_many_late_replies_starves_no_caller,
+    buckets::outages_that_follow_closely_add_no_burst_each,
+    buckets::an_exhausted_bucket_costs_few_scripts_and_is_shared_fairly,
 ]];
 
 #[test]

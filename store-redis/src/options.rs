@@ -36,12 +36,17 @@ pub struct RedisOptions {
     pub sync_interval: Duration,
     /// The share of a rate that this replica grants while degraded. Default: [`DegradedShare::Auto`].
     pub degraded_share: DegradedShare,
+    /// The most replicas that the fleet can have, which is the autoscaler's maximum: 1 to 100,000. A rate is divided by at
+    /// least this number while degraded, by the highest that any live replica has configured. Default: none, so that a
+    /// replica that has never reached Redis grants the whole rate, from an empty bucket on.
+    pub expected_replicas: Option<u32>,
 }
 
 /// The share of the fleet's rate that one replica grants while Redis is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DegradedShare {
-    /// The rate divided by the last known number of live replicas; the whole rate if that was never known.
+    /// The rate divided by the number of live replicas, by the highest that was known in the last minutes with Redis, and
+    /// at least by [`RedisOptions::expected_replicas`]; the whole rate if neither is known.
     #[default]
     Auto,
     /// The rate divided by this number.
@@ -53,7 +58,8 @@ pub enum DegradedShare {
 /// Does not print the secret.
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefix, environment, key_secret, store_budget, sync_interval, degraded_share } = self;
+        let Self { prefix, environment, key_secret, store_budget, sync_interval, degraded_share, expected_replicas } =
+            self;
         f.debug_struct("RedisOptions")
             .field("prefix", prefix)
             .field("environment", environment)
@@ -61,9 +67,13 @@ impl fmt::Debug for RedisOptions {
             .field("store_budget", store_budget)
             .field("sync_interval", sync_interval)
             .field("degraded_share", degraded_share)
+            .field("expected_replicas", expected_replicas)
             .finish()
     }
 }
+
+/// The most replicas that can be expected.
+pub(crate) const MAX_EXPECTED: u32 = 100_000;
 
 /// Printed instead of a secret.
 pub(crate) const HIDDEN: &str = "…";
@@ -77,6 +87,7 @@ impl Default for RedisOptions {
             store_budget: Duration::from_millis(20),
             sync_interval: Duration::from_millis(250),
             degraded_share: DegradedShare::Auto,
+            expected_replicas: None,
         }
     }
 }
@@ -108,6 +119,9 @@ impl RedisOptions {
         if self.degraded_share == DegradedShare::Fixed(0) {
             wrong("degraded_share", "must be at least 1 replica");
         }
+        if self.expected_replicas.is_some_and(|replicas| !(1..=MAX_EXPECTED).contains(&replicas)) {
+            wrong("expected_replicas", "must be between 1 and 100000");
+        }
         mistakes
     }
 }
@@ -126,9 +140,11 @@ mod tests {
             store_budget: Duration::ZERO,
             sync_interval: Duration::MAX,
             degraded_share: DegradedShare::Fixed(0),
+            expected_replicas: Some(0),
         };
         let paths: Vec<_> = wrong.mistakes().into_iter().map(|mistake| mistake.path).collect();
-        let expected = ["prefix", "environment", "store_budget", "sync_interval", "degraded_share"];
+        let expected =
+            ["prefix", "environment", "store_budget", "sync_interval", "degraded_share", "expected_replicas"];
         assert_eq!(paths, expected.map(|path| format!("redis.{path}")));
     }
 }
