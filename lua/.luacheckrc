@@ -8,7 +8,9 @@ files["scripts/include"] = {ignore = {"211"}}
 files["scripts/include/cells.lua"] = {read_globals = {"CELL_KEYS", "operation"}}
 files["scripts"] = {read_globals = {"server_now", "read_value"}}
 files["**/rate_limit_*.lua"] = {
-  read_globals = {"MAX_UNITS", "OTHER_RATE", "convert", "load_bucket", "save_bucket"},
+  read_globals = {
+    "MAX_UNITS", "OTHER_RATE", "LEASE_SLOTS", "convert", "load_bucket", "save_bucket", "parse_tail", "format_tail",
+  },
 }
 files["**/breaker_*.lua"] = {
   read_globals = {

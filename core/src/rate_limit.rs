@@ -5,18 +5,21 @@
 //! Lua's doubles gives the same results (no number leaves ±2^53).
 //!
 //! A caller that may wait takes its permit at once and sleeps until the permit is due. The level then goes below zero: that
-//! is the queue, and callers pass in the order in which they came. A caller that stops waiting gives its permit back,
-//! unless later callers wait behind it.
+//! is the queue, and callers pass in the order in which they came. A caller that stops waiting gives its place back: at
+//! once if it is the last of the queue, otherwise as soon as all callers behind it have left too. Permits that are refunded
+//! later lose what time has refilled since (`refund.rs`).
 //!
 //! A clock that steps back adds no permits: the refill stops for at most [`MAX_BACKSTEP`] and then starts again from the
 //! new time. A clock that leaps forward fills the bucket once.
 
+mod refund;
 mod spec;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+pub use self::refund::Abandoned;
 pub use self::spec::RateLimitSpec;
 
 use crate::clock::{Time, micros};
@@ -48,7 +51,7 @@ impl Rate {
     }
 
     /// Returns the time in which `units` are added, rounded up to whole microseconds.
-    const fn time_for(self, units: u64) -> Duration {
+    pub const fn time_for(self, units: u64) -> Duration {
         Duration::from_micros(units.div_ceil(self.gain))
     }
 
@@ -110,12 +113,13 @@ pub struct Bucket {
     /// Units available; below zero, units reserved by waiters.
     level: i64,
     at: Time,
+    abandoned: Abandoned,
 }
 
 impl Bucket {
     /// Creates a full bucket.
     pub const fn full(now: Time, rate: Rate) -> Self {
-        Self { level: rate.capacity as i64, at: now }
+        Self { level: rate.capacity as i64, at: now, abandoned: Abandoned { from: 0, units: 0 } }
     }
 
     /// Takes `cost` permits, or reserves them if they will be available within `max_wait`.
@@ -139,17 +143,15 @@ impl Bucket {
         Take::Rejected { until: now.after(wait) }
     }
 
-    /// Gives back permits that were taken for `due` and not used. A reservation in the middle of the queue lapses instead:
-    /// the waiters behind it keep their times, so a new caller that took it would start together with one of them. A
-    /// reservation is the last of the queue if the queue ends less than [`Rate::slack`] after `due`.
+    /// Gives back permits that were due at `due` and not used: what has not been refilled since, or the place in the
+    /// queue. A place is the last of the queue if the queue ends less than [`Rate::slack`] after `due`; one in the middle
+    /// is given back when all behind it have been, because the waiters there keep their times.
     pub fn refund(&mut self, now: Time, rate: Rate, cost: u32, due: Time) {
         self.refill(now, rate);
         let queue = u64::try_from(-self.level).unwrap_or(0);
-        if queue > 0 && due.after(rate.slack()) < self.at.after(rate.time_for(queue)) {
-            return;
-        }
-        let units = u64::from(cost).saturating_mul(rate.price).min(MAX_UNITS);
-        self.level = (self.level + units as i64).min(rate.capacity as i64);
+        let (credit, abandoned) = rate.refund(queue, self.at, cost, due, self.abandoned);
+        self.level = (self.level + credit as i64).min(rate.capacity as i64);
+        self.abandoned = if self.level < 0 { abandoned } else { Abandoned::default() };
     }
 
     /// Returns the whole permits that could be taken now.
@@ -170,10 +172,11 @@ impl Bucket {
         refilled.level == rate.capacity as i64
     }
 
-    /// Converts the level to another rate; permits that no longer fit are lost.
+    /// Converts the level to another rate; permits that no longer fit are lost, and so are abandoned places.
     pub fn retune(&mut self, now: Time, old: Rate, new: Rate) {
         self.refill(now, old);
         self.level = old.convert(self.level, new);
+        self.abandoned = Abandoned::default();
     }
 
     #[inline]
@@ -186,7 +189,11 @@ impl Bucket {
         }
         let gained = micros(now.since(self.at)).saturating_mul(rate.gain);
         let room = (rate.capacity as i64 - self.level).unsigned_abs();
-        self.level += gained.min(room) as i64;
+        let gained = gained.min(room);
+        self.level += gained as i64;
         self.at = now;
+        if self.abandoned.units > 0 {
+            self.abandoned = if self.level < 0 { self.abandoned.advance(gained) } else { Abandoned::default() };
+        }
     }
 }

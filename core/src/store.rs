@@ -49,6 +49,9 @@ pub struct Grant {
     pub left: Level,
     /// The state that decided.
     pub source: Source,
+    /// The time the permits are for, on the clock of the state that granted them; [`RateLimitStore::refund`] takes it
+    /// back. Of a rejection: without meaning.
+    pub due: Time,
 }
 
 /// A store of token buckets.
@@ -81,13 +84,15 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - a wait longer than allowed is rejected
     fn acquire(&self, bucket: &Self::Bucket, now: Time, request: AcquireRequest) -> impl Future<Output = Grant> + Send;
 
-    /// Gives back permits that were taken for the time `due` and not used. `source` is that of the grant, so that permits
-    /// return to the state that granted them.
+    /// Gives back permits that were not used. `due` and `source` are those of the grant, so that permits return to the
+    /// state that granted them, without what time has refilled since.
     ///
     /// # Behaviour
     /// - a refund is there for the next call
     /// - a refund never overfills
-    /// - a reservation with others behind it lapses
+    /// - a refund returns only what has not been refilled since
+    /// - a place with others behind it waits for them
+    /// - a crowd that leaves gives all its places back
     fn refund(&self, bucket: &Self::Bucket, cost: u32, due: Time, source: Source);
 
     /// Returns the level without taking permits.

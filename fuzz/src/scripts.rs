@@ -87,11 +87,11 @@ fn ints(server: &LuaServer, script: &Script, args: &[Vec<u8>]) -> Vec<i64> {
 fn bucket(server: &LuaServer, input: &mut Input<'_>) {
     const CAPACITY: i64 = 300_000;
     let rate = || args![1, 100_000, CAPACITY];
-    let acquire = |groups: &[[i64; 3]]| {
+    let acquire = |charge: i64, groups: &[[i64; 3]]| {
         let groups_args = groups.iter().flat_map(|group| args![group[0], group[1], group[2]]);
-        ints(server, &lua::RATE_LIMIT_ACQUIRE, &[rate(), args![groups.len()], groups_args.collect()].concat())
+        ints(server, &lua::RATE_LIMIT_ACQUIRE, &[rate(), args![charge, groups.len()], groups_args.collect()].concat())
     };
-    acquire(&[[2, 1, 500_000]]);
+    acquire(0, &[[2, 1, 500_000]]);
     Start::read(input).apply(server, KEY);
     let peeked = ints(server, &lua::RATE_LIMIT_PEEK, &rate());
     assert!((-(1 << 52)..=CAPACITY).contains(&peeked[1]), "{peeked:?}");
@@ -100,7 +100,7 @@ fn bucket(server: &LuaServer, input: &mut Input<'_>) {
         let (cost, wait) = (input.number() & 0x7fff_ffff, input.number() & ((1 << 52) - 1));
         match input.below(4) {
             0 => {
-                let refund = [rate(), args![1, cost, wait - (1 << 51)]].concat();
+                let refund = [rate(), args![1, cost, wait]].concat();
                 assert!(ints(server, &lua::RATE_LIMIT_REFUND, &refund)[1] <= CAPACITY);
                 granted = 0;
             }
@@ -111,7 +111,7 @@ fn bucket(server: &LuaServer, input: &mut Input<'_>) {
                 granted = 0;
             }
             _ => {
-                let reply = acquire(&[[9, 1, 0], [i64::from(input.byte()), cost, wait]]);
+                let reply = acquire(wait % 3 * cost, &[[9, 1, 0], [i64::from(input.byte()), cost, wait]]);
                 assert!(reply[1] <= CAPACITY && (0..=9).contains(&reply[3]), "{reply:?}");
                 granted += reply[3];
             }
@@ -216,7 +216,7 @@ fn request(server: &LuaServer, input: &mut Input<'_>) {
 
 /// The live replicas and the generation.
 fn members(server: &LuaServer, input: &mut Input<'_>) {
-    let heartbeat = |id: u64| call(server, &lua::MEMBERSHIP_HEARTBEAT, &args![id, 3_500_000, "token"]);
+    let heartbeat = |id: u64| call(server, &lua::MEMBERSHIP_HEARTBEAT, &args![id, 3_500_000, "token", id * 10]);
     heartbeat(1);
     Start::read(input).apply(server, KEY);
     Start::read(input).apply(server, SECOND_KEY);
@@ -235,11 +235,19 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let whole = |script: u8, before: &[u8], text: &str| {
         Recipe::of(&[script]).bytes(before).bytes(&[state::WHOLE]).number(0).text(text).done()
     };
-    let texts: [(&str, u8, &[u8], &str); 14] = [
-        ("bucket-good", 0, &[], "1 100000 1700000003456789 1 100000 300000"),
-        ("bucket-future", 0, &[], "1 -4503599627370496 9007199254740992 1 100000 300000"),
-        ("bucket-other-rate", 0, &[], "1 -4503599627370496 0 9007199254740992 1 4503599627370496"),
-        ("bucket-zero-price", 0, &[], "1 0 0 0 0 0"),
+    let texts: [(&str, u8, &[u8], &str); 17] = [
+        ("bucket-leased", 0, &[], "2 0 1700000003456789 1 100000 300000 1 0 2 0 0 0 0 0 0 0"),
+        (
+            "bucket-left",
+            0,
+            &[],
+            "2 -900000 1700000003456789 1 100000 300000 0 0 0 0 0 0 0 0 100000 300000 next release",
+        ),
+        ("bucket-tail", 0, &[], "2 0 1700000003456789 1 100000 300000 9007199254740992 1e9"),
+        ("bucket-good", 0, &[], "2 100000 1700000003456789 1 100000 300000 0 0 0 0 0 0 0 0 0 0"),
+        ("bucket-future", 0, &[], "2 -4503599627370496 9007199254740992 1 100000 300000 0 0 0 0 0 0 0 0 0 0"),
+        ("bucket-other-rate", 0, &[], "2 -4503599627370496 0 9007199254740992 1 4503599627370496 0 0 0 0 0 0 0 0 0 0"),
+        ("bucket-zero-price", 0, &[], "2 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"),
         ("digest-future", 2, &[], "ph1 0000000001000000"),
         ("lock-last-fence", 3, &[], "1 9007199254740990 1 1 x"),
         ("lock-future", 3, &[], "1 5 9007199254740991 2592000000000 x"),
@@ -249,7 +257,7 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("request-answered", 4, &[0], "1 d f0 "),
         ("request-other-answered", 4, &[0], "1 d f1 x"),
         ("members-text", 5, &[], "text"),
-        ("bucket-long", 0, &[], "1 99999999999999999999999999999999999999 1 1 1 1"),
+        ("bucket-long", 0, &[], "2 99999999999999999999999999999999999999 1 1 1 1 0 0 0 0 0 0 0 0 0 0"),
     ];
     let mut seeds: Vec<_> =
         texts.into_iter().map(|(name, script, before, text)| (name.to_owned(), whole(script, before, text))).collect();

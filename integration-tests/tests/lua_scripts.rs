@@ -31,5 +31,7 @@ mod next_release;
 mod rate_limit;
 #[path = "lua_scripts/rate_limit_edges.rs"]
 mod rate_limit_edges;
+#[path = "lua_scripts/rate_limit_record.rs"]
+mod rate_limit_record;
 #[path = "lua_scripts/rate_limit_recovery.rs"]
 mod rate_limit_recovery;

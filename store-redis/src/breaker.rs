@@ -180,7 +180,10 @@ impl SharedBreaker {
     pub async fn admit(&self, now: Time) -> (AdmitReply, Option<Transition>) {
         self.0.store.ensure_background();
         match PendingRequest::new(&self.0, Request::Admit).await.flatten() {
-            Some(outcome) => outcome,
+            Some(outcome) => {
+                self.0.store.dispatcher(self.0.redis_key.slot).latch.count_shared_decision();
+                outcome
+            }
             None => self.0.admit_degraded(now),
         }
     }

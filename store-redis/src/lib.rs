@@ -29,7 +29,8 @@
 //!   caller        store.rs              RateLimitStore::acquire
 //!     │
 //!     ▼
-//!   cell          bucket.rs             acquire_now: with the latch down the twin grants (bucket/share.rs), else acquire
+//!   cell          bucket.rs             acquire_now: with the latch down the twin grants (bucket/twin.rs); an exhausted
+//!     │                                  bucket rejects (bucket/exhausted.rs); else acquire
 //!     │
 //!     ▼
 //!   batch         batch.rs              PendingRequest joins the open batch of the key

@@ -1,6 +1,7 @@
 //! `RedisStore`: implements the store traits of core over cells that share one [`inner::StoreInner`].
 
 pub(crate) mod inner;
+mod shares;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -88,7 +88,8 @@ impl RateLimitStore for OwnStore {
     async fn acquire(&self, cell: &Self::Bucket, now: Time, request: AcquireRequest) -> Grant {
         let (bucket, rate) = &mut *lock(cell);
         let take = bucket.take(now, *rate, request.cost, request.max_wait);
-        Grant { take, left: bucket.level(*rate), source: Source::Local }
+        let due = if let Take::Granted { wait } = take { now.after(wait) } else { now };
+        Grant { take, left: bucket.level(*rate), source: Source::Local, due }
     }
 
     fn refund(&self, cell: &Self::Bucket, cost: u32, due: Time, _: Source) {

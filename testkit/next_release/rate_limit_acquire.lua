@@ -3,18 +3,24 @@
 -- ARGV: [1] gain: units per microsecond
 --       [2] price: units per permit
 --       [3] capacity: units the bucket holds
---       [4] number of groups
---       [5..] of each group: callers, permits per caller, microseconds a caller may wait
+--       [4] permits that the replica has granted without this bucket: they are charged first, down to a debt of one
+--           capacity
+--       [5] number of groups
+--       [6..] of each group: callers, permits per caller, microseconds a caller may wait
 -- returns: now, level before the first grant, flags (1 repaired, 2 stored by another rate), then k for each group
--- keeps: '1 level at gain price capacity', for twice the time to full plus a second; a rejection writes nothing,
---        unless the state was repaired or the clock stepped back by more than a second
+-- keeps: '2 level at gain price capacity' and the tail, for twice the time to full plus a second; a rejection writes
+--        nothing, unless permits were charged, the state was repaired or the clock stepped back by more than a second
 local gain, price, capacity = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local rate = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
 local now = server_now()
-local level, at, flags, dirty = load_bucket(now, rate, gain, price, capacity)
+local level, at, flags, dirty, tail = load_bucket(now, rate, gain, price, capacity)
+if ARGV[4] ~= '0' then
+  local charged = math.max(level - math.min(ARGV[4] * price, capacity), math.min(level, -capacity))
+  level, dirty = charged, dirty or charged ~= level
+end
 local reply = {now, level, flags}
-for group = 1, tonumber(ARGV[4]) do
-  local first = 2 + 3 * group
+for group = 1, tonumber(ARGV[5]) do
+  local first = 3 + 3 * group
   if not ARGV[first + 2] then break end
   local count, need = tonumber(ARGV[first]), ARGV[first + 1] * price
   local granted = 0
@@ -29,5 +35,5 @@ for group = 1, tonumber(ARGV[4]) do
   end
   reply[3 + group] = granted
 end
-if dirty then save_bucket(now, level, at, rate, gain, capacity) end
+if dirty then save_bucket(now, level, at, rate, gain, capacity, tail) end
 return reply

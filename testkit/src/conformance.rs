@@ -158,7 +158,9 @@ macro_rules! conformance_cases {
                 refund:
                     a_refund_is_there_for_the_next_call,
                     a_refund_never_overfills,
-                    a_reservation_with_others_behind_it_lapses;
+                    a_refund_returns_only_what_has_not_been_refilled_since,
+                    a_place_with_others_behind_it_waits_for_them,
+                    a_crowd_that_leaves_gives_all_its_places_back;
                 peek:
                     a_peek_takes_nothing;
                 cached_level:

@@ -94,7 +94,7 @@ struct Held {
     gate_ticket: GateTicket,
     /// Permits of the rate limit, given back unless the operation starts.
     permits: u32,
-    /// The moment the permits are for, and where they came from.
+    /// The time the permits are for, on the clock of the state that granted them, and that state.
     permits_due: Time,
     permits_source: Source,
     bulkhead_slot: BulkheadSlot,

@@ -156,6 +156,7 @@ fn numbers(input: &mut Input<'_>, call: &Invocation) -> Value {
         "membership_heartbeat" | "idempotency_claim" => {
             parts.truncate(2 + usize::from(name == "idempotency_claim"));
             parts.push(Value::BulkString(input.bytes(200).to_vec()));
+            parts.push(Value::Int(input.number()));
         }
         _ => parts.truncate(parts.len() - input.below(more + 1)),
     }

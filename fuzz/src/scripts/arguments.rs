@@ -14,7 +14,7 @@ const SPEC: &str = "0.5 2 -1 1000000 10000000 4 1000000 2 4000000 0 3 2 2000000 
 fn good() -> [(&'static Script, Vec<Vec<u8>>); 8] {
     let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0", "ph2:c", "id@7", 0.5], more].concat();
     [
-        (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 2, 1, 1, 0, 3, 2, 500]),
+        (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 1, 2, 1, 1, 0, 3, 2, 500]),
         (&lua::RATE_LIMIT_REFUND, args![1, 100_000, 300_000, 2, 1, 0, 1, -5]),
         (&lua::RATE_LIMIT_RETUNE, args![1, 100_000, 300_000, 2, 100_000, 500_000]),
         (&lua::BREAKER_ADMIT, breaker(args![3, 42])),
@@ -56,8 +56,9 @@ pub(super) fn seeds() -> Vec<(String, Vec<u8>)> {
         (format!("arguments-{name}"), recipe)
     };
     let mut seeds = vec![
-        count("acquire-groups", 0, 3),
-        count("acquire-callers", 0, 4),
+        count("acquire-charge", 0, 3),
+        count("acquire-groups", 0, 4),
+        count("acquire-callers", 0, 5),
         count("refunds", 1, 3),
         count("sync-runs", 4, 5),
         count("settled-probes", 5, 5),

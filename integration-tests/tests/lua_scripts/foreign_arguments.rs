@@ -15,7 +15,7 @@ fn ends(script: &'static Script, args: Vec<Vec<u8>>) -> Result<Reply, String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let server = LuaServer::new();
-        server.put(KEY, Stored::Text(b"1 0 1700000000000000 1 100000 300000".to_vec()));
+        server.put(KEY, Stored::Text(b"2 0 1700000000000000 1 100000 300000 0 0 0 0 0 0 0 0 0 0".to_vec()));
         sender.send(server.run(script, &[KEY.to_vec()], &args))
     });
     receiver.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{} does not end", script.name))
@@ -30,9 +30,9 @@ fn a_count_without_its_arguments_is_no_loop() {
     let settled = ends(&BREAKER_SETTLE, breaker(args![HUGE, 1, 1, 2])).unwrap();
     assert_eq!(settled.ints()[1], 1, "one failure does not open it");
     ends(&BREAKER_SYNC, breaker(args![HUGE, 1, 2, 1, 0])).unwrap();
-    let granted = ends(&RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, HUGE, 2, 0, 0]).unwrap();
+    let granted = ends(&RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 0, HUGE, 2, 0, 0]).unwrap();
     assert_eq!(granted.ints()[3..], [2], "one group is there");
-    let refunded = ends(&RATE_LIMIT_REFUND, args![1, 100_000, 300_000, HUGE, 1, 0]).unwrap();
+    let refunded = ends(&RATE_LIMIT_REFUND, args![1, 100_000, 300_000, HUGE, 1, 1_700_000_000_000_000_u64]).unwrap();
     assert_eq!(refunded.ints()[1], 100_000);
     for args in [args![1_000_000, HUGE, 0, 1, 5, 3], args![1_000_000, 1, 0, HUGE, 5, 3]] {
         ends(&DIGEST_FLUSH, args).unwrap();

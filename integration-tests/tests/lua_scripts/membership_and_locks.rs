@@ -21,7 +21,7 @@ fn two_keys() -> [Vec<u8>; 2] {
 
 /// Sends a heartbeat. Returns the number of live replicas and the generation.
 fn heartbeat(server: &LuaServer, id: &str, ttl: u64, token: &str) -> (i64, String) {
-    let reply = server.run(&MEMBERSHIP_HEARTBEAT, &two_keys(), &args![id, ttl, token]).unwrap();
+    let reply = server.run(&MEMBERSHIP_HEARTBEAT, &two_keys(), &args![id, ttl, token, 0]).unwrap();
     let generation = String::from_utf8(reply.parts()[2].bytes().to_vec()).unwrap();
     (reply.parts()[1].int(), generation)
 }
@@ -68,6 +68,38 @@ fn live_replicas_are_counted_and_expired_ones_are_not() {
     assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["c"]).ints()[1], 1);
     assert_eq!(run(&server, &MEMBERSHIP_LEAVE, &args!["c"]).ints()[1], 1);
     assert!(server.pttl(KEY).is_some() && server.pttl(SECOND_KEY) > Some(86_000_000));
+}
+
+#[test]
+fn the_highest_number_of_expected_replicas_holds_while_one_that_sent_it_is_live() {
+    let server = LuaServer::new();
+    let expected = |id: &str, number: u32| {
+        let reply = server.run(&MEMBERSHIP_HEARTBEAT, &two_keys(), &args![id, TTL, "x", number]).unwrap();
+        assert_eq!(reply.parts()[2].bytes(), b"x", "the generation stays");
+        reply.parts()[3].int()
+    };
+    assert_eq!([expected("a", 0), expected("b", 3), expected("c", 10)], [0, 3, 10]);
+    server.clock().advance(Duration::from_micros(TTL / 2));
+    assert_eq!([expected("a", 0), expected("b", 3)], [10, 10]);
+    server.clock().advance(Duration::from_micros(TTL / 2));
+    assert_eq!(
+        [expected("a", 0), expected("b", 3), expected("a", 0)],
+        [0, 3, 3],
+        "the one that expects ten has expired"
+    );
+    assert_eq!(expected("a", u32::MAX), 100_000, "no more than can be configured");
+    // A clock that was set back does not keep it for longer than the longest TTL.
+    server.clock().step_back(Duration::from_secs(3_600));
+    assert_eq!(expected("b", 3), 3);
+    // What a later release appends is kept, and other text is replaced.
+    let text = String::from_utf8(server.get(SECOND_KEY).unwrap()).unwrap();
+    server.put(SECOND_KEY, Stored::Text(format!("{text} more").into_bytes()));
+    assert_eq!(expected("b", 4), 4);
+    assert!(server.get(SECOND_KEY).unwrap().ends_with(b" more"));
+    for text in ["x", "x 1", "x 1 y", "", &"x".repeat(300)] {
+        server.put(SECOND_KEY, Stored::Text(text.as_bytes().to_vec()));
+        assert_eq!(expected("b", 2), 2, "{text}");
+    }
 }
 
 #[test]
@@ -489,7 +521,7 @@ fn every_key_written_by_a_script_has_a_ttl() {
     let server = LuaServer::new();
     heartbeat(&server, "a", TTL, "x");
     acquire(&server, "a", TTL);
-    run(&server, &RATE_LIMIT_ACQUIRE, &args![1, 1, 10, 1, 1, 1, 0]);
+    run(&server, &RATE_LIMIT_ACQUIRE, &args![1, 1, 10, 0, 1, 1, 1, 0]);
     assert!(server.keys().iter().all(|key| server.pttl(key).is_some()));
 }
 

@@ -5,14 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What the next release changes: the file, today's text and its own.
-const CHANGES: [(&str, &str, &str); 6] = [
-    // A bucket has one more number at its end; readers take records with and without it.
-    ("include/bucket.lua", "'^1 (%-?%d+) (%d+) (%d+ %d+ %d+)$'", "'^1 (%-?%d+) (%d+) (%d+ %d+ %d+)'"),
-    (
-        "include/bucket.lua",
-        "string.format('1 %.0f %.0f %s', level, at, rate)",
-        "string.format('1 %.0f %.0f %s 7', level, at, rate)",
-    ),
+const CHANGES: [(&str, &str, &str); 5] = [
+    // A bucket has one more number at its end; readers of both releases keep it.
+    ("include/bucket.lua", "local FRESH = EMPTY", "local FRESH = EMPTY .. ' 7'"),
     // So has a breaker, and it counts in slices of half the length.
     ("include/breaker_state.lua", "#w ~= 48 + 3 * w[48] then return end", "#w < 48 + 3 * w[48] then return end"),
     ("include/breaker_state.lua", "for i = 49, #w, 3 do", "for i = 49, 48 + 3 * w[48], 3 do"),

@@ -115,16 +115,15 @@ impl Model {
 
     fn refund(&mut self, now: Time, rate: Rate, refunds: &[(u32, i64)]) -> Vec<i64> {
         let (mut stored, flags, reanchored) = self.load(now, rate);
-        let before = stored.bucket.level(rate).units;
+        let before = stored.bucket;
         for (cost, due_in) in refunds {
             let due = Time::from_micros(now.as_micros().saturating_add_signed(*due_in));
             stored.bucket.refund(now, rate, *cost, due);
         }
-        let after = stored.bucket.level(rate).units;
-        if reanchored || after != before {
+        if reanchored || stored.bucket != before {
             self.0 = Some(stored);
         }
-        vec![now.as_micros() as i64, after, flags]
+        vec![now.as_micros() as i64, stored.bucket.level(rate).units, flags]
     }
 
     fn retune(&mut self, now: Time, old: Rate, new: Rate) -> Vec<i64> {
@@ -156,14 +155,15 @@ fn apply_step(server: &LuaServer, model: &mut Model, step: &Step) -> Result<(), 
         }
         Step::Acquire(rate, groups) => {
             let mut args = rate_args(rates[*rate]);
-            args.extend(args![groups.len()]);
+            args.extend(args![0, groups.len()]);
             args.extend(groups.iter().flat_map(|group| args![group.count, group.cost, group.max_wait]));
             (run(server, &RATE_LIMIT_ACQUIRE, &args), model.acquire(now, rates[*rate], groups))
         }
         Step::Refund(rate, refunds) => {
             let mut args = rate_args(rates[*rate]);
             args.extend(args![refunds.len()]);
-            args.extend(refunds.iter().flat_map(|(cost, due_in)| args![cost, due_in]));
+            let due = |due_in: &i64| now.as_micros().saturating_add_signed(*due_in);
+            args.extend(refunds.iter().flat_map(|(cost, due_in)| args![cost, due(due_in)]));
             (run(server, &RATE_LIMIT_REFUND, &args), model.refund(now, rates[*rate], refunds))
         }
         Step::Peek(rate) => {
@@ -222,7 +222,7 @@ proptest! {
         for (by, count, cost) in steps {
             move_clock(server, by);
             forward += by.max(0) as u128;
-            let args = [rate_args(rate), args![1, count, cost, 0]].concat();
+            let args = [rate_args(rate), args![0, 1, count, cost, 0]].concat();
             let granted = run(server, &RATE_LIMIT_ACQUIRE, &args).ints()[3] as u64;
             admitted += u128::from(granted * cost);
             prop_assert!(admitted * u128::from(per) <= u128::from(burst * per) + u128::from(permits) * forward);

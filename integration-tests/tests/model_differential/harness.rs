@@ -270,7 +270,7 @@ pub(crate) fn key(name: &str) -> String {
 /// Takes permits out of a bucket of ten.
 pub(crate) fn take(name: &str, permits: u32) -> Step {
     let permits_text = permits.to_string();
-    let args = [&RATE[..], &["1", "1", &permits_text, "0"]].concat();
+    let args = [&RATE[..], &["0", "1", "1", &permits_text, "0"]].concat();
     Step { name: format!("take {permits} of {name}"), ..script(&lua::RATE_LIMIT_ACQUIRE, ZERO, &[&key(name)], &args) }
 }
 

@@ -28,8 +28,8 @@ fn other(of: &'static lua::Script, after: Duration, keys: &[&str], args: &[&str]
 fn buckets() -> Vec<Step> {
     vec![
         bucket(&lua::RATE_LIMIT_PEEK, ZERO, &[]),
-        bucket(&lua::RATE_LIMIT_ACQUIRE, ZERO, &["2", "3", "2", "0", "5", "1", "500000"]),
-        bucket(&lua::RATE_LIMIT_ACQUIRE, SECOND / 7, &["1", "9", "1", "0"]),
+        bucket(&lua::RATE_LIMIT_ACQUIRE, ZERO, &["0", "2", "3", "2", "0", "5", "1", "500000"]),
+        bucket(&lua::RATE_LIMIT_ACQUIRE, SECOND / 7, &["2", "1", "9", "1", "0"]),
         bucket(&lua::RATE_LIMIT_REFUND, SECOND, &["2", "1", "0", "1", "-5000000"]),
         bucket(&lua::RATE_LIMIT_RETUNE, SECOND, &["1", "1000000", "4000000"]),
         bucket(&lua::RATE_LIMIT_PEEK, 2 * SECOND, &[]),
@@ -74,9 +74,9 @@ fn members_and_locks() -> Vec<Step> {
     let (members, locks) = (&["ph2:{m}", "ph2:{m}:g"], &["ph2:{l}", "ph2:{l}:f"]);
     let (lock, mark) = (&["ph2:{l}"], &["ph2:{l}:d:1"]);
     vec![
-        other(&lua::MEMBERSHIP_HEARTBEAT, ZERO, members, &["1", "3500000", "first"]),
-        other(&lua::MEMBERSHIP_HEARTBEAT, SECOND, members, &["2", "3500000", "second"]),
-        other(&lua::MEMBERSHIP_HEARTBEAT, 4 * SECOND, members, &["2", "3500000", "third"]),
+        other(&lua::MEMBERSHIP_HEARTBEAT, ZERO, members, &["1", "3500000", "first", "0"]),
+        other(&lua::MEMBERSHIP_HEARTBEAT, SECOND, members, &["2", "3500000", "second", "3"]),
+        other(&lua::MEMBERSHIP_HEARTBEAT, 4 * SECOND, members, &["2", "3500000", "third", "2"]),
         other(&lua::MEMBERSHIP_LEAVE, 4 * SECOND, &["ph2:{m}"], &["2"]),
         other(&lua::LOCK_ACQUIRE, ZERO, locks, &["me", "9000000", "0"]),
         other(&lua::LOCK_ACQUIRE, SECOND, locks, &["other", "9000000", "0"]),

@@ -14,6 +14,7 @@ use redis::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::slowness::Slowness;
+use crate::options::MAX_EXPECTED;
 use crate::store::inner::StoreInner;
 
 /// How often a replica sends its heartbeat, and how long the server counts it as live after one.
@@ -64,16 +65,22 @@ pub(crate) async fn heartbeat(store: &Arc<StoreInner>) {
     let (members, generation) = store.keys.membership();
     let mut call = store.invocation(&lua::MEMBERSHIP_HEARTBEAT, &[&members, &generation]);
     let fresh = format!("{:016x}", store.identity.next());
-    call.arg(store.owner).arg(MEMBER_TTL.as_micros() as u64).arg(fresh);
+    call.arg(store.owner).arg(MEMBER_TTL.as_micros() as u64).arg(fresh).arg(store.shares.expected());
     let Ok(Value::Array(reply)) = store.dispatcher(members.slot).call(call).await else { return };
-    let [_, Value::Int(live), Value::BulkString(generation)] = &reply[..] else { return };
+    let [_, Value::Int(live), Value::BulkString(generation), more @ ..] = &reply[..] else { return };
     let live = u32::try_from(*live).unwrap_or(0).max(1);
+    let expected = match more {
+        [Value::Int(expected), ..] => u32::try_from(*expected).unwrap_or(0).min(MAX_EXPECTED),
+        _ => 0,
+    };
+    store.shares.heartbeat(live, expected);
     if store.replicas.swap(live, Ordering::Relaxed) != live {
         store.observers.emit_all(EventKind::Replicas { live });
     }
     let generation = String::from_utf8_lossy(generation).into_owned();
     let before = store.background.generation.lock().replace(generation.clone());
     if before.is_some_and(|before| before != generation) {
+        store.state_losses.fetch_add(1, Ordering::Relaxed);
         store.observers.emit_all(EventKind::StateLost);
         store.background.catch_up.begin(store); // a replica that knows of an open breaker restores it
     }

@@ -1,7 +1,7 @@
 //! `StoreInner`: what all cells of one store share: options, keys, clock, dispatchers, membership, background task.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::keys::{Key, Keys};
 use crate::locks::SeenFences;
 use crate::options::{DegradedShare, RedisOptions};
 use crate::push_health::PushHealth;
+use crate::store::shares::Shares;
 
 /// Hash slots of a Cluster.
 pub(crate) const SLOTS: usize = 16_384;
@@ -44,6 +45,10 @@ pub(crate) struct StoreInner {
     pub(crate) owner: u64,
     /// Live replicas, this one included; 0 while unknown.
     pub(crate) replicas: AtomicU32,
+    /// Among how many replicas rates are divided while degraded.
+    pub(crate) shares: Shares,
+    /// How often the server has lost its data: what was known of a bucket before is void.
+    pub(crate) state_losses: AtomicU64,
     /// One dispatcher, or one for each shard of a Cluster.
     pub(crate) dispatchers: Box<[Arc<Dispatcher>]>,
     /// The dispatcher of each slot; `None` if there is only one.
@@ -92,6 +97,8 @@ impl StoreInner {
             observers: parts.observers,
             time: parts.time,
             replicas: AtomicU32::new(0),
+            shares: Shares::new(options.expected_replicas),
+            state_losses: AtomicU64::new(0),
             dispatchers: parts.dispatchers,
             dispatcher_of_slot: many.then(|| (0..SLOTS).map(|_| AtomicU8::new(0)).collect()),
             wake: parts.wake,
@@ -146,7 +153,7 @@ impl StoreInner {
     /// Among how many replicas a rate is divided while degraded.
     pub(crate) fn degraded_sharers(&self) -> u32 {
         match self.options.degraded_share {
-            DegradedShare::Auto => self.replicas.load(Ordering::Relaxed).max(1),
+            DegradedShare::Auto => self.shares.divisor(),
             DegradedShare::Fixed(replicas) => replicas.max(1),
             DegradedShare::Full => 1,
         }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use phalanx_core::clock::Time;
 use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::store::{AcquireRequest, Level, RateLimitStore, Store};
@@ -36,6 +37,7 @@ struct Fleet<B: Bed> {
 struct Asked {
     take: AcquireOutcome,
     left: Level,
+    due: Time,
 }
 
 struct Replica<B: Bed> {
@@ -52,9 +54,13 @@ impl<B: Bed> Fleet<B> {
         Self { bed, key, one, two }
     }
 
-    /// Refunds permits that were reserved for a time `wait` from now.
+    /// Refunds permits that were granted, or are granted for a time `wait` from now.
     async fn refund(&self, replica: &Replica<B>, cost: u32, wait: Duration) {
-        let due = replica.store.clock().now().after(wait);
+        self.refund_due(replica, cost, self.bed.now().after(wait)).await;
+    }
+
+    /// Refunds permits that were due at this time of the clock that decides.
+    async fn refund_due(&self, replica: &Replica<B>, cost: u32, due: Time) {
         replica.store.refund(&replica.bucket, cost, due, B::SOURCE);
         self.bed.sync_all().await;
     }
@@ -77,7 +83,7 @@ impl<B: Bed> Replica<B> {
         let now = self.store.clock().now();
         let grant = acquire_permits(&self.store, &self.bucket, now, AcquireRequest { cost, max_wait }).await;
         assert_eq!(grant.source, B::SOURCE, "not decided by the store under test");
-        Asked { take: AcquireOutcome::new(grant.take, now), left: grant.left }
+        Asked { take: AcquireOutcome::new(grant.take, now), left: grant.left, due: grant.due }
     }
 
     /// Acquires one permit without waiting.
@@ -239,20 +245,54 @@ pub async fn a_refund_is_there_for_the_next_call<B: Bed>() {
     assert_eq!(fleet.two.ask(1, SECOND).await.take, after(SECOND / 10));
 }
 
-pub async fn a_reservation_with_others_behind_it_lapses<B: Bed>() {
+pub async fn a_place_with_others_behind_it_waits_for_them<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(1).burst(1)).await;
+    let mut dues = Vec::new();
     for wait in 0..4 {
-        assert_eq!(fleet.one.ask(1, 9 * SECOND).await.take, after(wait * SECOND));
+        let asked = fleet.one.ask(1, 9 * SECOND).await;
+        assert_eq!(asked.take, after(wait * SECOND));
+        dues.push(asked.due);
     }
     // The next caller must not overtake the two waiters behind the one that gave up, nor start together with one.
-    fleet.refund(&fleet.one, 1, SECOND).await;
+    fleet.refund_due(&fleet.one, 1, dues[1]).await;
     assert_eq!(fleet.two.ask(1, 4 * SECOND - MICRO).await.take, not_before(4 * SECOND));
-    fleet.refund(&fleet.two, 1, 3 * SECOND).await;
-    assert_eq!(
-        fleet.two.ask(1, 9 * SECOND).await.take,
-        after(3 * SECOND),
-        "the last reservation in the queue is refunded"
-    );
+    fleet.refund_due(&fleet.two, 1, dues[3]).await;
+    assert_eq!(fleet.two.ask(1, 3 * SECOND - MICRO).await.take, not_before(3 * SECOND), "the last place is free");
+    fleet.refund_due(&fleet.two, 1, dues[2]).await;
+    assert_eq!(fleet.two.ask(1, 9 * SECOND).await.take, after(SECOND), "so are all places behind the first");
+}
+
+pub async fn a_crowd_that_leaves_gives_all_its_places_back<B: Bed>() {
+    const CROWD: u32 = 30;
+    let orders: [fn(u32) -> u32; 3] = [|place| place, |place| CROWD - 1 - place, |place| place * 7 % CROWD];
+    for order in orders {
+        let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(3).burst(3)).await;
+        fleet.one.ask(3, Duration::ZERO).await;
+        let mut dues = Vec::new();
+        for place in 0..CROWD {
+            let replica = if place % 2 == 0 { &fleet.one } else { &fleet.two };
+            dues.push(replica.ask(1, 60 * SECOND).await.due);
+        }
+        for place in (0..CROWD).map(order) {
+            fleet.refund_due(&fleet.two, 1, dues[place as usize]).await;
+        }
+        assert_eq!(fleet.one.peek().await, Level { units: 0, price: 1_000_000 });
+        assert_eq!(fleet.two.ask(1, SECOND).await.take, after(333_334 * MICRO), "the queue is empty");
+    }
+}
+
+pub async fn a_refund_returns_only_what_has_not_been_refilled_since<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(100)).await;
+    let first = fleet.one.ask(100, Duration::ZERO).await;
+    fleet.bed.advance(SECOND).await;
+    // The bucket is full again, so the first hundred, given back now, must not be there a second time.
+    let second = fleet.two.ask(100, Duration::ZERO).await;
+    assert_eq!(second.take, AT_ONCE);
+    fleet.refund_due(&fleet.one, 100, first.due).await;
+    assert_eq!(fleet.one.permits().await, 0);
+    fleet.bed.advance(SECOND / 4).await;
+    fleet.refund_due(&fleet.two, 100, second.due).await;
+    assert_eq!(fleet.one.permits().await, 100, "25 were refilled, and 75 are returned");
 }
 
 pub async fn a_refund_never_overfills<B: Bed>() {

@@ -1,7 +1,8 @@
 //! The next release, as a rollout meets it: the scripts in `next_release/` store one more field in every record, and slices
 //! of half the length.
 //!
-//! Its readers take records of both releases. Those of today's release take only their own (review 4.5).
+//! Its readers take records of both releases. Those of today's release keep what they do not know of a bucket; of breakers
+//! they take only their own records (review 4.5).
 
 use phalanx_lua::Script;
 

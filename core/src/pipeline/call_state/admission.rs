@@ -90,10 +90,9 @@ impl<S: Store> CallState<'_, S> {
         self.notes.level = grant.left;
         match grant.take {
             Take::Granted { wait } => {
-                let now = self.attempt.started;
                 self.held.permits = self.cost;
                 self.held.permits_source = grant.source;
-                self.held.permits_due = if wait.is_zero() { now } else { now.after(wait) };
+                self.held.permits_due = grant.due;
                 self.accept_reply(Stage::RateLimit, grant.source).or_wait(wait)
             }
             Take::Rejected { until } => {

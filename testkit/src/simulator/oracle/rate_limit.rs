@@ -8,7 +8,6 @@ use phalanx_core::rate_limit::{Bucket, Rate, Take};
 use phalanx_core::rejection::Source;
 
 use super::super::history::{EntryKind, Script};
-use super::super::plan::FaultKind;
 use super::{Case, Verdict, ms};
 
 /// The rate in the arguments of a bucket script; the new one of a retune.
@@ -28,16 +27,25 @@ fn groups(script: &Script) -> Vec<(u64, u64, u64, u64)> {
         let granted = script.reply.get(3 + index).copied().unwrap_or(0).max(0) as u64;
         (args[0] as u64, args[1] as u64, args[2] as u64, granted)
     };
-    script.args.get(4..).unwrap_or_default().chunks_exact(3).enumerate().map(group).collect()
+    script.args.get(5..).unwrap_or_default().chunks_exact(3).enumerate().map(group).collect()
 }
 
 fn granted_permits(script: &Script) -> u64 {
     groups(script).iter().map(|(_, permits, _, granted)| permits * granted).sum()
 }
 
-/// Permits that a refund has returned.
-fn refunded_permits(script: &Script) -> u64 {
-    script.args.get(4..).unwrap_or_default().chunks_exact(2).map(|args| args[0] as u64).sum()
+/// Permits that a replica has granted without Redis, and that this script charges.
+fn charge(script: &Script) -> u64 {
+    script.args.get(3).map_or(0, |permits| *permits as u64)
+}
+
+/// The most permits that a refund may return: what has not been refilled since they were due.
+fn refunded_permits(script: &Script, rate: Rate) -> f64 {
+    let refund = |args: &[f64]| {
+        let refilled = (script.server as f64 - args[1]).max(0.0) * rate.gain as f64 / rate.price as f64;
+        (args[0] - refilled).max(0.0)
+    };
+    script.args.get(4..).unwrap_or_default().chunks_exact(2).map(refund).sum()
 }
 
 /// I-1: in every window, the permits that the server granted are at most burst + rate × window, plus one burst for every
@@ -71,7 +79,7 @@ pub(super) fn fleet_never_over_admits(case: &Case<'_>) -> Verdict {
             window.level -= window.burst;
         }
         match script.name {
-            "rate_limit_refund" => window.level -= refunded_permits(script) as f64,
+            "rate_limit_refund" => window.level -= refunded_permits(script, rate),
             "rate_limit_acquire" => {
                 window.least = window.least.min(window.level);
                 let ahead = groups(script).iter().map(|group| group.2).max().unwrap_or(0) as f64 * window.rate;
@@ -140,12 +148,17 @@ fn no_call_without_grant(case: &Case<'_>) -> Verdict {
     Ok(())
 }
 
-/// A replica that decides without Redis admits at most its share: (burst + rate × time) / replicas.
+/// A replica that decides without Redis admits at most its share in an outage: (burst + rate × time) / replicas, by the
+/// most replicas it has known, and nothing of the burst if it has known none. Single decisions without Redis are charged to
+/// the fleet's bucket, so that they stay within the fleet's rate.
 fn degraded_within_share(case: &Case<'_>) -> Verdict {
+    /// How long before its answer a call began, in microseconds: a replica that knows nothing starts empty then.
+    const CALL: f64 = 100_000.0;
     struct Replica {
+        /// The most live replicas that it has known.
         live: u32,
         down: bool,
-        /// Per policy: used beyond the share's rate, and its least value.
+        /// Per policy: used beyond the rate, and its least value.
         windows: BTreeMap<usize, (f64, f64, u64)>,
     }
     let limited = limit_only(case);
@@ -160,41 +173,42 @@ fn degraded_within_share(case: &Case<'_>) -> Verdict {
     for entry in &case.history.entries {
         match &entry.kind {
             EntryKind::ProcessStarted { replica } => replicas[*replica] = new(),
-            EntryKind::Replicas { replica, live } => replicas[*replica].live = *live,
-            EntryKind::Degraded { replica, .. } => replicas[*replica].down = true,
-            EntryKind::Recovered { replica } => replicas[*replica].down = false,
+            EntryKind::Replicas { replica, live } => {
+                let state = &mut replicas[*replica];
+                // A first count gives the twin a level that it did not have.
+                if state.live == 0 {
+                    state.windows.clear();
+                }
+                state.live = state.live.max(*live);
+            }
+            EntryKind::Degraded { replica, .. } | EntryKind::Recovered { replica } => {
+                let state = &mut replicas[*replica];
+                state.down = matches!(entry.kind, EntryKind::Degraded { .. });
+                // What was taken before was charged, or is missing in the new twin.
+                state.windows.clear();
+            }
             EntryKind::Admitted { replica, policy, call, cost } if limited.contains(policy) => {
                 if sources.get(call) != Some(&Source::Degraded) {
                     continue;
                 }
                 let state = &mut replicas[*replica];
-                if !state.down {
-                    // A single late reply is decided by the twin while the latch is up.
-                    case.allow("review 1.2: decisions without Redis while the latch is up");
-                }
-                if state.live == 0 {
-                    case.allow("review 1.1: the whole limit before the first heartbeat");
-                    continue;
-                }
                 let Some(limit) = &case.plan.policies[*policy].rate_limit else { continue };
-                let live = f64::from(state.live);
-                let burst = (limit.capacity() as f64 / live).ceil() + f64::from(*cost);
-                let rate = limit.permits as f64 / limit.per.as_micros() as f64 / live;
+                let fleet_rate = limit.permits as f64 / limit.per.as_micros() as f64;
+                let share = f64::from(state.live.max(1));
+                let rate = if state.down { fleet_rate / share } else { fleet_rate };
+                // A cost above the share is granted when the share is full.
+                let burst = f64::from(*cost)
+                    + if state.live == 0 {
+                        fleet_rate * CALL
+                    } else {
+                        (limit.capacity() as f64 / share).floor().max(1.0)
+                    };
                 let (level, least, last) = state.windows.entry(*policy).or_insert((0.0, 0.0, entry.at));
                 *level -= rate * (entry.at - *last) as f64;
                 *last = entry.at;
                 *least = least.min(*level);
                 *level += f64::from(*cost);
                 if *level - *least > burst + 1e-3 {
-                    let outages = case.any(0, entry.at, |kind| {
-                        !matches!(kind, FaultKind::DependencyFails { .. } | FaultKind::DependencySlow { .. })
-                    });
-                    if outages {
-                        // The twin is made anew with a share of the last level in every outage.
-                        case.allow("review 1.1, 1.9 and 7.2: a new twin in every outage");
-                        (*level, *least) = (0.0, 0.0);
-                        continue;
-                    }
                     return Err(format!(
                         "replica {replica} admitted {:.1} permits beyond its share's rate without Redis at {}; its share of the burst is {burst}",
                         *level - *least,
@@ -211,23 +225,28 @@ fn degraded_within_share(case: &Case<'_>) -> Verdict {
 /// The level and the time that a bucket script has stored.
 fn stored(script: &Script) -> Option<(f64, f64)> {
     match script.stored[..] {
-        [1.0, level, at, ..] => Some((level, at)),
+        [2.0, level, at, ..] => Some((level, at)),
         _ => None,
     }
+}
+
+/// The units of abandoned places that a bucket script has stored: behind the level, the rate and the leases.
+fn stored_abandoned(script: &Script) -> f64 {
+    script.stored.get(15).copied().unwrap_or(0.0)
 }
 
 /// I-2: between two stored states of a bucket, the level rises at most by the gain of the time between them, which is
 /// none if the clock went back.
 pub(super) fn clock_going_back_mints_nothing(case: &Case<'_>) -> Verdict {
     let losses = case.unknown_changes();
-    let mut known: BTreeMap<usize, (u64, Rate, f64, f64)> = BTreeMap::new();
+    let mut known: BTreeMap<usize, (u64, Rate, f64, f64, f64)> = BTreeMap::new();
     for (at, script) in case.scripts().filter(|(_, script)| script.name.starts_with("rate_limit")) {
         let (Some(rate), Some((level, stored_at))) = (rate(script), stored(script)) else { continue };
         if script.writes == 0 {
             continue;
         }
-        let former = known.insert(script.key, (at, rate, level, stored_at));
-        let Some((before, old_rate, old_level, old_at)) = former else { continue };
+        let former = known.insert(script.key, (at, rate, level, stored_at, stored_abandoned(script)));
+        let Some((before, old_rate, old_level, old_at, abandoned)) = former else { continue };
         let lost = case.within(&losses, before, at);
         let repaired = script.reply.get(2).is_some_and(|flags| flags % 2 == 1);
         if lost || repaired || old_rate != rate || script.name == "rate_limit_retune" {
@@ -236,7 +255,8 @@ pub(super) fn clock_going_back_mints_nothing(case: &Case<'_>) -> Verdict {
         let price = rate.price as f64;
         let (taken, returned) = match script.name {
             "rate_limit_acquire" => (granted_permits(script) as f64 * price, 0.0),
-            "rate_limit_refund" => (0.0, refunded_permits(script) as f64 * price),
+            // The last refund of a crowd returns the places of those who left before.
+            "rate_limit_refund" => (0.0, refunded_permits(script, rate) * price + abandoned),
             _ => (0.0, 0.0),
         };
         let minted = level - old_level + taken - returned;
@@ -265,6 +285,7 @@ pub(super) fn no_starvation(case: &Case<'_>) -> Verdict {
             let mut level = script.reply.get(1).copied().unwrap_or(0);
             if let Some((before, old_rate, old_level, old_at)) = known.get(&script.key) {
                 let undisturbed = *old_rate == rate
+                    && charge(script) == 0
                     && !case.within(&losses, *before, at)
                     && !case.within(&steps, *before, at)
                     && script.reply.get(2) == Some(&0);
@@ -303,7 +324,9 @@ pub(super) fn rejections_write_nothing(case: &Case<'_>) -> Verdict {
         }
         let rejected = match script.name {
             "rate_limit_peek" | "breaker_inspect" | "lock_completed" => true,
-            "rate_limit_acquire" => script.reply.get(2) == Some(&0) && granted_permits(script) == 0,
+            "rate_limit_acquire" => {
+                script.reply.get(2) == Some(&0) && granted_permits(script) == 0 && charge(script) == 0
+            }
             "breaker_admit" => {
                 let transitions = script.reply.get(8).copied().unwrap_or(0);
                 let mode = script.reply.get(9 + 7 * transitions.max(0) as usize);
@@ -343,6 +366,22 @@ pub(super) fn scripts_equal_machines(case: &Case<'_>) -> Verdict {
         }
         match script.name {
             "rate_limit_acquire" => {
+                // A charge is a reservation that is not asked whether it fits, down to a debt of one capacity.
+                let charged = (charge(script) * rate.price).min(rate.capacity);
+                if charged > 0 {
+                    machine.available(now, rate);
+                    let permits = u32::try_from(charged / rate.price).unwrap_or(u32::MAX);
+                    let fits = machine.level(rate).units - charged as i64 >= -(rate.capacity as i64);
+                    let whole = charged % rate.price == 0;
+                    let charged = fits && whole && {
+                        let take = machine.take(now, rate, permits, Duration::MAX);
+                        matches!(take, Take::Granted { .. })
+                    };
+                    if !charged {
+                        skipped.insert(script.key);
+                        continue;
+                    }
+                }
                 for (callers, permits, wait, granted) in groups(script) {
                     let taken = |_: &u64| {
                         let take = machine.take(now, rate, permits as u32, Duration::from_micros(wait));
@@ -359,10 +398,8 @@ pub(super) fn scripts_equal_machines(case: &Case<'_>) -> Verdict {
                 }
             }
             "rate_limit_refund" => {
-                // Times are relative to the server's clock; a refund whose due time is uncertain ends the comparison.
                 for refund in script.args.get(4..).unwrap_or_default().chunks_exact(2) {
-                    let due = script.server.saturating_add_signed(refund[1] as i64);
-                    machine.refund(now, rate, refund[0] as u32, Time::from_micros(due));
+                    machine.refund(now, rate, refund[0] as u32, Time::from_micros(refund[1] as u64));
                 }
             }
             _ => {}
