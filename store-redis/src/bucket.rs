@@ -208,7 +208,7 @@ impl SharedBucket {
 impl Shared {
     /// Lets the twin decide.
     fn acquire_degraded(&self, now: Time, request: AcquireRequest) -> Grant {
-        self.store.dispatcher(self.redis_key.slot).latch.count_degraded_decision();
+        self.store.dispatcher(self.redis_key.slot).count_degraded_decision();
         let mut state = self.state.lock();
         let (rate, divisor) = (state.rate, self.reason().divisor);
         let grant = self.twin(&mut state, now).acquire(now, request, rate);

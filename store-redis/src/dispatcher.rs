@@ -354,6 +354,14 @@ impl Dispatcher {
         }
     }
 
+    /// Counts a call decided without Redis. One that is late wakes the health checks, which look at how many there are.
+    pub(crate) fn count_degraded_decision(&self) {
+        self.latch.count_degraded_decision();
+        if !self.latch.is_down() {
+            self.wake.notify_one();
+        }
+    }
+
     /// Completes all waiting cells with a failure, because nothing is sent while the latch is down.
     pub(crate) fn fail_queued(&self) {
         let waiting = self.queue.lock().take_all();

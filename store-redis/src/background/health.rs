@@ -16,6 +16,7 @@ use phalanx_lua as lua;
 use tokio::time::{Instant, sleep_until};
 
 use super::connect;
+use super::slowness::Slowness;
 use crate::dispatcher::Dispatcher;
 use crate::failure::Failure;
 use crate::keys::Key;
@@ -77,8 +78,9 @@ async fn check_all(store: &Arc<StoreInner>, wire: &RedisWire) {
         }
     };
     let mut all: Vec<DispatcherHealth> = store.dispatchers.iter().enumerate().map(health).collect();
-    let mut checks = FuturesUnordered::new();
+    let (mut checks, mut slowness) = (FuturesUnordered::new(), Slowness::default());
     loop {
+        slowness.check(store);
         all.iter_mut().for_each(|health| health.on_trip(store, wire));
         let now = Instant::now();
         let mut next = now + Duration::from_secs(3_600);

@@ -13,7 +13,6 @@ use phalanx_lua as lua;
 use redis::Value;
 use tokio::time::{Instant, sleep_until};
 
-use super::slowness::Slowness;
 use crate::options::MAX_EXPECTED;
 use crate::store::inner::StoreInner;
 
@@ -24,11 +23,9 @@ const MEMBER_TTL: Duration = Duration::from_millis(3_500);
 /// Sends heartbeats and sync rounds until the task ends.
 pub(super) async fn run(store: &Arc<StoreInner>) {
     let (mut next_heartbeat, mut next_round) = (Instant::now(), Instant::now());
-    let mut slowness = Slowness::default();
     loop {
         if Instant::now() >= next_heartbeat {
             next_heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
-            slowness.tick(store);
             heartbeat(store).await;
         }
         if Instant::now() >= next_round {

@@ -51,7 +51,7 @@ impl Shared {
     /// Decides without Redis: by the twin while the latch is down, by the last known phase if only this reply is
     /// missing.
     pub(super) fn admit_degraded(&self, now: Time) -> (AdmitReply, Option<Transition>) {
-        self.store.dispatcher(self.redis_key.slot).latch.count_degraded_decision();
+        self.store.dispatcher(self.redis_key.slot).count_degraded_decision();
         if !self.is_degraded() {
             return (self.admit_after_missed_reply(now), None);
         }
