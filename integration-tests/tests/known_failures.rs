@@ -56,7 +56,6 @@ const KNOWN: &[&[Scenario]] = &[scenarios![
     dispatching::review_2_6_failures_below_the_threshold_are_paced,
     breakers::review_7_5_an_open_breaker_is_not_evicted_for_new_routes,
     breakers::review_7_6_the_successes_of_routes_beyond_max_routes_are_sent,
-    dispatching::review_7_7_degraded_decisions_of_an_overloaded_replica_are_visible,
     dispatching::in_a_cluster_a_script_whose_connection_breaks_runs_once,
 ]];
 
@@ -110,6 +109,7 @@ const KEPT: &[&[Scenario]] = &[
         buckets::a_redis_with_many_late_replies_starves_no_caller,
         buckets::outages_that_follow_closely_add_no_burst_each,
         buckets::an_exhausted_bucket_costs_few_scripts_and_is_shared_fairly,
+        dispatching::review_7_7_degraded_decisions_of_an_overloaded_replica_are_visible,
     ],
     &[(
         "review_1_16_callers_wait_at_most_the_budget_after_a_runtime_has_ended",
