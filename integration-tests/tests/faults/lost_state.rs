@@ -3,6 +3,7 @@
 use phalanx::{BreakerSpec, Policy, RateLimitSpec, RejectionCode, Source};
 use phalanx_integration_tests::replica::{Command, DependencyBehavior, Load, LoggedKind, Setup};
 use phalanx_testkit::server::RedisProcess;
+use phalanx_testkit::server::redis_cli::field;
 
 use crate::harness::{MS, SECOND, WAIT_TIMEOUT, replica, replicas};
 
@@ -67,9 +68,10 @@ async fn a_corrupted_key_is_repaired_and_is_not_an_outage() {
     }
 }
 
-/// A foreign value of 64 MB under every key: no script reads all of it, which would hold up every other client.
+/// A foreign value of 64 MB under every key: no script reads all of it, which would hold up every other client. Measured in
+/// the server's CPU time, because a busy machine stops processes for a while: copying one such value takes 150 ms of it.
 #[tokio::test]
-async fn a_huge_value_is_repaired_without_a_slow_script() {
+async fn a_huge_value_is_repaired_without_reading_all_of_it() {
     const HUGE: &str = "67108864";
     let redis = RedisProcess::start().await;
     let policy = Policy::named("limited").rate_limit(RateLimitSpec::new(1_000, 10 * SECOND));
@@ -78,22 +80,29 @@ async fn a_huge_value_is_repaired_without_a_slow_script() {
     replica.execute(Command::SetDependency(DependencyBehavior::Fail)).await;
     replica.run(Load::once("limited", "r")).await;
     redis.until(&["KEYS", "*:b:*"], |keys| !keys.is_empty()).await;
-    redis.cli(&["CONFIG", "SET", "slowlog-log-slower-than", "60000"]).await;
-    for kind in ["*:r:*", "*:b:*", "*:m}:g"] {
+    for kind in ["*:r:*", "*:b:*"] {
         let keys = redis.cli(&["KEYS", kind]).await;
         assert!(!keys.is_empty(), "{kind}");
         for key in keys.lines() {
             redis.cli(&["SETRANGE", key, HUGE, "x"]).await;
         }
     }
-    redis.cli(&["SLOWLOG", "RESET"]).await;
+    let before = cpu_millis(&redis).await;
     replica.start(Load::lasting("limited", "r", 600 * SECOND).pause(20 * MS));
-    for kind in ["*:r:*", "*:b:*", "*:m}:g"] {
-        for key in redis.cli(&["KEYS", kind]).await.lines().filter(|key| !key.contains("meet")) {
-            redis.until(&["STRLEN", key], |length| length.parse::<u64>().unwrap_or(0) < 10_000).await;
+    for kind in ["*:r:*", "*:b:*"] {
+        for key in redis.cli(&["KEYS", kind]).await.lines() {
+            redis.until(&["STRLEN", key], |length| length.parse::<u64>().is_ok_and(|length| length < 10_000)).await;
         }
     }
     replica.execute(Command::Stop).await;
-    let slow = redis.cli(&["SLOWLOG", "GET"]).await;
-    assert!(!slow.to_uppercase().contains("EVAL"), "{slow}");
+    let took = cpu_millis(&redis).await - before;
+    println!("repaired with {took} ms of CPU time");
+    assert!(took < 200, "{took} ms of CPU time");
+}
+
+/// Returns the CPU time that the server has used.
+async fn cpu_millis(redis: &RedisProcess) -> u64 {
+    let info = redis.cli(&["INFO", "cpu"]).await;
+    let seconds = |name| field(&info, name).unwrap().parse::<f64>().unwrap();
+    ((seconds("used_cpu_user") + seconds("used_cpu_sys")) * 1_000.0) as u64
 }
