@@ -220,6 +220,7 @@ impl Dispatcher {
                 _ => None,
             }),
         };
+        let longer = until.saturating_duration_since(sent) > self.budget;
         let at = Instant::now().min(until);
         // Of a call with a longer budget only the last part counts as silence: other calls may have been answered before.
         let silent_since = at.checked_sub(self.budget).map_or(sent, |since| since.max(sent));
@@ -227,8 +228,8 @@ impl Dispatcher {
             // A failure that is noticed late counts as of its deadline: a stall of this process is no silence of Redis.
             Some(failure) => self.record_failure_at(failure, silent_since, at),
             // A reply that only a longer budget has waited for is no evidence for Redis.
-            None if sent.elapsed() <= 2 * self.budget => self.latch.record_success(),
-            None => {}
+            None if longer && sent.elapsed() > self.budget => {}
+            None => self.latch.record_success(),
         }
         if self.observers.any() {
             self.emit(&reply, sent);
@@ -390,6 +391,36 @@ mod tests {
         for down in [false, true] {
             assert_eq!(dispatcher.call_within(call(), 25 * BUDGET).await, Err(Failure::Timeout));
             assert_eq!(dispatcher.latch.is_down(), down, "two calls without a reply in between are silence");
+        }
+    }
+
+    /// A server that replies after this time.
+    #[derive(Debug)]
+    struct Slow(Duration);
+
+    impl Wire for Slow {
+        fn send(
+            &self,
+            calls: Vec<Invocation>,
+        ) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
+            Box::pin(async move {
+                tokio::time::sleep(self.0).await;
+                Ok(calls.iter().map(|_| Ok(Value::Nil)).collect())
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_beyond_the_budget_of_all_calls_is_no_evidence_for_redis() {
+        for (took, trips) in [(BUDGET / 2, false), (2 * BUDGET, true)] {
+            let wire = Arc::new(Slow(took));
+            let dispatcher = Dispatcher::new(wire, BUDGET, Arc::default(), Arc::default(), Observers::default());
+            let at = Instant::now();
+            dispatcher.record_failure(&Failure::Connection, at);
+            let call = Invocation::new(&phalanx_lua::PROBE, TimeSource::Server, &["k"]);
+            assert_eq!(dispatcher.call_within(call, 25 * BUDGET).await, Ok(Value::Nil));
+            dispatcher.record_failure(&Failure::Connection, Instant::now());
+            assert_eq!(dispatcher.latch.is_down(), trips, "after a reply that took {took:?}");
         }
     }
 
