@@ -40,8 +40,8 @@ use crate::estimate::ring::Ring;
 use crate::kind::Outcome;
 use crate::rejection::RejectionCode;
 
-/// The most leases that a breaker holds, whatever its spec allows: a store has to read all of them at every probe.
-const MAX_LEASES: u32 = 10_000;
+/// The most probes at a time, whatever a spec allows: a store has to read all of them at every probe.
+pub(crate) const MAX_PROBES: u32 = 100;
 
 /// The most trips in close succession that lengthen a break. By then it has long reached its maximum.
 const MAX_ESCALATION: u32 = 1_000;
@@ -312,7 +312,7 @@ impl Breaker {
 
     fn lease(&mut self, now: Time, spec: &BreakerSpec) -> Admission {
         let live = |lease: &Lease| lease.expires > now;
-        let most = spec.half_open_max_calls.min(MAX_LEASES) as usize;
+        let most = spec.half_open_max_calls.min(MAX_PROBES) as usize;
         if self.leases.iter().filter(|lease| live(lease)).count() >= most {
             return rejected(RejectionCode::ProbeQuota);
         }

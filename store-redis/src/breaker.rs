@@ -32,6 +32,7 @@ use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::AdmitReply;
 use phalanx_core::table::{Entry, Retention};
 use phalanx_store_memory::BreakerCell;
+use tokio::time::Instant;
 
 use self::codec::{Snapshot, spec_text};
 pub(crate) use self::inbound::Provenance;
@@ -71,6 +72,12 @@ struct State {
     batches: Batches<Request, Option<AdmitOutcome>>,
     /// Calls in flight. One batch of calls at a time, so that replies arrive in order.
     in_flight: u32,
+    /// A call of the current batch of calls has failed.
+    failed: bool,
+    /// Bad news waits until then.
+    paced_until: Option<Instant>,
+    /// A task sends the bad news that waits.
+    flush_planned: bool,
     /// The twin, and the number of the outage it was created in.
     twin: Option<(u64, Arc<BreakerCell>)>,
     /// This replica rejects until then, because its twin tripped during an outage.
@@ -82,6 +89,8 @@ struct LastKnown {
     snapshot: Snapshot,
     /// The end of the break, on this replica's clock.
     until: Time,
+    /// When this replica learned of the epoch.
+    since: Time,
 }
 
 type AdmitBatch = Batch<Request, Option<AdmitOutcome>>;
@@ -101,13 +110,40 @@ impl BatchRequest for Request {
 pub(crate) type AdmitOutcome = (AdmitReply, Option<Transition>);
 
 impl Entry for SharedBreaker {
-    /// Redis holds the state; eviction would only lose what is queued here and what a twin holds.
+    /// Redis holds the state, but may lose it: what rejects calls is kept here too. What was not sent yet is sent when the
+    /// entry goes.
     fn retention(&self) -> Retention {
-        let state = self.0.state.lock();
-        if state.twin.is_some() || state.held_open.is_some() || state.pending.override_update.is_some() {
+        let now = self.0.store.clock.now();
+        let mut state = self.0.state.lock();
+        self.0.drain_fast_path(&mut state, now);
+        let known = state.last_known.is_some_and(|last_known| last_known.is_worth_keeping(now, &state.spec));
+        if known || state.twin.is_some() || state.held_open.is_some() || state.pending.override_update.is_some() {
             return Retention::Pinned;
         }
         if state.pending.is_empty() && state.in_flight == 0 { Retention::Disposable } else { Retention::Relearnable }
+    }
+}
+
+/// A breaker that goes to make room for another sends what it has not sent yet.
+impl Drop for SharedBreaker {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        if !shared.is_degraded() && shared.has_news() {
+            shared.enqueue();
+        }
+    }
+}
+
+impl LastKnown {
+    /// Returns whether forgetting it would let calls through, or lose an override. A half-open breaker is kept for as long
+    /// as its probes, so that one whose callers are gone for good makes room in the end.
+    fn is_worth_keeping(&self, now: Time, spec: &BreakerSpec) -> bool {
+        let rejects = match self.snapshot.phase {
+            Phase::Closed => false,
+            Phase::Open => now < self.until,
+            Phase::HalfOpen => now < self.since.after(spec.lease()),
+        };
+        rejects || self.snapshot.overridden.is_some()
     }
 }
 
@@ -120,6 +156,9 @@ impl SharedBreaker {
             pending: Pending::default(),
             batches: Batches::default(),
             in_flight: 0,
+            failed: false,
+            paced_until: None,
+            flush_planned: false,
             twin: None,
             held_open: None,
         };
@@ -171,8 +210,9 @@ impl SharedBreaker {
             shared.mark_used();
         }
         match shared.fast_path.admit(now) {
-            Some(admission) => Some(AdmitReply { admission, source: Source::Fleet }),
-            None => shared.admit_from_last_known(now),
+            // The latch may have tripped just now, before the fast paths were cleared.
+            Some(admission) if !shared.is_degraded() => Some(AdmitReply { admission, source: Source::Fleet }),
+            _ => shared.admit_from_last_known(now),
         }
     }
 
@@ -278,20 +318,19 @@ impl Shared {
             return None; // an earlier epoch: does not count
         }
         let slow = state.spec.is_slow(sample.latency);
-        let urgent = match ticket.lease {
-            Some(lease) => {
-                state.pending.settled.push(Settled::new(ticket.epoch, lease, sample.outcome, slow));
-                true
-            }
-            None => {
-                self.drain_fast_path(&mut state, now);
-                let run = Run::outcome(ticket.epoch, sample.outcome, slow, self.fast_path.slice_of(now));
-                run.is_some_and(|run| state.pending.runs.push(run))
-            }
-        };
-        drop(state);
-        if urgent {
+        if let Some(lease) = ticket.lease {
+            let expires = now.after(state.spec.lease());
+            state.pending.settled.push(Settled::new(ticket.epoch, lease, sample.outcome, slow, expires));
+            drop(state);
             self.enqueue();
+            return None;
+        }
+        self.drain_fast_path(&mut state, now);
+        let run = Run::outcome(ticket.epoch, sample.outcome, slow, self.fast_path.slice_of(now));
+        let is_bad_news = run.is_some_and(|run| state.pending.runs.push(run));
+        drop(state);
+        if is_bad_news {
+            self.send_bad_news();
         }
         None
     }
@@ -314,7 +353,10 @@ impl Coalesce for Shared {
             self.emit(change);
         }
         if let Admission::Admitted(Ticket { epoch, lease: Some(lease) }) = reply.admission {
-            self.state.lock().pending.settled.push(Settled::unused(epoch, lease));
+            let mut state = self.state.lock();
+            let expires = self.store.clock.now().after(state.spec.lease());
+            state.pending.settled.push(Settled::unused(epoch, lease, expires));
+            drop(state);
             self.enqueue();
         }
     }

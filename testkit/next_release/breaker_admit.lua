@@ -13,7 +13,7 @@
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
 --          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow),
 --          then mode, a, b: 0 admits all; 1 rejects all (a: 1 circuit_open, 2 probe_quota, 3 forced_open);
---          2 admits b calls as probes, with the leases a to a + b - 1 (at most 10,000 are held at a time); 3 a ramp
+--          2 admits b calls as probes, with the leases a to a + b - 1 (at most 100 are held at a time); 3 a ramp
 --          decides (a: its step, b: calls that asked before in this step)
 -- keeps: the breaker as text (include/breaker_state.lua), for twice the longest duration in its spec plus five minutes,
 --        30 days while an override is set; a rejection writes nothing, unless the state was repaired or restored,

@@ -216,9 +216,9 @@ fn a_claim_of_an_epoch_that_is_not_exact_is_ignored() {
     assert_eq!(circuit.sync(server, &[]).epoch, 1 << 52);
 }
 
-/// The stored text must stay below what the scripts read, or the next one would take it for corrupt and close the breaker.
+/// Every admission reads all leases, so their number is bounded whatever a spec says.
 #[test]
-fn no_more_probes_are_leased_than_the_scripts_can_read() {
+fn no_more_than_a_hundred_probes_are_leased() {
     let server = fresh_server();
     let mut circuit = Circuit::new(0);
     circuit.spec.half_open_max_calls = 1_000_000;
@@ -226,11 +226,10 @@ fn no_more_probes_are_leased_than_the_scripts_can_read() {
     server.clock().advance(circuit.longest());
     let mut machine = Breaker::restore(now(server), &circuit.spec, 2, Phase::Open, Duration::ZERO, 0, None);
     let admitted = |answers: &[Admitted]| answers.iter().filter(|answer| answer.is_ok()).count();
-    assert_eq!(admitted(&circuit.admit(server, 9_000).1), 9_000);
-    assert_eq!(admitted(&circuit.admit(server, 9_000).1), 1_000);
+    assert_eq!(admitted(&circuit.admit(server, 90).1), 90);
+    assert_eq!(admitted(&circuit.admit(server, 90).1), 10);
     let (state, tail) = circuit.inspect(server);
-    assert_eq!((state.phase, state.flags, tail[4]), (HALF_OPEN, 0, 10_000));
-    let by_machine =
-        (0..10_100).filter(|_| matches!(machine.admit(now(server), &circuit.spec).0, Admission::Admitted(_)));
-    assert_eq!(by_machine.count(), 10_000);
+    assert_eq!((state.phase, state.flags, tail[4]), (HALF_OPEN, 0, 100));
+    let by_machine = (0..200).filter(|_| matches!(machine.admit(now(server), &circuit.spec).0, Admission::Admitted(_)));
+    assert_eq!(by_machine.count(), 100);
 }

@@ -14,15 +14,15 @@ use crate::dispatcher::ScriptResult;
 use crate::invocation::integers;
 
 impl Shared {
-    /// Completes the batch with one outcome for each caller.
+    /// Completes the batch with one outcome for each caller. Returns whether there was no reply.
     pub(super) fn complete_batch(
         self: &Arc<Self>,
         batch: &AdmitBatch,
         requests: &[Request],
         steps: u64,
-        reply: ScriptResult,
-    ) {
-        let reply = reply.ok().and_then(|value| BreakerReply::decode(&integers(&value)));
+        reply: &ScriptResult,
+    ) -> bool {
+        let reply = reply.as_ref().ok().and_then(|value| BreakerReply::decode(&integers(value)));
         let outcomes = match &reply {
             None => vec![None; requests.len()], // each caller falls back to `admit_degraded`
             Some(reply) => self.outcomes(reply, requests, steps),
@@ -34,6 +34,7 @@ impl Shared {
         for orphan in batch.complete(outcomes) {
             self.reclaim(orphan);
         }
+        reply.is_none()
     }
 
     /// Decides each caller's outcome. The first caller also gets the transition, to emit it.

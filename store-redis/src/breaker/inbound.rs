@@ -28,8 +28,13 @@ impl Shared {
         let now = self.store.clock.now();
         let mut state = self.state.lock();
         let before = state.last_known.map(|last_known| last_known.snapshot);
+        if provenance == Provenance::Push && !is_credible(&snapshot, before.as_ref()) {
+            return;
+        }
         if !before.is_some_and(|last_known| is_stale(&snapshot, &last_known, provenance)) {
-            state.last_known = Some(LastKnown { snapshot, until: now.after(snapshot.left) });
+            let same = state.last_known.filter(|last_known| last_known.snapshot.epoch == snapshot.epoch);
+            let since = same.map_or(now, |last_known| last_known.since);
+            state.last_known = Some(LastKnown { snapshot, until: now.after(snapshot.left), since });
             // Pushes can arrive while the latch is down: the twin continues from a trip of the fleet.
             if self.is_degraded() && snapshot.phase == Phase::Open {
                 state.twin = None;
@@ -72,6 +77,18 @@ impl Shared {
     pub(super) fn emit(&self, change: Transition) {
         self.store.observers.emit(&self.key, EventKind::Transition(change));
     }
+}
+
+/// The highest epoch that a push may name: an epoch that grows from here is still exact in a script.
+const MAX_EPOCH: u64 = 1 << 52;
+/// How far a pushed epoch may be ahead of the last known one.
+const MAX_EPOCHS_AHEAD: u64 = 1_000;
+
+/// A channel has no owner, so a message may be forged: an epoch that no breaker reaches would be restored, and found
+/// implausible, for ever.
+fn is_credible(snapshot: &Snapshot, last_known: Option<&Snapshot>) -> bool {
+    let ahead = last_known.map_or(0, |last_known| snapshot.epoch.saturating_sub(last_known.epoch));
+    snapshot.epoch <= MAX_EPOCH && ahead <= MAX_EPOCHS_AHEAD
 }
 
 /// A push may be older than a reply, and a reply older than a push. After the server's clock stepped back, a reply

@@ -3,18 +3,25 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use phalanx_core::breaker::Override;
 use phalanx_core::breaker::Successes;
 use phalanx_core::clock::Time;
 use phalanx_core::event::EventKind;
 use phalanx_lua as lua;
+use tokio::time::{Instant, sleep_until};
 
 use super::codec::{BreakerReply, override_number, phase_number};
 use super::pending::Run;
 use super::{AdmitBatch, Provenance, Request, Shared, State};
 use crate::dispatcher::{BatchSource, Outgoing, ScriptResult};
+use crate::failure::Failure;
 use crate::invocation::{Invocation, integers};
+
+/// Bad news that follows other bad news waits for this long, or for this long for each replica.
+const MIN_PACE: Duration = Duration::from_millis(10);
+const PACE_PER_REPLICA: Duration = Duration::from_micros(200);
 
 impl Shared {
     /// Queues successes that the fast path has summed up.
@@ -32,6 +39,33 @@ impl Shared {
         for successes in self.fast_path.drain(now) {
             self.add_successes(state, successes);
         }
+    }
+
+    /// Sends failures and slow calls: the first at once, the next ones paced, so that a dependency that fails often does
+    /// not cost a script each. Without a runtime the sync loop sends them.
+    pub(super) fn send_bad_news(self: &Arc<Self>) {
+        let until = {
+            let mut state = self.state.lock();
+            match state.paced_until {
+                Some(until) if Instant::now() < until => {
+                    if std::mem::replace(&mut state.flush_planned, true) {
+                        return;
+                    }
+                    until
+                }
+                _ => {
+                    drop(state);
+                    return self.enqueue();
+                }
+            }
+        };
+        let weak = Arc::downgrade(self);
+        self.store.dispatcher(self.redis_key.slot).spawn(async move {
+            sleep_until(until).await;
+            if let Some(shared) = weak.upgrade() {
+                shared.enqueue();
+            }
+        });
     }
 
     /// Queues this cell for the next round trip, unless it is queued.
@@ -64,6 +98,13 @@ impl Shared {
         !state.pending.is_empty()
     }
 
+    /// Drains the fast path and returns whether anything would be lost if it were not sent.
+    pub(super) fn has_news(&self) -> bool {
+        let mut state = self.state.lock();
+        self.drain_fast_path(&mut state, self.store.clock.now());
+        state.pending.has_news()
+    }
+
     /// Appends the arguments that all breaker scripts begin with.
     pub(super) fn push_common_args(&self, call: &mut Invocation, state: &State) {
         let now = self.store.clock.now();
@@ -86,15 +127,31 @@ impl Shared {
         let mut call = self.store.invocation(&lua::BREAKER_SETTLE, &[&self.redis_key]);
         self.push_common_args(&mut call, state);
         call.arg(settled.len());
-        for one in settled {
+        for one in &settled {
             call.arg(one.epoch).arg(one.lease).arg(one.kind());
         }
-        self.fill_call(outgoing, state, call);
+        state.in_flight += 1;
+        let shared = self.clone();
+        outgoing.add(call, move |reply| {
+            let failed = shared.apply_reply(&reply).is_none();
+            if failed {
+                let now = shared.store.clock.now();
+                let mut state = shared.state.lock();
+                let epoch = state.last_known.map_or(0, |last_known| last_known.snapshot.epoch);
+                state.pending.put_back_settled(settled, epoch, now);
+            }
+            shared.call_finished(failed);
+        });
     }
 
     fn fill_runs(self: &Arc<Self>, outgoing: &mut Outgoing, state: &mut State) {
         let (now, slice_micros) = (self.store.clock.now(), self.fast_path.slice_micros());
-        let runs = state.pending.runs.take();
+        let (runs, polls) = (state.pending.runs.take(), std::mem::take(&mut state.pending.poll));
+        state.flush_planned = false;
+        if runs.iter().any(Run::is_urgent) {
+            let replicas = self.store.replicas.load(Ordering::Relaxed);
+            state.paced_until = Some(Instant::now() + MIN_PACE.max(PACE_PER_REPLICA * replicas));
+        }
         let mut call = self.store.invocation(&lua::BREAKER_SYNC, &[&self.redis_key]);
         self.push_common_args(&mut call, state);
         call.arg(runs.len());
@@ -104,11 +161,24 @@ impl Shared {
         state.in_flight += 1;
         let shared = self.clone();
         outgoing.add(call, move |reply| {
-            if shared.apply_reply(reply).is_none() {
-                shared.count_in_twin(&runs);
+            let failed = shared.apply_reply(&reply).is_none();
+            if failed {
+                shared.keep_unsent(runs, polls, &reply);
             }
-            shared.call_finished();
+            shared.call_finished(failed);
         });
+    }
+
+    /// Keeps what a failed request carried: outcomes that were not sent are sent later, or counted by the twin while it
+    /// decides. Outcomes that may have been counted already are not sent twice.
+    fn keep_unsent(&self, runs: Vec<Run>, polls: bool, reply: &ScriptResult) {
+        if self.is_degraded() {
+            self.count_in_twin(&runs);
+        } else if *reply == Err(Failure::NotSent) {
+            let mut state = self.state.lock();
+            state.pending.runs.put_back(runs);
+            state.pending.poll |= polls;
+        }
     }
 
     fn fill_override(self: &Arc<Self>, outgoing: &mut Outgoing, state: &mut State, overridden: Option<Override>) {
@@ -122,8 +192,8 @@ impl Shared {
         state.in_flight += 1;
         let shared = self.clone();
         outgoing.add(call, move |reply| {
-            shared.apply_reply(reply);
-            shared.call_finished();
+            let failed = shared.apply_reply(&reply).is_none();
+            shared.call_finished(failed);
         });
     }
 
@@ -141,14 +211,14 @@ impl Shared {
         outgoing.waiting_since(batch.opened);
         let shared = self.clone();
         outgoing.add(call, move |reply| {
-            shared.complete_batch(&batch, &requests, steps, reply);
-            shared.call_finished();
+            let failed = shared.complete_batch(&batch, &requests, steps, &reply);
+            shared.call_finished(failed);
         });
     }
 
     /// Decodes and applies a reply that no caller waits for.
-    fn apply_reply(&self, reply: ScriptResult) -> Option<BreakerReply> {
-        let reply = BreakerReply::decode(&integers(&reply.ok()?))?;
+    fn apply_reply(&self, reply: &ScriptResult) -> Option<BreakerReply> {
+        let reply = BreakerReply::decode(&integers(reply.as_ref().ok()?))?;
         self.apply(reply.snapshot, &reply.transitions, Provenance::Reply);
         self.emit_anomalies(&reply);
         Some(reply)
@@ -163,16 +233,24 @@ impl Shared {
         }
     }
 
-    /// Counts one call as finished. After the last one, sends what was queued meanwhile.
-    fn call_finished(self: &Arc<Self>) {
-        let more = {
+    /// Counts one call as finished. After the last one, sends what was queued meanwhile; what has failed waits for the
+    /// next caller or round.
+    fn call_finished(self: &Arc<Self>, failed: bool) {
+        let (now, bad_news) = {
             let mut state = self.state.lock();
             state.in_flight = state.in_flight.saturating_sub(1);
-            let urgent = !state.batches.is_empty() || !state.pending.settled.is_empty();
-            state.in_flight == 0 && (urgent || state.pending.runs.any_urgent())
+            state.failed |= failed;
+            if state.in_flight > 0 {
+                return;
+            }
+            let failed = std::mem::take(&mut state.failed);
+            let settled = !failed && !state.pending.settled.is_empty();
+            (settled || !state.batches.is_empty(), !failed && state.pending.runs.any_urgent())
         };
-        if more {
+        if now {
             self.enqueue();
+        } else if bad_news {
+            self.send_bad_news();
         }
     }
 }
@@ -194,7 +272,6 @@ impl BatchSource for Shared {
             self.fill_settled(outgoing, state);
         }
         if !state.pending.runs.is_empty() || state.pending.poll {
-            state.pending.poll = false;
             self.fill_runs(outgoing, state);
         }
         for batch in batches {

@@ -7,7 +7,7 @@ local REPAIRED, OTHER_SPEC, RESTORED = 1, 2, 4
 local MAX_BACKSTEP, MAX_ESCALATION, SLICES = 1000000, 1000, 10
 local MAX_U32, MAX_COUNT, MAX_EXACT = 4294967295, 281474976710656, 9007199254740991 -- 2^48 and 2^53 - 1
 local MAX_SERIAL = 4503599627370496 -- 2^52: epochs and leases that grow from here are still exact
-local MAX_TEXT, MAX_LEASES = 1048576, 10000 -- a lease takes at most 51 bytes
+local MAX_TEXT, MAX_LEASES = 1048576, 100 -- a lease takes at most 51 bytes
 
 -- Parses numbers separated by blanks; an empty table if anything else is among them.
 local function parse_numbers(text)
