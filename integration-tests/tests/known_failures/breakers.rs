@@ -170,6 +170,7 @@ pub(crate) async fn review_1_16_a_reply_that_is_late_during_a_ramp_admits_only_t
     };
     let ramp = ask().await;
     assert!((1..=20).contains(&ramp), "the ramp admits a tenth: {ramp}");
+    sleep(100 * MS).await; // a replica asks again after 50 ms
     redis.lose_reply("breaker_admit", 1);
     let late = ask().await;
     assert_eq!(redis.pending_faults(), 0, "a reply was lost");

@@ -8,15 +8,17 @@ local function ramping(s)
   return s.ramp_step >= 0 and 1 or 0
 end
 
--- Publishes 'id@owner now phase epoch left override ramping escalation from break_for calls failures slow', if the
--- phase, the epoch or the override has changed.
+-- Publishes 'id@owner now phase epoch left override ramping escalation from break_for calls failures slow' and the
+-- entry of the override, if the phase, the epoch, the override or its entry has changed. Later releases may append to
+-- it.
 local function publish(s)
   local loaded = s.loaded
-  if loaded[1] == s.phase and loaded[2] == s.epoch and loaded[3] == s.override then return end
+  local same = loaded[1] == s.phase and loaded[2] == s.epoch and loaded[3] == s.override
+  if same and loaded[4] == (s.entry and s.entry.sequence) then return end
   local last = s.transitions[#s.transitions] or {0, 0, 0, -1, 0, 0, 0}
   local text = string.format(string.rep(' %.0f', 12), s.clock, s.phase, s.epoch, left(s), s.override, ramping(s),
     s.escalation, last[1], last[4], last[5], last[6], last[7])
-  redis.call('PUBLISH', ARGV[3], ARGV[4] .. text)
+  redis.call('PUBLISH', ARGV[3], ARGV[4] .. text .. ' ' .. entry_text(s))
 end
 
 local function commit(s, spec)
@@ -34,5 +36,6 @@ local function build_reply(s, ...)
     for i = 1, 7 do reply[#reply + 1] = transition[i] end
   end
   for _, value in ipairs({...}) do reply[#reply + 1] = value end
+  if s.entry then reply[#reply + 1] = entry_text(s) end
   return reply
 end

@@ -5,23 +5,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use phalanx_core::breaker::Override;
 use phalanx_core::breaker::Successes;
 use phalanx_core::clock::Time;
 use phalanx_core::event::EventKind;
 use phalanx_lua as lua;
 use tokio::time::{Instant, sleep_until};
 
-use super::codec::{BreakerReply, override_number, phase_number};
+use super::codec::{BreakerReply, phase_number};
+use super::entry::NO_ENTRY;
 use super::pending::Run;
+use super::quota::LocalRamp;
 use super::{AdmitBatch, Provenance, Request, Shared, State};
 use crate::dispatcher::{BatchSource, Outgoing, ScriptResult};
 use crate::failure::Failure;
-use crate::invocation::{Invocation, integers};
+use crate::invocation::Invocation;
 
 /// Bad news that follows other bad news waits for this long, or for this long for each replica.
 const MIN_PACE: Duration = Duration::from_millis(10);
 const PACE_PER_REPLICA: Duration = Duration::from_micros(200);
+
+/// Higher than any lease.
+const EVERY_LEASE: u64 = (1 << 53) - 1;
 
 impl Shared {
     /// Queues successes that the fast path has summed up.
@@ -84,7 +88,7 @@ impl Shared {
         self.retire_twin(&mut state, now);
         self.drain_fast_path(&mut state, now);
         state.pending.poll |= used || force_poll;
-        let nothing_pending = state.pending.is_empty();
+        let nothing_pending = state.pending.is_empty() && !state.puts_back(now);
         drop(state);
         if !nothing_pending && !self.is_degraded() {
             self.enqueue();
@@ -105,18 +109,25 @@ impl Shared {
         state.pending.has_news()
     }
 
-    /// Appends the arguments that all breaker scripts begin with.
+    /// Appends the arguments that all breaker scripts begin with, with a claim of what this replica knows.
     pub(super) fn push_common_args(&self, call: &mut Invocation, state: &State) {
         let now = self.store.clock.now();
+        let entry = state.claimed_override(now).map_or_else(|| NO_ENTRY.to_owned(), |entry| entry.text(now));
+        self.push_args_with_claim(call, state, &entry);
+    }
+
+    /// Appends them with the claim of this entry.
+    pub(super) fn push_args_with_claim(&self, call: &mut Invocation, state: &State, entry: &str) {
+        let now = self.store.clock.now();
         let claim = match &state.last_known {
-            None => "0 1 0 0 0".to_owned(),
+            None => format!("0 1 0 0 0 {entry}"),
             Some(last_known) => format!(
-                "{} {} {} {} {}",
+                "{} {} {} {} {} {entry}",
                 last_known.snapshot.epoch,
                 phase_number(last_known.snapshot.phase),
                 last_known.until.since(now).as_micros(),
                 last_known.snapshot.escalation,
-                override_number(last_known.snapshot.overridden),
+                now.since(last_known.since).as_micros(),
             ),
         };
         call.arg(&state.spec_text).arg(claim).arg(&self.store.channel).arg(&self.signature).arg(self.store.rng.unit());
@@ -181,23 +192,32 @@ impl Shared {
         }
     }
 
-    fn fill_override(self: &Arc<Self>, outgoing: &mut Outgoing, state: &mut State, overridden: Option<Override>) {
+    /// Puts back the override that Redis has lost or has not received yet.
+    fn fill_override(self: &Arc<Self>, outgoing: &mut Outgoing, state: &mut State) {
+        let now = self.store.clock.now();
+        state.stop_putting_back();
+        let Some(entry) = state.claimed_override(now).map(|entry| entry.text(now)) else { return };
         let mut call = self.store.invocation(&lua::BREAKER_FORCE, &[&self.redis_key]);
         self.push_common_args(&mut call, state);
-        call.arg(override_number(overridden));
-        self.fill_call(outgoing, state, call);
-    }
-
-    fn fill_call(self: &Arc<Self>, outgoing: &mut Outgoing, state: &mut State, call: Invocation) {
+        call.arg(entry).arg(0);
         state.in_flight += 1;
         let shared = self.clone();
         outgoing.add(call, move |reply| {
             let failed = shared.apply_reply(&reply).is_none();
+            if failed {
+                shared.state.lock().put_back_override(shared.store.clock.now());
+            }
             shared.call_finished(failed);
         });
     }
 
-    fn fill_callers(self: &Arc<Self>, outgoing: &mut Outgoing, state: &mut State, batch: Arc<AdmitBatch>) {
+    fn fill_callers(
+        self: &Arc<Self>,
+        outgoing: &mut Outgoing,
+        state: &mut State,
+        batch: Arc<AdmitBatch>,
+        received: u64,
+    ) {
         let requests = batch.close();
         let callers = requests.iter().filter(|request| **request == Request::Admit).count();
         if callers == 0 {
@@ -206,7 +226,8 @@ impl Shared {
         state.in_flight += 1;
         let mut call = self.store.invocation(&lua::BREAKER_ADMIT, &[&self.redis_key]);
         self.push_common_args(&mut call, state);
-        call.arg(callers).arg(self.store.owner);
+        let (decided, step) = state.ramp.as_mut().map_or((0, 0), LocalRamp::report);
+        call.arg(callers).arg(self.store.owner).arg(received).arg(decided).arg(step);
         let steps = state.spec.ramp.map_or(0, |ramp| u64::from(ramp.steps));
         outgoing.waiting_since(batch.opened);
         let shared = self.clone();
@@ -218,8 +239,8 @@ impl Shared {
 
     /// Decodes and applies a reply that no caller waits for.
     fn apply_reply(&self, reply: &ScriptResult) -> Option<BreakerReply> {
-        let reply = BreakerReply::decode(&integers(reply.as_ref().ok()?))?;
-        self.apply(reply.snapshot, &reply.transitions, Provenance::Reply);
+        let reply = BreakerReply::of(reply.as_ref().ok()?)?;
+        self.apply(reply.snapshot, &reply.entry, &reply.transitions, Provenance::Reply);
         self.emit_anomalies(&reply);
         Some(reply)
     }
@@ -265,8 +286,8 @@ impl BatchSource for Shared {
         }
         self.drain_fast_path(state, self.store.clock.now());
         let batches = state.batches.take();
-        if let Some(provenance) = state.pending.override_update.take() {
-            self.fill_override(outgoing, state, provenance);
+        if state.puts_back(self.store.clock.now()) {
+            self.fill_override(outgoing, state);
         }
         if !state.pending.settled.is_empty() {
             self.fill_settled(outgoing, state);
@@ -274,8 +295,11 @@ impl BatchSource for Shared {
         if !state.pending.runs.is_empty() || state.pending.poll {
             self.fill_runs(outgoing, state);
         }
+        // Only the first batch gets leases again that were not received: the second one would get those of the first.
+        let mut received = state.received_leases;
         for batch in batches {
-            self.fill_callers(outgoing, state, batch);
+            self.fill_callers(outgoing, state, batch, received);
+            received = EVERY_LEASE;
         }
     }
 }

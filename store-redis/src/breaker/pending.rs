@@ -1,8 +1,8 @@
-//! What a breaker has not sent to Redis yet: outcomes in order, settled probes, an override.
+//! What a breaker has not sent to Redis yet: outcomes in order and settled probes.
 
 use std::time::Duration;
 
-use phalanx_core::breaker::{Override, Sample};
+use phalanx_core::breaker::Sample;
 use phalanx_core::clock::Time;
 use phalanx_core::kind::Outcome;
 
@@ -18,8 +18,6 @@ const MAX_QUEUED_RUNS: usize = 1_024;
 pub(super) struct Pending {
     pub(super) runs: Runs,
     pub(super) settled: Vec<Settled>,
-    /// An override that could not be sent.
-    pub(super) override_update: Option<Option<Override>>,
     /// Poll the state even if there is nothing else to send.
     pub(super) poll: bool,
 }
@@ -31,7 +29,7 @@ impl Pending {
 
     /// Returns whether anything would be lost if it were not sent.
     pub(super) const fn has_news(&self) -> bool {
-        !self.runs.0.is_empty() || !self.settled.is_empty() || self.override_update.is_some()
+        !self.runs.0.is_empty() || !self.settled.is_empty()
     }
 
     /// Puts back ends of probes whose request may have been lost: a lease is settled once, so they can be sent again.
