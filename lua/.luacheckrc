@@ -15,7 +15,7 @@ files["**/breaker_*.lua"] = {
     "RESTORED", "ADOPTED", "MAX_BACKSTEP", "MAX_ESCALATION", "MAX_U32", "MAX_COUNT", "MAX_EXACT", "MAX_SERIAL", "MAX_WORD",
     "MAX_LEASES", "MAX_WINDOWS", "OVERRIDE_KEPT", "RELEASE_KEPT", "SLICES", "split", "within", "read_spec", "read_entry",
     "new_window", "clear_windows", "fresh", "restored", "parse", "anchor", "settle_override", "adopt", "entry_text",
-    "count_in", "load", "save", "touch", "sum", "begin", "enter", "open", "count", "commit", "build_reply",
+    "count_in", "load", "save", "probes_in_flight", "touch", "sum", "begin", "enter", "open", "count", "commit", "build_reply",
   },
 }
 files["**/digest_*.lua"] = {read_globals = {"SLOTS", "BINS", "HEADER", "read_header"}}

@@ -103,6 +103,9 @@ const KEPT: &[&[Scenario]] = &[scenarios![
     breakers::review_1_16_a_reply_that_is_late_during_a_ramp_admits_only_the_ramp,
     dispatching::review_2_1_rejections_of_a_half_open_breaker_are_not_a_round_trip_each,
     breakers::review_2_5_replicas_that_start_do_not_reset_a_latency_trip,
+    overrides::an_override_with_an_end_ends_on_every_replica_and_stays_ended,
+    overrides::an_override_set_in_an_outage_yields_to_one_that_was_set_later,
+    breakers::a_call_right_after_the_latch_has_tripped_is_decided_by_the_twin,
     pushes::review_1_16_a_forged_push_does_not_cause_writes_for_ever,
 ]];
 

@@ -390,9 +390,11 @@ impl State {
         self.ramp.insert(known.unwrap_or_else(|| LocalRamp::first_step(epoch))).admits(steps)
     }
 
-    /// The next call that is not decided by the phase alone asks Redis.
-    fn ask_again(&mut self) {
-        self.no_probe_until = Time::ZERO;
+    /// The next call of a ramp asks Redis, and in another epoch that of a half-open breaker too.
+    fn ask_again(&mut self, another_epoch: bool) {
+        if another_epoch {
+            self.no_probe_until = Time::ZERO;
+        }
         if let Some(ramp) = &mut self.ramp {
             ramp.expire();
         }

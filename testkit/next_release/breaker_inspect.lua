@@ -17,8 +17,4 @@
 -- keeps: nothing; neither writes nor publishes
 local s = load(read_spec())
 local calls, failures, slow = sum(s)
-local probes = 0
-for _, lease in ipairs(s.leases) do
-  if lease.expires > s.now then probes = probes + 1 end
-end
-return build_reply(s, calls, failures, slow, s.streak, probes)
+return build_reply(s, calls, failures, slow, s.streak, probes_in_flight(s))

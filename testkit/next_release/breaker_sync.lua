@@ -15,7 +15,7 @@
 --           failure; 4 latency quantile within its threshold, 5 above it
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
 --          4 restored and 8 override adopted from the claim), t, t times (from, to, epoch, break_for or -1, calls,
---          failures, slow), then, if there is one, the entry of the override as text
+--          failures, slow), then the probes in flight, then, if there is one, the entry of the override as text
 -- keeps: the breaker as text (include/breaker_state.lua), for twice the longest duration in its spec plus five minutes,
 --        30 days while an override is set, 7 days after its release; writes only if something
 --        changed
@@ -62,4 +62,4 @@ for run = 1, tonumber(ARGV[6]) do
   end
 end
 commit(s, spec)
-return build_reply(s)
+return build_reply(s, probes_in_flight(s))

@@ -7,8 +7,9 @@ use phalanx::{Kind, ResilienceModule};
 use phalanx_core::breaker::{BreakerSpec, Phase};
 use phalanx_core::kind::Outcome;
 use phalanx_core::policy::Policy;
-use phalanx_core::rejection::RejectionCode;
-use phalanx_core::store::BreakerStore;
+use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::{BreakerStore, RateLimitStore};
 use phalanx_store_redis::{RedisStore, SharedBreaker, StoreMode};
 use phalanx_testkit::FaultyRedis;
 use tokio::time::{Instant, sleep};
@@ -258,6 +259,26 @@ pub(crate) async fn review_2_5_replicas_that_start_do_not_reset_a_latency_trip()
             "p99 over its threshold for 5 s: tripped after {alone:?}, and after {rollout:?} while 15 replicas started"
         )
     })
+}
+
+pub(crate) async fn a_call_right_after_the_latch_has_tripped_is_decided_by_the_twin() -> Seen {
+    let redis = FaultyRedis::new();
+    let store = replica(&redis, 1);
+    let breaker = store.breaker(&key("eu"), &brittle());
+    let bucket = store.bucket(&key("bucket"), &RateLimitSpec::per_second(1_000_000));
+    assert!(is_admitted(&store, &breaker).await);
+    sleep(SECOND).await;
+    assert_eq!(store.admit_now(&breaker, store_now(&store)).map(|reply| reply.source), Some(Source::Fleet));
+    redis.stop();
+    for _ in 0..1_000 {
+        acquire(&store, &bucket, 1).await; // the caller sees the failure of its own round trip
+        if store.mode() == StoreMode::Degraded {
+            let source = store.admit_now(&breaker, store_now(&store)).map(|reply| reply.source);
+            return promise(source == Some(Source::Degraded), || format!("decided by {source:?}"));
+        }
+        sleep(MS).await;
+    }
+    panic!("the store did not degrade");
 }
 
 pub(crate) async fn review_7_5_an_open_breaker_is_not_evicted_for_new_routes() -> Seen {

@@ -31,6 +31,15 @@ local function sum(s)
   return calls, failures, slow
 end
 
+-- Counts the leases that have not expired.
+local function probes_in_flight(s)
+  local probes = 0
+  for _, lease in ipairs(s.leases) do
+    if lease.expires > s.now then probes = probes + 1 end
+  end
+  return probes
+end
+
 -- Marks the state as changed at this time.
 local function touch(s)
   s.at, s.dirty = s.now, true

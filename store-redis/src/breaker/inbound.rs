@@ -45,7 +45,7 @@ impl Shared {
             state.last_known = Some(LastKnown { snapshot, until: now.after(snapshot.left), since });
             let was_half_open = before.is_some_and(|before| before.phase == Phase::HalfOpen);
             self.store.count_half_open(was_half_open, snapshot.phase == Phase::HalfOpen);
-            state.ask_again();
+            state.ask_again(before.is_none_or(|before| before.epoch != snapshot.epoch));
             // Pushes can arrive while the latch is down: the twin continues from a trip of the fleet.
             if self.is_degraded() && snapshot.phase == Phase::Open {
                 state.twin = None;

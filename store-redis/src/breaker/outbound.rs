@@ -145,12 +145,14 @@ impl Shared {
         let shared = self.clone();
         outgoing.add(call, move |reply| {
             let failed = shared.apply_reply(&reply).is_none();
+            let mut state = shared.state.lock();
+            state.no_probe_until = Time::ZERO; // it has freed a probe
             if failed {
                 let now = shared.store.clock.now();
-                let mut state = shared.state.lock();
                 let epoch = state.last_known.map_or(0, |last_known| last_known.snapshot.epoch);
                 state.pending.put_back_settled(settled, epoch, now);
             }
+            drop(state);
             shared.call_finished(failed);
         });
     }
@@ -172,12 +174,21 @@ impl Shared {
         state.in_flight += 1;
         let shared = self.clone();
         outgoing.add(call, move |reply| {
-            let failed = shared.apply_reply(&reply).is_none();
-            if failed {
-                shared.keep_unsent(runs, polls, &reply);
+            let decoded = shared.apply_reply(&reply);
+            match &decoded {
+                Some(decoded) => shared.note_probes(decoded),
+                None => shared.keep_unsent(runs, polls, &reply),
             }
-            shared.call_finished(failed);
+            shared.call_finished(decoded.is_none());
         });
+    }
+
+    /// Lets the next call ask for a probe, if the reply of a poll shows that one is free.
+    fn note_probes(&self, reply: &BreakerReply) {
+        let mut state = self.state.lock();
+        if reply.tail.first().is_some_and(|probes| *probes < i64::from(state.spec.half_open_max_calls)) {
+            state.no_probe_until = Time::ZERO;
+        }
     }
 
     /// Keeps what a failed request carried: outcomes that were not sent are sent later, or counted by the twin while it

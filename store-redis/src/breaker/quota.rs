@@ -1,7 +1,8 @@
 //! What a replica decides on its own for a moment, because asking Redis again would tell it nothing new.
 //!
 //! A half-open breaker that has leased all its probes rejects until a lease can have ended; a breaker that ramps up admits
-//! its share by the step that Redis has replied. Any other reply and every push ends both.
+//! its share by the step that Redis has replied. Another epoch ends both, a reply that shows a free probe the former, and
+//! any reply the latter.
 
 use std::time::Duration;
 
