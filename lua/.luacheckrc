@@ -14,9 +14,11 @@ files["**/rate_limit_*.lua"] = {
 }
 files["**/breaker_*.lua"] = {
   read_globals = {
-    "CLOSED", "OPEN", "HALF_OPEN", "FORCED_OPEN", "FORCED_CLOSED", "DISABLED", "OTHER_SPEC", "MAX_ESCALATION",
-    "MAX_U32", "MAX_COUNT", "MAX_LEASES", "SLICES", "read_spec", "clear_window", "load", "save", "touch", "sum", "begin",
-    "enter", "open", "count", "commit", "build_reply",
+    "CLOSED", "OPEN", "HALF_OPEN", "FORCED_OPEN", "FORCED_CLOSED", "DISABLED", "METRICS_ONLY", "REPAIRED", "OTHER_SPEC",
+    "RESTORED", "ADOPTED", "MAX_BACKSTEP", "MAX_ESCALATION", "MAX_U32", "MAX_COUNT", "MAX_EXACT", "MAX_SERIAL", "MAX_WORD",
+    "MAX_LEASES", "MAX_WINDOWS", "OVERRIDE_KEPT", "RELEASE_KEPT", "SLICES", "split", "within", "read_spec", "read_entry",
+    "new_window", "clear_windows", "fresh", "restored", "parse", "anchor", "settle_override", "adopt", "entry_text",
+    "count_in", "load", "save", "probes_in_flight", "touch", "sum", "begin", "enter", "open", "count", "commit", "build_reply",
   },
 }
 files["**/digest_*.lua"] = {read_globals = {"SLOTS", "BINS", "HEADER", "read_header"}}

@@ -133,7 +133,7 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - the same key is the same circuit
     /// - different keys never share a circuit
     /// - another threshold reaches a living circuit
-    /// - another window forgets what was counted
+    /// - another window keeps what was counted
     fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<Self::Breaker>;
 
     /// Admits or rejects a call if that can be decided in this process without a change of state. None means that
@@ -249,4 +249,11 @@ pub trait LatencyDigestStore: Send + Sync + 'static {
     /// - an epoch of one replica is not the others'
     /// - too few samples since have no quantile
     fn quantile_since(&self, digest: &Self::Digest, now: Time, since: Time, quantile: f64) -> Option<Duration>;
+
+    /// Returns whether quantiles are of the latencies of all replicas. While a shared store has not received those of the
+    /// others, a low quantile says nothing about the fleet. Default true.
+    fn has_fleet_latencies(&self, digest: &Self::Digest) -> bool {
+        let _ = digest;
+        true
+    }
 }

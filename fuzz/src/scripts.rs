@@ -79,8 +79,14 @@ fn check_numbers(script: &Script, reply: &Reply) {
     }
 }
 
+/// Returns the integers of a reply, before the first part that is a text.
 fn ints(server: &LuaServer, script: &Script, args: &[Vec<u8>]) -> Vec<i64> {
-    call(server, script, args).ints()
+    match call(server, script, args) {
+        Reply::Array(parts) => {
+            parts.iter().map_while(|part| if let Reply::Int(int) = part { Some(*int) } else { None }).collect()
+        }
+        other => other.ints(),
+    }
 }
 
 /// A bucket of three permits, refilled at ten a second: units are microseconds.

@@ -11,6 +11,8 @@ mod breaker;
 mod breaker_client;
 #[path = "lua_scripts/breaker_edges.rs"]
 mod breaker_edges;
+#[path = "lua_scripts/breaker_override.rs"]
+mod breaker_override;
 #[path = "lua_scripts/breaker_recovery.rs"]
 mod breaker_recovery;
 #[path = "lua_scripts/breaker_text.rs"]

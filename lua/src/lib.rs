@@ -76,17 +76,29 @@ scripts! {
     /// Reads the level of a bucket.
     RATE_LIMIT_PEEK = "rate_limit_peek", keys 1, includes ["bucket"];
     /// Sets the override of a breaker, or releases it.
-    BREAKER_FORCE = "breaker_force", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    BREAKER_FORCE = "breaker_force", keys 1, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
     /// Closes a breaker and clears its counts.
-    BREAKER_RESET = "breaker_reset", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    BREAKER_RESET = "breaker_reset", keys 1, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
     /// Records the outcomes of probes.
-    BREAKER_SETTLE = "breaker_settle", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    BREAKER_SETTLE = "breaker_settle", keys 1, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
     /// Records the outcomes of calls and returns the state.
-    BREAKER_SYNC = "breaker_sync", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    BREAKER_SYNC = "breaker_sync", keys 1, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
     /// Asks for the admission of calls.
-    BREAKER_ADMIT = "breaker_admit", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    BREAKER_ADMIT = "breaker_admit", keys 1, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
     /// Reads the state of a breaker.
-    BREAKER_INSPECT = "breaker_inspect", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    BREAKER_INSPECT = "breaker_inspect", keys 1, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
     /// Adds latencies to a digest, counted in bins.
     DIGEST_FLUSH = "digest_flush", keys 1, includes ["digest"];
     /// Reads the counted latencies of the window.

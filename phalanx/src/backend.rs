@@ -211,6 +211,10 @@ impl LatencyDigestStore for Backend {
         dispatch!(digest: AnyDigest, local => self.memory.observe(digest, now, latency), shared => digest.observe(now, latency));
     }
 
+    fn has_fleet_latencies(&self, digest: &AnyDigest) -> bool {
+        dispatch!(digest: AnyDigest, local => self.memory.has_fleet_latencies(digest), shared => digest.has_fleet_latencies())
+    }
+
     fn quantile_since(&self, digest: &AnyDigest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         dispatch!(digest: AnyDigest, local => self.memory.quantile_since(digest, now, since, quantile), shared => digest.quantile_since(now, since, quantile))
     }

@@ -13,9 +13,12 @@
 mod admin;
 mod admit_reply;
 pub(crate) mod codec;
+mod entry;
 mod inbound;
+mod known_override;
 mod outbound;
 mod pending;
+mod quota;
 mod twin;
 
 use std::sync::Arc;
@@ -32,10 +35,13 @@ use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::AdmitReply;
 use phalanx_core::table::{Entry, Retention};
 use phalanx_store_memory::BreakerCell;
+use tokio::time::Instant;
 
 use self::codec::{Snapshot, spec_text};
 pub(crate) use self::inbound::Provenance;
+use self::known_override::KnownOverride;
 use self::pending::{Pending, Run, Settled};
+use self::quota::LocalRamp;
 use self::twin::is_twin_ticket;
 use crate::batch::{Batch, BatchRequest, Batches, Coalesce, Joined, PendingRequest};
 use crate::dispatcher::{InlineRequest, Queued, Urgency};
@@ -66,11 +72,25 @@ struct State {
     spec_text: String,
     /// The state in the last reply or push; `None` before the first.
     last_known: Option<LastKnown>,
+    /// The newest override that Redis has held, or that was set here.
+    known_override: Option<KnownOverride>,
+    /// A half-open breaker has no free probe until then.
+    no_probe_until: Time,
+    /// A ramp, as far as this replica decides it.
+    ramp: Option<LocalRamp>,
+    /// The highest lease that this replica has received.
+    received_leases: u64,
     pending: Pending,
     /// Callers that wait for a reply of `breaker_admit.lua`.
     batches: Batches<Request, Option<AdmitOutcome>>,
     /// Calls in flight. One batch of calls at a time, so that replies arrive in order.
     in_flight: u32,
+    /// A call of the current batch of calls has failed.
+    failed: bool,
+    /// Bad news waits until then.
+    paced_until: Option<Instant>,
+    /// A task sends the bad news that waits.
+    flush_planned: bool,
     /// The twin, and the number of the outage it was created in.
     twin: Option<(u64, Arc<BreakerCell>)>,
     /// This replica rejects until then, because its twin tripped during an outage.
@@ -82,6 +102,8 @@ struct LastKnown {
     snapshot: Snapshot,
     /// The end of the break, on this replica's clock.
     until: Time,
+    /// When this replica learned of the epoch.
+    since: Time,
 }
 
 type AdmitBatch = Batch<Request, Option<AdmitOutcome>>;
@@ -101,13 +123,48 @@ impl BatchRequest for Request {
 pub(crate) type AdmitOutcome = (AdmitReply, Option<Transition>);
 
 impl Entry for SharedBreaker {
-    /// Redis holds the state; eviction would only lose what is queued here and what a twin holds.
+    /// Redis holds the state, but may lose it: what rejects calls is kept here too. What was not sent yet is sent when the
+    /// entry goes.
     fn retention(&self) -> Retention {
-        let state = self.0.state.lock();
-        if state.twin.is_some() || state.held_open.is_some() || state.pending.override_update.is_some() {
+        let now = self.0.store.clock.now();
+        let mut state = self.0.state.lock();
+        self.0.drain_fast_path(&mut state, now);
+        let known = state.last_known.is_some_and(|last_known| last_known.is_worth_keeping(now, &state.spec));
+        if known || state.overridden(now).is_some() || state.twin.is_some() || state.held_open.is_some() {
             return Retention::Pinned;
         }
         if state.pending.is_empty() && state.in_flight == 0 { Retention::Disposable } else { Retention::Relearnable }
+    }
+}
+
+/// A breaker that goes to make room for another sends what it has not sent yet.
+impl Drop for SharedBreaker {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        if !shared.is_degraded() && shared.has_news() {
+            shared.enqueue(Urgency::Background);
+        }
+    }
+}
+
+impl LastKnown {
+    /// Returns whether forgetting it would let calls through. A half-open breaker is kept for as long
+    /// as its probes, so that one whose callers are gone for good makes room in the end.
+    fn is_worth_keeping(&self, now: Time, spec: &BreakerSpec) -> bool {
+        match self.snapshot.phase {
+            Phase::Closed => false,
+            Phase::Open => now < self.until,
+            Phase::HalfOpen => now < self.since.after(spec.lease()),
+        }
+    }
+
+    /// Returns whether the phase alone decides every call.
+    fn decides(&self, now: Time) -> bool {
+        match self.snapshot.phase {
+            Phase::Closed => !self.snapshot.ramping,
+            Phase::Open => now < self.until,
+            Phase::HalfOpen => false,
+        }
     }
 }
 
@@ -117,9 +174,16 @@ impl SharedBreaker {
             spec: spec.clone(),
             spec_text: spec_text(spec),
             last_known: None,
+            known_override: None,
+            no_probe_until: Time::ZERO,
+            ramp: None,
+            received_leases: 0,
             pending: Pending::default(),
             batches: Batches::default(),
             in_flight: 0,
+            failed: false,
+            paced_until: None,
+            flush_planned: false,
             twin: None,
             held_open: None,
         };
@@ -171,8 +235,9 @@ impl SharedBreaker {
             self.0.mark_used();
         }
         match shared.fast_path.admit(now) {
-            Some(admission) => Some(AdmitReply { admission, source: Source::Fleet }),
-            None => shared.admit_from_last_known(now),
+            // The latch may have tripped just now, before the fast paths were cleared.
+            Some(admission) if !shared.is_degraded() => Some(AdmitReply { admission, source: Source::Fleet }),
+            _ => shared.admit_from_last_known(now),
         }
     }
 
@@ -209,14 +274,14 @@ impl SharedBreaker {
     /// Returns the last known phase and override, or the twin's while degraded, without I/O.
     pub fn cached_phase(&self) -> (Phase, Option<Override>) {
         let state = self.0.state.lock();
-        let last_known = state
-            .last_known
-            .map_or((Phase::Closed, None), |last_known| (last_known.snapshot.phase, last_known.snapshot.overridden));
+        let now = self.0.store.clock.now();
+        let phase = state.last_known.map_or(Phase::Closed, |last_known| last_known.snapshot.phase);
+        let last_known = (phase, state.overridden(now));
         let (phase, overridden) = match &state.twin {
             Some((_, twin)) if self.0.is_degraded() => twin.glance(),
             _ => last_known,
         };
-        let held_open = state.held_open.is_some_and(|until| self.0.store.clock.now() < until);
+        let held_open = state.held_open.is_some_and(|until| now < until);
         (if held_open { Phase::Open } else { phase }, overridden)
     }
 
@@ -230,7 +295,8 @@ impl SharedBreaker {
             drop(state);
             return twin.observe_quantile(now, value);
         }
-        let over = value.is_some_and(|value| value > trip.threshold);
+        // A replica that knows no quantile has nothing to say about the fleet's.
+        let over = value? > trip.threshold;
         state.pending.runs.push(Run::quantile(over));
         drop(state);
         if !shared.used.load(Ordering::Relaxed) {
@@ -276,21 +342,26 @@ impl Shared {
             }
             return Some(reply);
         }
-        let last_known = self.state.lock().last_known?;
-        let (snapshot, passes) =
-            (last_known.snapshot, Admission::Admitted(Ticket { epoch: last_known.snapshot.epoch, lease: None }));
-        let shadow = match snapshot.phase {
-            Phase::Closed => !snapshot.ramping,
-            Phase::Open => now < last_known.until,
-            Phase::HalfOpen => false,
-        };
-        match snapshot.overridden? {
-            Override::Open => {
+        let mut state = self.state.lock();
+        let overridden = state.overridden(now);
+        if overridden.is_none() && state.known_override.is_some() {
+            self.update_fast_path(&mut state, now); // the override may have ended by itself
+        }
+        let last_known = state.last_known?;
+        let passes = Admission::Admitted(Ticket { epoch: last_known.snapshot.epoch, lease: None });
+        match overridden {
+            None => Some(AdmitReply { admission: state.admit_in_recovery(now)?, source: Source::Fleet }),
+            Some(Override::Open) => {
                 let rejected = Admission::Rejected { code: RejectionCode::ForcedOpen, until: Time::NEVER };
                 Some(AdmitReply { admission: rejected, source: Source::Forced })
             }
-            Override::Closed | Override::Disabled => Some(AdmitReply { admission: passes, source: Source::Forced }),
-            Override::MetricsOnly => shadow.then_some(AdmitReply { admission: passes, source: Source::Shadow }),
+            Some(Override::Closed | Override::Disabled) => {
+                Some(AdmitReply { admission: passes, source: Source::Forced })
+            }
+            Some(Override::MetricsOnly) => {
+                let known = last_known.decides(now) || state.admit_in_recovery(now).is_some();
+                known.then_some(AdmitReply { admission: passes, source: Source::Shadow })
+            }
         }
     }
 
@@ -305,22 +376,62 @@ impl Shared {
             return None; // an earlier epoch: does not count
         }
         let slow = state.spec.is_slow(sample.latency);
-        let urgent = match ticket.lease {
-            Some(lease) => {
-                state.pending.settled.push(Settled::new(ticket.epoch, lease, sample.outcome, slow));
-                true
-            }
-            None => {
-                self.drain_fast_path(&mut state, now);
-                let run = Run::outcome(ticket.epoch, sample.outcome, slow, self.fast_path.slice_of(now));
-                run.is_some_and(|run| state.pending.runs.push(run))
-            }
-        };
-        drop(state);
-        if urgent {
+        if let Some(lease) = ticket.lease {
+            let expires = now.after(state.spec.lease());
+            state.pending.settled.push(Settled::new(ticket.epoch, lease, sample.outcome, slow, expires));
+            drop(state);
             self.enqueue(Urgency::Caller);
+            return None;
+        }
+        self.drain_fast_path(&mut state, now);
+        let run = Run::outcome(ticket.epoch, sample.outcome, slow, self.fast_path.slice_of(now));
+        let is_bad_news = run.is_some_and(|run| state.pending.runs.push(run));
+        drop(state);
+        if is_bad_news {
+            self.send_bad_news();
         }
         None
+    }
+}
+
+impl State {
+    /// Decides a call of a breaker that recovers, by what Redis replied a moment ago; `None` if Redis has to be asked.
+    fn admit_in_recovery(&mut self, now: Time) -> Option<Admission> {
+        let snapshot = self.last_known?.snapshot;
+        let no_probe = Admission::Rejected { code: RejectionCode::ProbeQuota, until: Time::NEVER };
+        match snapshot.phase {
+            Phase::Closed if snapshot.ramping => {
+                self.ramp.filter(|ramp| ramp.epoch == snapshot.epoch && ramp.is_known(now))?;
+                let passes = Admission::Admitted(Ticket { epoch: snapshot.epoch, lease: None });
+                Some(if self.ramp_admits(snapshot.epoch) { passes } else { no_probe })
+            }
+            Phase::HalfOpen if now < self.no_probe_until => Some(no_probe),
+            Phase::Closed | Phase::Open | Phase::HalfOpen => None,
+        }
+    }
+
+    /// Decides the next call of the ramp of this epoch, by the step that is known, or by the first one.
+    fn ramp_admits(&mut self, epoch: u64) -> bool {
+        let steps = self.spec.ramp.map_or(0, |ramp| u64::from(ramp.steps));
+        let known = self.ramp.filter(|ramp| ramp.epoch == epoch);
+        self.ramp.insert(known.unwrap_or_else(|| LocalRamp::first_step(epoch))).admits(steps)
+    }
+
+    /// The next call of a ramp asks Redis, and in another epoch that of a half-open breaker too.
+    fn ask_again(&mut self, another_epoch: bool) {
+        if another_epoch {
+            self.no_probe_until = Time::ZERO;
+        }
+        if let Some(ramp) = &mut self.ramp {
+            ramp.expire();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let last_known = self.state.get_mut().last_known;
+        self.store.count_half_open(last_known.is_some_and(|known| known.snapshot.phase == Phase::HalfOpen), false);
     }
 }
 
@@ -341,7 +452,10 @@ impl Coalesce for Shared {
             self.emit(change);
         }
         if let Admission::Admitted(Ticket { epoch, lease: Some(lease) }) = reply.admission {
-            self.state.lock().pending.settled.push(Settled::unused(epoch, lease));
+            let mut state = self.state.lock();
+            let expires = self.store.clock.now().after(state.spec.lease());
+            state.pending.settled.push(Settled::unused(epoch, lease, expires));
+            drop(state);
             self.enqueue(Urgency::Caller);
         }
     }

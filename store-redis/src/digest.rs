@@ -108,6 +108,12 @@ impl SharedDigest {
         self.0.local.observe(now, latency);
     }
 
+    /// Returns whether the fleet's latencies were fetched, or cannot be: a quantile is then not this replica's alone.
+    pub fn has_fleet_latencies(&self) -> bool {
+        let shared = &self.0;
+        shared.store.dispatcher(shared.redis_key.slot).latch.is_down() || shared.state.lock().fetched.is_some()
+    }
+
     /// Returns the fleet's quantile of the latencies observed after `since`; this replica's own while degraded.
     pub fn quantile_since(&self, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         let shared = &self.0;

@@ -191,7 +191,7 @@ impl Dispatcher {
     }
 
     /// Spawns a round trip. Without a runtime it is dropped, which completes its calls with a failure.
-    fn spawn(&self, trip: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, trip: impl Future<Output = ()> + Send + 'static) {
         let fallback = self.runtime.lock().clone();
         task::spawn(trip, fallback.as_ref());
     }

@@ -447,4 +447,8 @@ impl LatencyDigestStore for RedisStore {
     fn quantile_since(&self, digest: &SharedDigest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         digest.quantile_since(now, since, quantile)
     }
+
+    fn has_fleet_latencies(&self, digest: &SharedDigest) -> bool {
+        digest.has_fleet_latencies()
+    }
 }

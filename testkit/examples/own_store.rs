@@ -125,7 +125,7 @@ impl BreakerStore for OwnStore {
         let cell = find_or_make(&self.0.breakers, key, make);
         let (breaker, spec) = &mut *lock(&cell);
         if spec != new {
-            breaker.retune(spec, new);
+            breaker.retune(new);
             *spec = new.clone();
         }
         cell.clone()

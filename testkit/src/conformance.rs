@@ -176,7 +176,7 @@ macro_rules! conformance_cases {
                     the_same_key_is_the_same_circuit,
                     different_keys_never_share_a_circuit,
                     another_threshold_reaches_a_living_circuit,
-                    another_window_forgets_what_was_counted;
+                    another_window_keeps_what_was_counted;
                 admit:
                     an_open_circuit_rejects_and_names_the_end_of_the_break,
                     after_the_break_the_allowed_number_of_probes_passes,

@@ -270,7 +270,7 @@ async fn a_trip_that_is_pushed_to_a_degraded_replica_opens_its_breaker_too() {
     for _ in 0..3 {
         one.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();
     }
-    sleep(Duration::from_millis(15)).await; // the subscription was being checked
+    sleep(Duration::from_millis(30)).await; // failures are paced, and the subscription was being checked
     assert_eq!(admitted(&one, 1).await, 0, "it is open");
     assert_eq!(one.store_mode(), Some(StoreMode::Shared));
     assert_eq!(other.store_mode(), Some(StoreMode::Degraded), "three health checks take longer");

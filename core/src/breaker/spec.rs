@@ -80,8 +80,8 @@ pub struct BreakerSpec {
     /// Lengthens each break by up to this share, at random, 0.0 to 1.0. Default 0.0.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::ShareOrZero"))]
     pub break_jitter: f64,
-    /// Probes at a time when the break is over, at most 10,000. Default 1.
-    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
+    /// Probes at a time when the break is over, at most 100. Default 1.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Probes"))]
     pub half_open_max_calls: u32,
     /// Probes that must succeed before the circuit closes. Default 1.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]

@@ -172,7 +172,7 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
         check.add("max_break_duration", "must not be shorter than break_duration");
     }
     check.share_or_zero("break_jitter", spec.break_jitter);
-    check.count("half_open_max_calls", spec.half_open_max_calls.into());
+    check.probes("half_open_max_calls", spec.half_open_max_calls);
     check.count("success_threshold", spec.success_threshold.into());
     check.optional_duration("probe_lease", spec.probe_lease);
     check.within("ramp", spec.ramp.as_ref(), |check, ramp| {

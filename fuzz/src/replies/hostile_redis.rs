@@ -201,7 +201,12 @@ fn push(input: &mut Input<'_>, breaker: &str) -> String {
         _ => {
             let good = [SERVER_NOW, 2, 5, 1_000_000, 0, 0, 1, 1, 1_000_000, 4, 4, 0];
             let numbers = good.map(|good| if input.byte() < 128 { good } else { input.number() }.to_string());
-            format!("{breaker}@{} {}", input.number(), numbers.join(" "))
+            let entry = match input.below(4) {
+                0 => input.text(40),
+                1 => "0 0 0 -1 - -".to_owned(),
+                _ => format!("{} 1 7 {} ops -", SERVER_NOW + input.number() % 1_000, input.number()),
+            };
+            format!("{breaker}@{} {} {entry}", input.number(), numbers.join(" "))
         }
     }
 }

@@ -12,16 +12,16 @@ const SPEC: &str = "0.5 2 -1 1000000 10000000 4 1000000 2 4000000 0 3 2 2000000 
 
 /// Good arguments of every script that has a list or a count among them.
 fn good() -> [(&'static Script, Vec<Vec<u8>>); 8] {
-    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0", "ph2:c", "id@7", 0.5], more].concat();
+    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0 7 1 42 -1 - -", "ph2:c", "id@7", 0.5], more].concat();
     [
         (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 1, 2, 1, 1, 0, 3, 2, 500]),
         (&lua::RATE_LIMIT_REFUND, args![1, 100_000, 300_000, 2, 1, 0, 1, -5]),
         (&lua::RATE_LIMIT_RETUNE, args![1, 100_000, 300_000, 2, 100_000, 500_000]),
-        (&lua::BREAKER_ADMIT, breaker(args![3, 42])),
+        (&lua::BREAKER_ADMIT, breaker(args![3, 42, 0, 5, 1])),
         (&lua::BREAKER_SYNC, breaker(args![2, 2, 0, 5, 0, 2, 2, 1, 0])),
         (&lua::BREAKER_SETTLE, breaker(args![2, 2, 1, 0, 2, 2, 2])),
         (&lua::DIGEST_FLUSH, args![1_000_000, 2, 0, 2, 5, 1, 6, 1, 1_500_000, 1, 7, 2]),
-        (&lua::BREAKER_FORCE, breaker(args![1])),
+        (&lua::BREAKER_FORCE, breaker(args!["8 1 42 5 - -", 1])),
     ]
 }
 

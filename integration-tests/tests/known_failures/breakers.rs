@@ -7,8 +7,9 @@ use phalanx::{Kind, ResilienceModule};
 use phalanx_core::breaker::{BreakerSpec, Phase};
 use phalanx_core::kind::Outcome;
 use phalanx_core::policy::Policy;
-use phalanx_core::rejection::RejectionCode;
-use phalanx_core::store::BreakerStore;
+use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::rejection::{RejectionCode, Source};
+use phalanx_core::store::{BreakerStore, RateLimitStore};
 use phalanx_store_redis::{RedisStore, SharedBreaker, StoreMode};
 use phalanx_testkit::FaultyRedis;
 use tokio::time::{Instant, sleep};
@@ -170,6 +171,7 @@ pub(crate) async fn review_1_16_a_reply_that_is_late_during_a_ramp_admits_only_t
     };
     let ramp = ask().await;
     assert!((1..=20).contains(&ramp), "the ramp admits a tenth: {ramp}");
+    sleep(100 * MS).await; // a replica asks again after 50 ms
     redis.lose_reply("breaker_admit", 1);
     let late = ask().await;
     assert_eq!(redis.pending_faults(), 0, "a reply was lost");
@@ -259,6 +261,26 @@ pub(crate) async fn review_2_5_replicas_that_start_do_not_reset_a_latency_trip()
     })
 }
 
+pub(crate) async fn a_call_right_after_the_latch_has_tripped_is_decided_by_the_twin() -> Seen {
+    let redis = FaultyRedis::new();
+    let store = replica(&redis, 1);
+    let breaker = store.breaker(&key("eu"), &brittle());
+    let bucket = store.bucket(&key("bucket"), &RateLimitSpec::per_second(1_000_000));
+    assert!(is_admitted(&store, &breaker).await);
+    sleep(SECOND).await;
+    assert_eq!(store.admit_now(&breaker, store_now(&store)).map(|reply| reply.source), Some(Source::Fleet));
+    redis.stop();
+    for _ in 0..1_000 {
+        acquire(&store, &bucket, 1).await; // the caller sees the failure of its own round trip
+        if store.mode() == StoreMode::Degraded {
+            let source = store.admit_now(&breaker, store_now(&store)).map(|reply| reply.source);
+            return promise(source == Some(Source::Degraded), || format!("decided by {source:?}"));
+        }
+        sleep(MS).await;
+    }
+    panic!("the store did not degrade");
+}
+
 pub(crate) async fn review_7_5_an_open_breaker_is_not_evicted_for_new_routes() -> Seen {
     let redis = FaultyRedis::new();
     let policy = Policy::named("policy").breaker(BreakerSpec::consecutive_failures(5).break_for(60 * SECOND));
@@ -269,6 +291,7 @@ pub(crate) async fn review_7_5_an_open_breaker_is_not_evicted_for_new_routes() -
         fail().await.ok();
         sleep(MS).await;
     }
+    sleep(20 * MS).await; // failures after the first are paced
     assert!(fail().await.unwrap_err().rejection().is_some(), "the breaker is open for 60 s");
     for route in 0..20 {
         module.run("policy", format!("new {route}").as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();

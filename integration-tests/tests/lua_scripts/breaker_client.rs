@@ -5,7 +5,7 @@ use std::time::Duration;
 use phalanx_core::breaker::{BreakerSpec, Override, Phase, Ticket, Transition};
 use phalanx_core::rejection::RejectionCode;
 use phalanx_lua::{BREAKER_ADMIT, BREAKER_FORCE, BREAKER_INSPECT, BREAKER_RESET, BREAKER_SETTLE, BREAKER_SYNC, Script};
-use phalanx_testkit::lua_server::LuaServer;
+use phalanx_testkit::lua_server::{LuaServer, Reply};
 
 use crate::harness::*;
 
@@ -69,18 +69,32 @@ pub(crate) const fn override_number(overridden: Option<Override>) -> i64 {
 pub(crate) const OVERRIDES: [Option<Override>; 5] =
     [None, Some(Override::Open), Some(Override::Closed), Some(Override::Disabled), Some(Override::MetricsOnly)];
 
+/// Higher than any lease: all leases of the owner were received.
+pub(crate) const EVERY_LEASE: u64 = (1 << 53) - 1;
+
+/// Returns the integers of a reply, before the entry of the override.
+pub(crate) fn leading_ints(reply: &Reply) -> Vec<i64> {
+    let Reply::Array(parts) = reply else { panic!("{reply:?}") };
+    let int = |part: &Reply| if let Reply::Int(int) = part { Some(*int) } else { None };
+    parts.iter().map_while(int).collect()
+}
+
 /// The last state received by a replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     pub(crate) epoch: u64,
     pub(crate) phase: Phase,
     pub(crate) left: Duration,
+    pub(crate) age: Duration,
     pub(crate) escalation: u32,
-    pub(crate) overridden: Option<Override>,
+    /// The entry of the override, as text.
+    pub(crate) entry: &'static str,
 }
 
+pub(crate) const NO_ENTRY: &str = "0 0 0 -1 - -";
+
 pub(crate) const NO_CLAIM: Claim =
-    Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, escalation: 0, overridden: None };
+    Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, age: Duration::ZERO, escalation: 0, entry: NO_ENTRY };
 
 /// The part of the reply common to all breaker scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,14 +142,14 @@ impl Circuit {
     /// Runs a script. Returns the part of the reply that all scripts share, and the rest.
     pub(crate) fn ask(&self, server: &LuaServer, script: &Script, more: &[Vec<u8>]) -> (State, Vec<i64>) {
         let claim = self.claim;
-        let overridden = override_number(claim.overridden);
-        let claim =
-            args![claim.epoch, phase_number(claim.phase), micros(claim.left), claim.escalation, overridden].join(&b' ');
+        let (left, age) = (micros(claim.left), micros(claim.age));
+        let numbers = args![claim.epoch, phase_number(claim.phase), left, claim.escalation, age, claim.entry];
+        let claim = numbers.join(&b' ');
         let mut args = args![spec_text(&self.spec, self.fingerprint)];
         args.push(claim);
         args.extend(args!["ph2:news", "id7", self.jitter]);
         args.extend_from_slice(more);
-        let reply = run(server, script, &args).ints();
+        let reply = leading_ints(&run(server, script, &args));
         let (head, rest) = reply.split_at(9);
         let (transitions, tail) = rest.split_at(7 * head[8] as usize);
         let state = State {
@@ -154,7 +168,7 @@ impl Circuit {
 
     /// Asks to admit `n` calls and returns the result of each, as a client computes it.
     pub(crate) fn admit(&self, server: &LuaServer, n: u64) -> (State, Vec<Admitted>) {
-        let (state, tail) = self.ask(server, &BREAKER_ADMIT, &args![n, 42]);
+        let (state, tail) = self.ask(server, &BREAKER_ADMIT, &args![n, 42, EVERY_LEASE, 0, 0]);
         let (a, b) = (tail[1] as u64, tail[2] as u64);
         let ticket = |lease| Ticket { epoch: state.epoch as u64, lease };
         let steps = self.spec.ramp.map_or(0, |ramp| u64::from(ramp.steps));
@@ -174,8 +188,8 @@ impl Circuit {
 
     /// Asks to admit `n` calls and returns mode, a and b of the reply.
     pub(crate) fn admit_reply(&self, server: &LuaServer, n: u64) -> [i64; 3] {
-        let tail = self.ask(server, &BREAKER_ADMIT, &args![n, 42]).1;
-        tail.try_into().unwrap()
+        let tail = self.ask(server, &BREAKER_ADMIT, &args![n, 42, EVERY_LEASE, 0, 0]).1;
+        tail[..3].try_into().unwrap()
     }
 
     /// Sends runs of (epoch, kind, count, age).
@@ -193,7 +207,12 @@ impl Circuit {
     }
 
     pub(crate) fn force(&self, server: &LuaServer, overridden: Option<Override>) -> State {
-        self.ask(server, &BREAKER_FORCE, &args![override_number(overridden)]).0
+        self.force_entry(server, &format!("0 {} 42 -1 - -", override_number(overridden)), true)
+    }
+
+    /// Sends an entry: a new one, or one that is put back.
+    pub(crate) fn force_entry(&self, server: &LuaServer, entry: &str, is_new: bool) -> State {
+        self.ask(server, &BREAKER_FORCE, &args![entry, u8::from(is_new)]).0
     }
 
     pub(crate) fn reset(&self, server: &LuaServer) -> State {

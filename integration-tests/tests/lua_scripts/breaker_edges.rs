@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use phalanx_core::breaker::{BreakerSpec, Override, Phase};
 use phalanx_core::clock::Time;
-use phalanx_lua::BREAKER_SYNC;
+use phalanx_lua::{BREAKER_ADMIT, BREAKER_SYNC};
 use phalanx_testkit::lua_server::LuaServer;
 
 use crate::breaker_client::*;
@@ -153,8 +153,7 @@ fn breaks_escalate_until_a_whole_window_has_passed_without_a_trip() {
 fn escalation_stops_at_a_thousand_and_at_the_longest_break() {
     let server = LuaServer::new();
     let mut circuit = steady(0);
-    circuit.claim =
-        Claim { epoch: 6, phase: Phase::HalfOpen, left: Duration::ZERO, escalation: 1_000, overridden: None };
+    circuit.claim = Claim { epoch: 6, phase: Phase::HalfOpen, escalation: 1_000, ..NO_CLAIM };
     let (state, answers) = circuit.admit(&server, 1);
     let ticket = answers[0].unwrap();
     assert_eq!((state.epoch, state.escalation), (7, 1_000));
@@ -166,7 +165,7 @@ fn escalation_stops_at_a_thousand_and_at_the_longest_break() {
 fn a_multiplier_below_one_does_not_shorten_a_break() {
     let server = LuaServer::new();
     let mut circuit = with(BreakerSpec { break_multiplier: 0.5, ..steady(0).spec });
-    circuit.claim = Claim { epoch: 6, phase: Phase::Closed, left: Duration::ZERO, escalation: 3, overridden: None };
+    circuit.claim = Claim { epoch: 6, escalation: 3, ..NO_CLAIM };
     let state = circuit.sync(&server, &[(6, FAILURE, 9, 0)]);
     assert_eq!((state.phase, state.left), (OPEN, 3_000_000));
 }
@@ -281,7 +280,8 @@ fn the_end_of_a_probe_counts_as_an_outcome_once_the_breaker_has_closed() {
     circuit.settle(&server, &[(1, 99, FAILURE)]);
     assert_eq!(circuit.inspect(&server).1, [4, 2, 2, 1, 0]);
     circuit.force(&server, None);
-    assert_eq!(server.get(KEY), before.0);
+    let (now, before) = (server.get(KEY).unwrap(), before.0.unwrap());
+    assert!(now.starts_with(&before) && now[before.len()..].starts_with(b"\no "), "only the release is new");
 }
 
 #[test]
@@ -306,4 +306,112 @@ fn a_probe_without_an_outcome_frees_its_lease() {
     assert_eq!(circuit.settle(&server, &[(3, 2, 6)]).phase, HALF_OPEN);
     assert_eq!(circuit.inspect(&server).1[4], 1);
     assert_eq!(circuit.admit_reply(&server, 5), [LEASES, 3, 1]);
+}
+
+/// Asks for the admission of one call by this owner, who has received leases up to `received` and decided calls of the
+/// ramp on its own. Returns mode, a, b and c.
+fn admit_of(server: &LuaServer, circuit: &Circuit, owner: u64, received: u64, ramp: [u64; 2]) -> Vec<i64> {
+    circuit.ask(server, &BREAKER_ADMIT, &args![1, owner, received, ramp[0], ramp[1]]).1
+}
+
+#[test]
+fn a_lease_that_its_owner_has_not_received_is_free_again_for_that_owner() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    circuit.sync(&server, &[(1, FAILURE, 9, 0)]);
+    server.clock().advance(Duration::from_micros(3_000_000));
+    let ask = |owner, received| admit_of(&server, &circuit, owner, received, [0, 0]);
+    assert_eq!(ask(42, 0)[..3], [LEASES, 1, 1]);
+    assert_eq!(ask(42, 1)[..3], [LEASES, 2, 1], "its reply is lost");
+    assert_eq!(ask(41, 0)[..3], [LEASES, 3, 0], "it is not free for others");
+    assert_eq!(ask(42, 1)[..3], [LEASES, 3, 1]);
+    assert_eq!(ask(42, 3)[..3], [LEASES, 4, 0], "all were received");
+    assert_eq!(circuit.inspect(&server).1[4], 2);
+    assert_eq!(circuit.settle(&server, &[(3, 2, FAILURE)]).phase, HALF_OPEN, "the lost lease counts no more");
+}
+
+#[test]
+fn a_rejection_for_want_of_a_probe_says_when_the_first_lease_ends() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    circuit.sync(&server, &[(1, FAILURE, 9, 0)]);
+    server.clock().advance(Duration::from_micros(3_000_000));
+    let ask = || admit_of(&server, &circuit, 42, EVERY_LEASE, [0, 0]);
+    assert_eq!(ask(), [LEASES, 1, 1, 2_000_000]);
+    server.clock().advance(SECOND);
+    assert_eq!(ask(), [LEASES, 2, 1, 1_000_000]);
+    server.clock().advance(MICRO);
+    assert_eq!(ask(), [LEASES, 3, 0, 999_999]);
+}
+
+#[test]
+fn a_ramp_counts_the_calls_that_replicas_decided_in_its_step() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    recover(&server, &circuit);
+    let ask = |decided, step| admit_of(&server, &circuit, 42, 0, [decided, step]);
+    assert_eq!(ask(0, 0), [RAMP, 0, 0, -1]);
+    assert_eq!(ask(4, 0), [RAMP, 0, 5, -1]);
+    server.clock().advance(Duration::from_micros(1_666_667));
+    assert_eq!(ask(7, 0), [RAMP, 1, 0, -1], "those of another step do not count");
+}
+
+/// Both windows see every outcome, so a fleet that uses two lengths trips like one that uses one.
+#[test]
+fn outcomes_count_in_the_windows_of_two_lengths() {
+    let server = LuaServer::new();
+    let short = with(BreakerSpec::failure_ratio(0.5).min_throughput(10));
+    let long = Circuit { fingerprint: 1, ..with(short.spec.clone().window(20 * SECOND)) };
+    for _ in 0..4 {
+        assert_eq!(record(&server, &short, 1, FAILURE, 1), CLOSED);
+        server.clock().advance(SECOND);
+        assert_eq!(record(&server, &long, 1, FAILURE, 1), CLOSED);
+        server.clock().advance(SECOND);
+    }
+    assert_eq!((short.inspect(&server).1[1], long.inspect(&server).1[1]), (8, 8));
+    server.clock().advance(4 * SECOND);
+    assert_eq!((short.inspect(&server).1[1], long.inspect(&server).1[1]), (5, 8));
+    record(&server, &short, 1, FAILURE, 1);
+    assert_eq!(record(&server, &long, 1, FAILURE, 1), OPEN);
+}
+
+#[test]
+fn a_window_of_a_third_length_takes_the_place_of_the_one_that_was_not_used() {
+    let server = LuaServer::new();
+    let circuit = |number: u32| Circuit {
+        fingerprint: number as usize,
+        ..with(BreakerSpec::failure_ratio(0.5).window(number * 10 * SECOND))
+    };
+    for number in [1, 2, 3] {
+        record(&server, &circuit(number), 1, FAILURE, 1);
+    }
+    let text = String::from_utf8(server.get(KEY).unwrap()).unwrap();
+    let windows: Vec<_> =
+        text.lines().filter(|line| line.starts_with('w')).map(|line| line.split(' ').nth(1)).collect();
+    assert_eq!(windows, [Some("3000000"), Some("2000000")]);
+    assert_eq!([1, 2, 3].map(|number| circuit(number).inspect(&server).1[1]), [3, 3, 3]);
+}
+
+#[test]
+fn an_observation_a_window_after_the_last_one_begins_a_new_period() {
+    let server = LuaServer::new();
+    let circuit = with(BreakerSpec::latency(0.9, SLOW, 12 * SECOND));
+    let observe = || circuit.sync(&server, &[(1, 5, 1, 0)]).phase;
+    assert_eq!(observe(), CLOSED);
+    server.clock().advance(10 * SECOND + MICRO);
+    assert_eq!(observe(), CLOSED);
+    server.clock().advance(10 * SECOND);
+    assert_eq!(observe(), CLOSED);
+    server.clock().advance(2 * SECOND);
+    assert_eq!(observe(), OPEN);
+}
+
+#[test]
+fn a_restored_breaker_is_as_old_as_the_claim_says() {
+    for (age, escalation) in [(10 * SECOND - MICRO, 4), (10 * SECOND, 1)] {
+        let server = fresh_server();
+        let mut circuit = steady(0);
+        circuit.claim = Claim { epoch: 6, age, escalation: 3, ..NO_CLAIM };
+        assert_eq!(circuit.sync(server, &[(6, FAILURE, 9, 0)]).escalation, escalation, "closed for {age:?}");
+    }
 }

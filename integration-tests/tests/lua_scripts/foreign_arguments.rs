@@ -26,7 +26,7 @@ const HUGE: u64 = 1 << 52;
 
 #[test]
 fn a_count_without_its_arguments_is_no_loop() {
-    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "0 1 0 0 0", "ph2:c", "id@7", 0.5], more].concat();
+    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "0 1 0 0 0 0 0 0 -1 - -", "ph2:c", "id@7", 0.5], more].concat();
     let settled = ends(&BREAKER_SETTLE, breaker(args![HUGE, 1, 1, 2])).unwrap();
     assert_eq!(settled.ints()[1], 1, "one failure does not open it");
     ends(&BREAKER_SYNC, breaker(args![HUGE, 1, 2, 1, 0])).unwrap();

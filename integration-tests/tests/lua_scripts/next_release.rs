@@ -5,16 +5,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What the next release changes: the file, today's text and its own.
-const CHANGES: [(&str, &str, &str); 5] = [
+const CHANGES: [(&str, &str, &str); 6] = [
     // A bucket has one more number at its end; readers of both releases keep it.
     ("include/bucket.lua", "local FRESH = EMPTY", "local FRESH = EMPTY .. ' 7'"),
-    // So has a breaker, and it counts in slices of half the length.
-    ("include/breaker_state.lua", "#w ~= 48 + 3 * w[48] then return end", "#w < 48 + 3 * w[48] then return end"),
-    ("include/breaker_state.lua", "for i = 49, #w, 3 do", "for i = 49, 48 + 3 * w[48], 3 do"),
+    // Every line of a breaker has one more field, there is another line, a message is longer, and it counts in slices of
+    // half the length.
+    ("include/breaker_store.lua", "s.fingerprint) .. (s.more or ''),", "s.fingerprint) .. ' 7',"),
+    ("include/breaker_store.lua", "counts .. window.more", "counts .. ' 7'"),
+    ("include/breaker_store.lua", ".. table.concat(s.lines), 'PX'", ".. '\\nn 7 words', 'PX'"),
     (
-        "include/breaker_state.lua",
-        " .. ' ' .. #s.leases .. table.concat(text), 'PX'",
-        " .. ' ' .. #s.leases .. table.concat(text) .. ' 7', 'PX'",
+        "include/breaker_answer.lua",
+        ".. text .. ' ' .. entry_text(s))",
+        ".. text .. ' ' .. entry_text(s) .. ' 7 words')",
     ),
     (
         "include/breaker_state.lua",

@@ -132,6 +132,6 @@ fn dispatch(store: &StoreInner, message: &str) {
         && message.sender != store.owner
         && let Some(breaker) = store.background.breakers.get(message.id)
     {
-        breaker.apply(message.snapshot, message.change.as_slice(), Provenance::Push);
+        breaker.apply(message.snapshot, message.entry, message.change.as_slice(), Provenance::Push);
     }
 }

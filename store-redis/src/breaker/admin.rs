@@ -3,28 +3,41 @@
 
 use std::sync::Arc;
 
-use phalanx_core::breaker::{BreakerView, Override, Phase, Transition};
+use phalanx_core::breaker::{BreakerView, Override, OverrideRequest, Phase, Transition};
 use phalanx_core::clock::Time;
 use phalanx_lua as lua;
 
-use super::codec::{BreakerReply, override_number};
+use super::codec::BreakerReply;
+use super::entry::{NO_ENTRY, OverrideEntry};
 use super::{Provenance, Shared, SharedBreaker};
-use crate::invocation::{Invocation, integers};
+use crate::invocation::Invocation;
 
 impl SharedBreaker {
     /// Sets the override of the fleet's breaker, or releases it.
     pub async fn force(&self, overridden: Option<Override>) {
-        let call = self.0.operation(&lua::BREAKER_FORCE, |call| {
-            call.arg(override_number(overridden));
+        self.force_with(&OverrideRequest::new(overridden)).await;
+    }
+
+    /// Sets the override of the fleet's breaker, or releases it, with an author, a reason and an end. If Redis does not
+    /// answer, this replica sends it until Redis holds it, or a newer one.
+    pub async fn force_with(&self, request: &OverrideRequest) {
+        let shared = &self.0;
+        let now = shared.store.clock.now();
+        let server_time = shared.store.server_time(now);
+        let known = shared.state.lock().claimed_override(now).map_or(0, |known| known.sequence);
+        let sequence = (known + 1).max(server_time.unwrap_or(0));
+        let entry = OverrideEntry::of(request, shared.store.owner, sequence, now);
+        let call = shared.operation(&lua::BREAKER_FORCE, true, |call| {
+            call.arg(entry.text(now)).arg(1);
         });
-        if self.0.operate(call, Provenance::Reply).await.is_none() {
-            self.0.force_degraded(overridden);
+        if shared.operate(call, Provenance::Reply).await.is_none() {
+            shared.force_degraded(entry, server_time.is_none());
         }
     }
 
     /// Closes the breaker and clears its counts. Returns the transition, if the phase changed.
     pub async fn reset(&self, now: Time) -> Option<Transition> {
-        let call = self.0.operation(&lua::BREAKER_RESET, |_| {});
+        let call = self.0.operation(&lua::BREAKER_RESET, true, |_| {});
         self.0.state.lock().held_open = None;
         let Some(reply) = self.0.operate(call, Provenance::CallerReply).await else {
             return self.0.reset_degraded(now);
@@ -34,7 +47,8 @@ impl SharedBreaker {
 
     /// Returns the phase, the override and the counts of the window.
     pub async fn inspect(&self, now: Time) -> BreakerView {
-        let call = self.0.operation(&lua::BREAKER_INSPECT, |_| {});
+        // Without a claim of the override: the script writes nothing, so its reply must not confirm one.
+        let call = self.0.operation(&lua::BREAKER_INSPECT, false, |_| {});
         let reply = self.0.operate(call, Provenance::Reply).await;
         reply.as_ref().and_then(breaker_view).unwrap_or_else(|| self.0.inspect_degraded(now))
     }
@@ -42,10 +56,19 @@ impl SharedBreaker {
 
 impl Shared {
     /// Builds a call with the common arguments and `args`.
-    fn operation(&self, script: &'static lua::Script, args: impl FnOnce(&mut Invocation)) -> Invocation {
+    fn operation(
+        &self,
+        script: &'static lua::Script,
+        claims_override: bool,
+        args: impl FnOnce(&mut Invocation),
+    ) -> Invocation {
         let mut call = self.store.invocation(script, &[&self.redis_key]);
         let state = self.state.lock();
-        self.push_common_args(&mut call, &state);
+        if claims_override {
+            self.push_common_args(&mut call, &state);
+        } else {
+            self.push_args_with_claim(&mut call, &state, NO_ENTRY);
+        }
         drop(state);
         args(&mut call);
         call
@@ -54,8 +77,8 @@ impl Shared {
     async fn operate(self: &Arc<Self>, call: Invocation, provenance: Provenance) -> Option<BreakerReply> {
         self.store.ensure_background();
         let reply = self.store.dispatcher(self.redis_key.slot).call(call).await.ok()?;
-        let reply = BreakerReply::decode(&integers(&reply))?;
-        self.apply(reply.snapshot, &reply.transitions, provenance);
+        let reply = BreakerReply::of(&reply)?;
+        self.apply(reply.snapshot, &reply.entry, &reply.transitions, provenance);
         if let Some(published) = reply.published {
             self.store.push_health.published(&self.store.observers, published);
         }

@@ -1,9 +1,13 @@
-//! The wire format of a breaker: reply decoding, pushed messages and the spec. Input that does not fit the format is
-//! rejected as a whole.
+//! The wire format of a breaker: reply decoding, pushed messages and the spec. Fields behind the known ones are of a later
+//! release and ignored; input that does not fit the format is rejected as a whole.
 
 use std::time::Duration;
 
 use phalanx_core::breaker::{BreakerSpec, Override, Phase, Seen, Transition};
+use redis::Value;
+
+use super::entry::NO_ENTRY;
+use crate::invocation::integers;
 
 /// The state of a breaker at one moment of the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +34,25 @@ pub(crate) struct BreakerReply {
     pub(crate) transitions: Vec<Transition>,
     /// What this script appends to the common part.
     pub(crate) tail: Vec<i64>,
+    /// The entry of the override, as text.
+    pub(crate) entry: String,
 }
 
 /// Integers in one transition of a reply.
 const TRANSITION_FIELDS: usize = 7;
 
 impl BreakerReply {
-    pub(crate) fn decode(integers: &[i64]) -> Option<Self> {
+    pub(crate) fn of(value: &Value) -> Option<Self> {
+        let mut reply = Self::decode(&integers(value))?;
+        if let Value::Array(parts) = value
+            && let Some(Value::BulkString(entry)) = parts.last()
+        {
+            reply.entry = String::from_utf8_lossy(entry).into_owned();
+        }
+        Some(reply)
+    }
+
+    fn decode(integers: &[i64]) -> Option<Self> {
         let [at, phase, epoch, left, overridden, ramping, escalation, flags, count, rest @ ..] = integers else {
             return None;
         };
@@ -44,10 +60,16 @@ impl BreakerReply {
         let length = usize::try_from(*count).ok()?.checked_mul(TRANSITION_FIELDS)?;
         let (listed, tail) = rest.split_at_checked(length)?;
         let transitions: Vec<_> = listed.chunks_exact(TRANSITION_FIELDS).map(transition).collect::<Option<_>>()?;
-        let denied = flags & 8 != 0;
-        let published = (denied || !transitions.is_empty()).then_some(!denied);
-        let (repaired, mixed) = (flags & 1 != 0, flags & 2 != 0);
-        Some(Self { snapshot, repaired, mixed, published, transitions, tail: tail.to_vec() })
+        let denied = flags & 16 != 0;
+        Some(Self {
+            snapshot,
+            repaired: flags & 1 != 0,
+            mixed: flags & 2 != 0,
+            published: (denied || !transitions.is_empty()).then_some(!denied),
+            transitions,
+            tail: tail.to_vec(),
+            entry: NO_ENTRY.to_owned(),
+        })
     }
 }
 
@@ -61,24 +83,31 @@ pub(crate) struct PushMessage<'a> {
     pub(crate) snapshot: Snapshot,
     /// The transition; `None` if only the override changed.
     pub(crate) change: Option<Transition>,
+    /// The entry of the override, as text.
+    pub(crate) entry: &'a str,
 }
+
+/// Numbers of a push message, before the entry of the override.
+const MESSAGE_NUMBERS: usize = 12;
 
 /// Decodes a push message.
 pub(crate) fn decode_push(message: &str) -> Option<PushMessage<'_>> {
     let (signature, numbers) = message.split_once(' ')?;
     let (id, sender) = signature.split_once('@')?;
     let sender = sender.parse().ok()?;
-    let numbers: Vec<i64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [at, phase, epoch, left, overridden, ramping, escalation, from, break_for, calls, failures, slow] = numbers[..]
-    else {
-        return None;
-    };
+    let mut words = numbers.splitn(MESSAGE_NUMBERS + 1, ' ');
+    let mut numbers = [0; MESSAGE_NUMBERS];
+    for number in &mut numbers {
+        *number = words.next()?.parse().ok()?;
+    }
+    let entry = words.next()?;
+    let [at, phase, epoch, left, overridden, ramping, escalation, from, break_for, calls, failures, slow] = numbers;
     let snapshot = snapshot([at, phase, epoch, left, overridden, ramping, escalation])?;
     let change = match from {
         0 => None,
         _ => Some(transition(&[from, phase, epoch, break_for, calls, failures, slow])?),
     };
-    Some(PushMessage { id, sender, snapshot, change })
+    Some(PushMessage { id, sender, snapshot, change, entry })
 }
 
 /// Converts a number that a script counts: not negative, and exact in the doubles of Lua. Greater ones would overflow sums.
@@ -127,7 +156,7 @@ pub(crate) const fn phase_number(phase: Phase) -> u8 {
     }
 }
 
-const fn override_of(number: i64) -> Option<Option<Override>> {
+pub(crate) const fn override_of(number: i64) -> Option<Option<Override>> {
     Some(match number {
         0 => None,
         1 => Some(Override::Open),
@@ -196,15 +225,17 @@ mod tests {
     #[test]
     fn a_reply_says_whether_a_change_was_published() {
         let published = |flags| BreakerReply::decode(&[9, 2, 5, 700, 0, 0, 1, flags, 0]).unwrap().published;
-        assert_eq!([published(0), published(8), published(15)], [None, Some(false), Some(false)]);
+        assert_eq!([published(0), published(16), published(31)], [None, Some(false), Some(false)]);
     }
 
     #[test]
     fn a_push_message_is_decoded() {
-        let message = decode_push("ab@7 9 2 5 700 0 0 1 1 1000 10 6 0").unwrap();
+        let message = decode_push("ab@7 9 2 5 700 0 0 1 1 1000 10 6 0 8 1 7 -1 ops - of a later release").unwrap();
         assert_eq!((message.id, message.sender, message.snapshot.left), ("ab", 7, Duration::from_micros(700)));
         assert_eq!(message.change.unwrap().seen.failures, 6);
-        assert_eq!(decode_push("ab@7 9 1 5 0 1 0 0 0 -1 0 0 0").unwrap().change, None);
+        assert_eq!(message.entry, "8 1 7 -1 ops - of a later release");
+        assert_eq!(decode_push("ab@7 9 1 5 0 1 0 0 0 -1 0 0 0 0 0 0 -1 - -").unwrap().change, None);
+        assert_eq!(decode_push("ab@7 9 1 5 0 1 0 0 0 -1 0 0"), None);
     }
 
     proptest! {
@@ -214,6 +245,8 @@ mod tests {
             let _ = decode_push(&text);
             let numbers: Vec<_> = integers.iter().map(i64::to_string).collect();
             let _ = decode_push(&format!("id@1 {}", numbers.join(" ")));
+            let _ = crate::breaker::entry::OverrideEntry::decode(&numbers.join(" "), phalanx_core::clock::Time::ZERO);
+            let _ = crate::breaker::entry::OverrideEntry::decode(&text, phalanx_core::clock::Time::ZERO);
         }
     }
 }

@@ -1,13 +1,15 @@
-//! What a breaker has not sent to Redis yet: outcomes in order, settled probes, an override.
+//! What a breaker has not sent to Redis yet: outcomes in order and settled probes.
 
 use std::time::Duration;
 
-use phalanx_core::breaker::{Override, Sample};
+use phalanx_core::breaker::Sample;
 use phalanx_core::clock::Time;
 use phalanx_core::kind::Outcome;
 
 /// Runs in one call of `breaker_sync.lua`; the rest is sent with the next round trip.
 const MAX_RUNS_PER_CALL: usize = 128;
+/// Ends of probes queued at most; there are at most 100 leases at a time.
+const MAX_QUEUED_SETTLED: usize = 1_024;
 /// Runs queued at most. Above that, an outcome is added to the last run of the same epoch and kind, whatever its slice.
 const MAX_QUEUED_RUNS: usize = 1_024;
 
@@ -16,15 +18,27 @@ const MAX_QUEUED_RUNS: usize = 1_024;
 pub(super) struct Pending {
     pub(super) runs: Runs,
     pub(super) settled: Vec<Settled>,
-    /// An override that could not be sent.
-    pub(super) override_update: Option<Option<Override>>,
     /// Poll the state even if there is nothing else to send.
     pub(super) poll: bool,
 }
 
 impl Pending {
     pub(super) const fn is_empty(&self) -> bool {
-        self.runs.0.is_empty() && self.settled.is_empty() && self.override_update.is_none() && !self.poll
+        !self.has_news() && !self.poll
+    }
+
+    /// Returns whether anything would be lost if it were not sent.
+    pub(super) const fn has_news(&self) -> bool {
+        !self.runs.0.is_empty() || !self.settled.is_empty()
+    }
+
+    /// Puts back ends of probes whose request may have been lost: a lease is settled once, so they can be sent again.
+    /// Those of an earlier epoch, and of a lease that has expired, would change nothing.
+    pub(super) fn put_back_settled(&mut self, mut settled: Vec<Settled>, epoch: u64, now: Time) {
+        settled.retain(|one| one.epoch >= epoch && now < one.expires);
+        settled.append(&mut self.settled);
+        settled.truncate(MAX_QUEUED_SETTLED);
+        self.settled = settled;
     }
 }
 
@@ -95,6 +109,10 @@ impl Run {
         self.kind as u8
     }
 
+    pub(super) const fn is_urgent(&self) -> bool {
+        self.kind.is_urgent()
+    }
+
     pub(super) const fn quantile(over: bool) -> Self {
         let kind = if over { OutcomeCode::QuantileOver } else { OutcomeCode::QuantileWithin };
         Self { epoch: 0, kind, count: 0, slice: 0 }
@@ -140,7 +158,15 @@ impl Runs {
     }
 
     pub(super) fn any_urgent(&self) -> bool {
-        self.0.iter().any(|run| run.kind.is_urgent())
+        self.0.iter().any(Run::is_urgent)
+    }
+
+    /// Puts back runs that were not sent, before those that came later.
+    pub(super) fn put_back(&mut self, runs: Vec<Run>) {
+        let later = std::mem::replace(&mut self.0, runs);
+        for run in later {
+            self.push(run);
+        }
     }
 
     pub(super) fn take(&mut self) -> Vec<Run> {
@@ -155,18 +181,53 @@ pub(super) struct Settled {
     pub(super) epoch: u64,
     pub(super) lease: u64,
     kind: OutcomeCode,
+    /// When the lease has expired in any case, on this replica's clock.
+    expires: Time,
 }
 
 impl Settled {
-    pub(super) const fn new(epoch: u64, lease: u64, outcome: Outcome, slow: bool) -> Self {
-        Self { epoch, lease, kind: OutcomeCode::of(outcome, slow) }
+    pub(super) const fn new(epoch: u64, lease: u64, outcome: Outcome, slow: bool, expires: Time) -> Self {
+        Self { epoch, lease, kind: OutcomeCode::of(outcome, slow), expires }
     }
 
     pub(super) const fn kind(&self) -> u8 {
         self.kind as u8
     }
 
-    pub(super) const fn unused(epoch: u64, lease: u64) -> Self {
-        Self { epoch, lease, kind: OutcomeCode::Neutral }
+    pub(super) const fn unused(epoch: u64, lease: u64, expires: Time) -> Self {
+        Self { epoch, lease, kind: OutcomeCode::Neutral, expires }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failures(slice: u64, count: usize) -> impl Iterator<Item = Run> {
+        (0..count).filter_map(move |_| Run::outcome(1, Outcome::Failure, false, slice))
+    }
+
+    #[test]
+    fn runs_that_were_not_sent_go_before_those_that_came_later() {
+        let mut runs = Runs::default();
+        assert!(failures(1, 2).all(|run| runs.push(run)));
+        let unsent = runs.take();
+        runs.push(Run::successes(1, 3, 1));
+        assert!(failures(2, 1).all(|run| runs.push(run)));
+        runs.put_back(unsent);
+        let sent: Vec<_> = runs.take().iter().map(|run| (run.kind(), run.count)).collect();
+        assert_eq!(sent, [(2, 2), (0, 3), (2, 1)]);
+    }
+
+    #[test]
+    fn the_end_of_a_probe_is_kept_until_its_lease_or_its_epoch_is_over() {
+        let time = Time::from_micros;
+        let mut pending = Pending::default();
+        let ends = [(6, 1, 100), (7, 2, 100), (7, 3, 50), (8, 4, 100)];
+        let ends = ends.map(|(epoch, lease, expires)| Settled::unused(epoch, lease, time(expires)));
+        pending.settled.push(Settled::unused(8, 5, time(100)));
+        pending.put_back_settled(ends.to_vec(), 7, time(50));
+        let leases: Vec<_> = pending.settled.iter().map(|one| one.lease).collect();
+        assert_eq!(leases, [2, 4, 5]);
     }
 }

@@ -7,12 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{Admission, Breaker, BreakerView, Override, Phase, Sample, Ticket, Transition};
+use phalanx_core::breaker::{Admission, Breaker, BreakerView, LastState, Phase, Sample, Ticket, Transition};
 use phalanx_core::clock::Time;
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::AdmitReply;
 use phalanx_store_memory::BreakerCell;
 
+use super::entry::OverrideEntry;
+use super::known_override::KnownOverride;
 use super::pending::Run;
 use super::{Shared, State, StateGuard};
 
@@ -61,16 +63,20 @@ impl Shared {
         (AdmitReply { admission: with_twin_bit(reply.admission), source }, change)
     }
 
-    /// Admits if the breaker was closed. Rejects what would need a lease: probes are limited for the whole fleet, and
+    /// Admits if the breaker was closed, and its share during a ramp. Rejects what would need a lease: probes are limited for the whole fleet, and
     /// only Redis can lease one.
     fn admit_after_missed_reply(&self, now: Time) -> AdmitReply {
-        let last_known = self.state.lock().last_known;
+        let mut state = self.state.lock();
+        let last_known = state.last_known;
         let epoch = last_known.map_or(0, |last_known| last_known.snapshot.epoch);
         let admission = match last_known {
             Some(last_known) if last_known.snapshot.phase == Phase::Open && now < last_known.until => {
                 Admission::Rejected { code: RejectionCode::CircuitOpen, until: last_known.until }
             }
             Some(last_known) if last_known.snapshot.phase != Phase::Closed => {
+                Admission::Rejected { code: RejectionCode::ProbeQuota, until: Time::NEVER }
+            }
+            Some(last_known) if last_known.snapshot.ramping && !state.ramp_admits(epoch) => {
                 Admission::Rejected { code: RejectionCode::ProbeQuota, until: Time::NEVER }
             }
             _ => Admission::Admitted(Ticket { epoch, lease: None }),
@@ -110,17 +116,20 @@ impl Shared {
         }
     }
 
-    /// Applies an override in this process, and queues it for Redis.
-    pub(super) fn force_degraded(self: &Arc<Self>, overridden: Option<Override>) {
+    /// Applies an override in this process, unless a newer one is known, and sends it until Redis holds it.
+    pub(super) fn force_degraded(self: &Arc<Self>, entry: OverrideEntry, unordered: bool) {
         let now = self.store.clock.now();
         let mut state = self.state.lock();
-        state.pending.override_update = Some(overridden);
-        if self.is_degraded() {
-            self.twin(&mut state, now).force(overridden);
-        } else if let Some(last_known) = &mut state.last_known {
-            last_known.snapshot.overridden = overridden;
-            self.update_fast_path(&mut state, now);
+        let newer = state.claimed_override(now).is_some_and(|known| known.is_newer_than(&entry));
+        if newer {
+            return;
         }
+        state.known_override = Some(KnownOverride::unsent(entry, unordered, now));
+        if self.is_degraded() {
+            let (overridden, ends) = (state.overridden(now), state.override_ends());
+            self.twin(&mut state, now).force_until(overridden, ends);
+        }
+        self.update_fast_path(&mut state, now);
     }
 
     pub(super) fn reset_degraded(&self, now: Time) -> Option<Transition> {
@@ -175,15 +184,31 @@ impl Shared {
 /// A breaker that continues from the last known state. What this replica holds open since an earlier outage stays open
 /// until its break ends.
 fn restored(state: &State, now: Time) -> Breaker {
+    let (overridden, ends) = (state.overridden(now), state.override_ends());
+    let mut breaker = restored_phase(state, now);
+    breaker.force_until(overridden, ends);
+    breaker
+}
+
+fn restored_phase(state: &State, now: Time) -> Breaker {
     let held_open = state.held_open.map_or(Duration::ZERO, |until| until.since(now));
     let Some(last_known) = &state.last_known else {
         return if held_open.is_zero() {
             Breaker::new(now, &state.spec)
         } else {
-            Breaker::restore(now, &state.spec, 1, Phase::Open, held_open, 0, None)
+            let last = LastState {
+                epoch: 1,
+                phase: Phase::Open,
+                left: held_open,
+                age: Duration::ZERO,
+                escalation: 0,
+                overridden: None,
+            };
+            Breaker::restore(now, &state.spec, &last)
         };
     };
     let (snapshot, left) = (&last_known.snapshot, last_known.until.since(now).max(held_open));
     let phase = if held_open.is_zero() { snapshot.phase } else { Phase::Open };
-    Breaker::restore(now, &state.spec, snapshot.epoch, phase, left, snapshot.escalation, snapshot.overridden)
+    let (epoch, age, escalation) = (snapshot.epoch, now.since(last_known.since), snapshot.escalation);
+    Breaker::restore(now, &state.spec, &LastState { epoch, phase, left, age, escalation, overridden: None })
 }

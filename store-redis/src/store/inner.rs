@@ -1,7 +1,7 @@
 //! `StoreInner`: what all cells of one store share: options, keys, clock, dispatchers, membership, background task.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -49,6 +49,10 @@ pub(crate) struct StoreInner {
     pub(crate) shares: Shares,
     /// How often the server has lost its data: what was known of a bucket before is void.
     pub(crate) state_losses: AtomicU64,
+    /// Breakers of this replica that are half-open.
+    pub(crate) half_open_breakers: AtomicU32,
+    /// How far the server's clock is ahead of this replica's, in microseconds; `i64::MIN` while unknown.
+    server_ahead: AtomicI64,
     /// One dispatcher, or one for each shard of a Cluster.
     pub(crate) dispatchers: Box<[Arc<Dispatcher>]>,
     /// The dispatcher of each slot; `None` if there is only one.
@@ -99,6 +103,8 @@ impl StoreInner {
             replicas: AtomicU32::new(0),
             shares: Shares::new(options.expected_replicas),
             state_losses: AtomicU64::new(0),
+            half_open_breakers: AtomicU32::new(0),
+            server_ahead: AtomicI64::new(i64::MIN),
             dispatchers: parts.dispatchers,
             dispatcher_of_slot: many.then(|| (0..SLOTS).map(|_| AtomicU8::new(0)).collect()),
             wake: parts.wake,
@@ -135,6 +141,27 @@ impl StoreInner {
             .max()
             .unwrap_or(0);
         &self.dispatchers[..=usize::from(highest).min(self.dispatchers.len() - 1)]
+    }
+
+    /// Records what the server's clock showed in a reply that has just arrived.
+    pub(crate) fn note_server_time(&self, at: u64, now: Time) {
+        let ahead = i64::try_from(at).unwrap_or(0).saturating_sub_unsigned(now.as_micros());
+        self.server_ahead.store(ahead, Ordering::Relaxed);
+    }
+
+    /// Returns what the server's clock shows, not later than it does; `None` before the first reply.
+    pub(crate) fn server_time(&self, now: Time) -> Option<u64> {
+        let ahead = self.server_ahead.load(Ordering::Relaxed);
+        (ahead != i64::MIN).then(|| now.as_micros().saturating_add_signed(ahead))
+    }
+
+    /// Counts the breakers of this replica that are half-open.
+    pub(crate) fn count_half_open(&self, was: bool, is: bool) {
+        match (was, is) {
+            (false, true) => drop(self.half_open_breakers.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.half_open_breakers.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
     }
 
     /// Builds a call of `script` on `keys`.

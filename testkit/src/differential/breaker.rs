@@ -136,7 +136,7 @@ impl Machine {
             Step::Reset { .. } => Reply::Change(breaker.reset(*now, spec)),
             Step::Inspect { .. } => Reply::View(breaker.inspect(*now)),
             Step::Retune(new) => {
-                breaker.retune(spec, new);
+                breaker.retune(new);
                 spec.clone_from(new);
                 Reply::Done
             }

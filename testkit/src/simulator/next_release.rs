@@ -33,7 +33,7 @@ macro_rules! bucket {
 
 macro_rules! breaker {
     ($name:literal) => {
-        script!($name, "breaker_state" "breaker_machine" "breaker_answer")
+        script!($name, "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer")
     };
 }
 

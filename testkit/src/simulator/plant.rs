@@ -90,11 +90,9 @@ impl Plant {
                 "local most = math.min(spec.half_open_max_calls, MAX_LEASES)",
                 "local most = math.min(spec.half_open_max_calls + 1, MAX_LEASES)",
             )],
-            Self::LeasesNeverExpire => {
-                &[("if held.expires > s.now then live[#live + 1] = held end", "live[#live + 1] = held")]
-            }
+            Self::LeasesNeverExpire => &[("if held.expires > s.now and not unheard then", "if not unheard then")],
             Self::TripsStaySecret => &[
-                ("redis.call('PUBLISH', ARGV[3], ARGV[4] .. text)", "local _ = text"),
+                ("redis.call('PUBLISH', ARGV[3], ARGV[4] .. text .. ' ' .. entry_text(s))", "local _ = text"),
                 (
                     "    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
                     "    s.clock, #s.transitions > 0 and s.phase or 1, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",

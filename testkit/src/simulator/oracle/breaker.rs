@@ -26,11 +26,19 @@ struct Stored {
 
 fn stored(script: &Script) -> Option<Stored> {
     let w = &script.stored;
-    if !script.name.starts_with("breaker") || w.len() < 48 || w[0] != 1.0 {
+    if !script.name.starts_with("breaker") || w.len() < 17 || w[0] != 2.0 {
         return None;
     }
-    let leases = w[48..].chunks_exact(3).take(w[47] as usize).map(|lease| lease[1]).collect();
-    Some(Stored { phase: w[2] as i64, epoch: w[3] as i64, since: w[4], ends: w[5], overridden: w[11] as i64, leases })
+    let in_force = w[16] == 0.0 || w[16] > script.server as f64;
+    let overridden = if in_force { w[15] as i64 } else { 0 };
+    Some(Stored {
+        phase: w[2] as i64,
+        epoch: w[3] as i64,
+        since: w[4],
+        ends: w[5],
+        overridden,
+        leases: w[17..].to_vec(),
+    })
 }
 
 /// The probes that the spec of this script allows at a time.

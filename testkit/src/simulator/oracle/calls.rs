@@ -129,12 +129,6 @@ pub(super) fn traffic_is_back(case: &Case<'_>) -> Verdict {
             continue;
         }
         if rejected == calls {
-            let name = &case.plan.policies[policy].name;
-            let forced = case.any(0, end, |kind| matches!(kind, FaultKind::ForceOpen { policy, .. } if policy == name));
-            if forced {
-                case.allow("review 1.3: overrides are lost or come back");
-                continue;
-            }
             return Err(format!(
                 "replica {replica}: all {calls} calls of policy {policy} after {} were rejected by the breaker",
                 ms(from)
