@@ -269,7 +269,7 @@ pub(crate) async fn a_call_right_after_the_latch_has_tripped_is_decided_by_the_t
     assert!(is_admitted(&store, &breaker).await);
     sleep(SECOND).await;
     assert_eq!(store.admit_now(&breaker, store_now(&store)).map(|reply| reply.source), Some(Source::Fleet));
-    redis.stop();
+    redis.hang();
     for _ in 0..1_000 {
         acquire(&store, &bucket, 1).await; // the caller sees the failure of its own round trip
         if store.mode() == StoreMode::Degraded {
