@@ -73,10 +73,12 @@ impl Attempts {
         store.push_health.subscribed(&store.observers);
     }
 
-    /// Emits that pushes are lost, unless that is new. While Redis as a whole is unreachable, that is the event.
+    /// Emits that pushes are lost, unless that is new. While Redis as a whole is unreachable, or no heartbeat was answered
+    /// yet, that is the event.
     fn report(&self, store: &StoreInner, failure: &Failure) {
         let unreachable = store.dispatchers_in_use().iter().all(|dispatcher| dispatcher.latch.is_down());
-        if !unreachable && self.since.elapsed() >= LOST_AFTER {
+        let joined = store.replicas.load(Ordering::Relaxed) > 0;
+        if joined && !unreachable && self.since.elapsed() >= LOST_AFTER {
             store.push_health.subscription_lost(&store.observers, failure.label());
         }
     }
