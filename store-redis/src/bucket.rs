@@ -147,7 +147,7 @@ impl SharedBucket {
     pub fn acquire_now(&self, now: Time, request: AcquireRequest) -> Option<Grant> {
         let shared = &self.0;
         if shared.store.dispatcher(shared.redis_key.slot).latch.is_down() {
-            return Some(shared.acquire_degraded(now, request));
+            return Some(shared.acquire_degraded(now, now, request));
         }
         if now.as_micros() >= shared.exhausted_until.load(Ordering::Relaxed) || !request.max_wait.is_zero() {
             return None;
@@ -164,7 +164,7 @@ impl SharedBucket {
                 self.0.store.dispatcher(self.0.redis_key.slot).latch.count_shared_decision();
                 granted.grant
             }
-            None => self.0.acquire_degraded(now, request),
+            None => self.0.acquire_degraded(now, self.0.store.clock.now(), request),
         }
     }
 
@@ -206,12 +206,12 @@ impl SharedBucket {
 }
 
 impl Shared {
-    /// Lets the twin decide.
-    fn acquire_degraded(&self, now: Time, request: AcquireRequest) -> Grant {
+    /// Lets the twin decide. A new one exists since the call `began`.
+    fn acquire_degraded(&self, began: Time, now: Time, request: AcquireRequest) -> Grant {
         self.store.dispatcher(self.redis_key.slot).count_degraded_decision();
         let mut state = self.state.lock();
         let (rate, divisor) = (state.rate, self.reason().divisor);
-        let grant = self.twin(&mut state, now).acquire(now, request, rate);
+        let grant = self.twin(&mut state, began).acquire(now, request, rate);
         if matches!(grant.take, Take::Granted { .. }) {
             let seen = state.seen;
             state.uncharged.add(request.cost, now, seen, rate, divisor);

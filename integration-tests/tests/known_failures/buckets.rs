@@ -203,6 +203,13 @@ pub(crate) async fn review_7_2_shares_are_not_those_of_a_half_registered_fleet()
     })
 }
 
+/// As [`promise`], and prints what was seen in any case: the figures of the documents come from here.
+fn shown(kept: bool, seen: impl FnOnce() -> String) -> Seen {
+    let seen = seen();
+    println!("{seen}");
+    promise(kept, || seen)
+}
+
 /// Makes one call on each of these stores every `pause`, for as long as `lasts`. Returns how many were granted.
 async fn load(stores: &[RedisStore], limit: &RateLimitSpec, pause: Duration, lasts: Duration) -> usize {
     let end = Instant::now() + lasts;
@@ -234,7 +241,7 @@ pub(crate) async fn replicas_that_never_saw_redis_share_the_limit_by_what_they_e
     let (at_once, in_an_hour) = start(Some(3)).await;
     let (alone_at_once, alone_in_an_hour) = start(None).await;
     assert!(alone_in_an_hour > 80, "without a number each grants the whole rate: {alone_in_an_hour}");
-    promise(at_once == 0 && alone_at_once == 0 && (27..=30).contains(&in_an_hour), || {
+    shown(at_once == 0 && alone_at_once == 0 && (27..=30).contains(&in_an_hour), || {
         format!("{in_an_hour} calls granted in an hour at 30 an hour, {at_once} and {alone_at_once} of them at once")
     })
 }
@@ -254,7 +261,7 @@ pub(crate) async fn a_rate_that_changes_five_times_in_an_outage_mints_nothing() 
             granted += usize::from(is_granted(&acquire(&store, &bucket, 1).await));
         }
     }
-    promise(granted <= 25, || format!("{granted} calls granted at 25 an hour while the rate changed five times"))
+    shown(granted <= 25, || format!("{granted} calls granted at 25 an hour while the rate changed five times"))
 }
 
 pub(crate) async fn a_crowd_of_waiters_that_leaves_leaves_no_queue() -> Seen {
@@ -282,7 +289,7 @@ pub(crate) async fn a_crowd_of_waiters_that_leaves_leaves_no_queue() -> Seen {
     sleep(10 * MS).await;
     let newcomer = ask(&stores[0]).await;
     let Take::Granted { wait } = newcomer.take else { panic!("{newcomer:?}") };
-    promise(wait <= 200 * MS, || format!("a call waits {wait:?} behind an empty queue at 10 a second"))
+    shown(wait <= 200 * MS, || format!("a call waits {wait:?} behind an empty queue at 10 a second"))
 }
 
 pub(crate) async fn a_redis_with_many_late_replies_starves_no_caller() -> Seen {
@@ -294,7 +301,7 @@ pub(crate) async fn a_redis_with_many_late_replies_starves_no_caller() -> Seen {
     redis.delay_replies(Some((3, 25 * MS)));
     let granted = load(&stores, &LIMIT, MS, LASTS).await;
     assert!(stores.iter().all(|store| store.mode() == StoreMode::Shared), "no outage");
-    promise((500..=1_200).contains(&granted), || {
+    shown((500..=1_200).contains(&granted), || {
         format!("{granted} calls granted in {LASTS:?} with every third reply late; burst + rate x time is 1100")
     })
 }
@@ -313,7 +320,7 @@ pub(crate) async fn outages_that_follow_closely_add_no_burst_each() -> Seen {
     }
     let most = 100.0 + 100.0 * start.elapsed().as_secs_f64();
     // One burst is what the replicas may hold in their shares beside the bucket.
-    promise(granted as f64 <= most + 100.0, || {
+    shown(granted as f64 <= most + 100.0, || {
         format!("{granted} calls granted in {:?} with six outages; burst + rate x time is {most:.0}", start.elapsed())
     })
 }
@@ -353,7 +360,7 @@ pub(crate) async fn an_exhausted_bucket_costs_few_scripts_and_is_shared_fairly()
     assert!(rejected > 150_000, "{rejected} calls were rejected");
     let cost = scripts as f64 / rejected as f64 * 1_000.0;
     let fair = granted.iter().all(|granted| *granted >= 20);
-    promise(cost <= 5.0 && (95..=110).contains(&sum) && fair, || {
+    shown(cost <= 5.0 && (95..=110).contains(&sum) && fair, || {
         format!("{cost:.2} scripts for 1,000 rejected calls; {granted:?} granted to the replicas, of at most 110")
     })
 }

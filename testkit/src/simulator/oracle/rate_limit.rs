@@ -195,14 +195,13 @@ fn degraded_within_share(case: &Case<'_>) -> Verdict {
                 let Some(limit) = &case.plan.policies[*policy].rate_limit else { continue };
                 let fleet_rate = limit.permits as f64 / limit.per.as_micros() as f64;
                 let share = f64::from(state.live.max(1));
-                let rate = if state.down { fleet_rate / share } else { fleet_rate };
+                let (rate, burst) = match (state.down, state.live) {
+                    (_, 0) => (fleet_rate, fleet_rate * CALL),
+                    (true, _) => (fleet_rate / share, (limit.capacity() as f64 / share).floor().max(1.0)),
+                    (false, _) => (fleet_rate, limit.capacity() as f64),
+                };
                 // A cost above the share is granted when the share is full.
-                let burst = f64::from(*cost)
-                    + if state.live == 0 {
-                        fleet_rate * CALL
-                    } else {
-                        (limit.capacity() as f64 / share).floor().max(1.0)
-                    };
+                let burst = burst + f64::from(*cost);
                 let (level, least, last) = state.windows.entry(*policy).or_insert((0.0, 0.0, entry.at));
                 *level -= rate * (entry.at - *last) as f64;
                 *last = entry.at;
