@@ -103,6 +103,17 @@ fn every_test_in_the_list_exists_and_every_promise_has_one_or_is_planned() {
 }
 
 #[test]
+fn no_promise_is_held_by_a_scenario_that_is_known_to_fail() {
+    let source = read("integration-tests/tests/known_failures.rs");
+    let known = source.split("const KNOWN").nth(1).and_then(|rest| rest.split("];").next()).unwrap();
+    for promise in list() {
+        for test in promise.names(3) {
+            assert!(!known.contains(test), "{} names {test}, which fails", promise.number);
+        }
+    }
+}
+
+#[test]
 fn every_oracle_is_in_the_line_of_its_promise() {
     let listed: BTreeMap<_, _> = list()
         .iter()

@@ -18,7 +18,7 @@ pub(crate) struct RedisSettings {
     pub(crate) expected_replicas: Option<u32>,
     /// The service whose replicas share state, so that two services on one Redis never meet: 1 to 32 lower-case letters,
     /// digits or `-`. Default: the file name of the program.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_NAME), regex(pattern = "^[a-z0-9-]+$")))]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_NAME), regex(pattern = "^[a-z0-9-]+$")))]
     pub(crate) service: Option<String>,
 }
 
