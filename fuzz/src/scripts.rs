@@ -126,10 +126,10 @@ fn bucket(server: &LuaServer, input: &mut Input<'_>) {
     }
     // A bucket that cannot be read is empty until an acquire repairs it. After the time of the deepest debt it is full, by
     // level or by having expired.
-    acquire(&[[1, 1, 0]]);
+    acquire(0, &[[1, 1, 0]]);
     server.clock().advance(Duration::from_micros((1 << 52) + CAPACITY as u64) + 2 * SECOND);
     assert_eq!(ints(server, &lua::RATE_LIMIT_PEEK, &rate())[1], CAPACITY);
-    assert_eq!(acquire(&[[9, 1, 0]])[3], 3);
+    assert_eq!(acquire(0, &[[9, 1, 0]])[3], 3);
 }
 
 /// A digest with slices of one second.

@@ -50,6 +50,7 @@ const KNOWN: &[&[Scenario]] = &[scenarios![
 const KEPT: &[&[Scenario]] = &[
     scenarios![
         texts::review_1_13_debug_output_does_not_contain_the_key_secret,
+        breakers::a_probe_whose_lease_a_trip_has_overtaken_is_rejected,
         breakers::review_1_15_any_valid_number_of_probes_keeps_the_breaker_half_open,
         pushes::review_1_16_a_forged_push_does_not_cause_writes_for_ever,
         breakers::review_1_6_outcomes_that_were_never_sent_are_sent_later,

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use phalanx::store::{
     AcquireRequest, AdmitReply, Breaker, BreakerStore, BreakerView, Bucket, Digest, Engine, EngineSpec, Grant,
-    LatencyDigestStore, Level, Override, Phase, Rate, RateLimitStore, Retention, Rng, Sample, StateKey, Store, Ticket,
-    Time, Transition,
+    LatencyDigestStore, Level, Override, Phase, Rate, RateLimitStore, Retention, Rng, Sample, StateKey, Store, Take,
+    Ticket, Time, Transition,
 };
 use phalanx::{BreakerSpec, Clock, Kind, Policy, RateLimitSpec, Source};
 

@@ -22,7 +22,7 @@ local s = load(spec)
 local entry = read_entry(split(ARGV[6]), 1)
 if ARGV[7] == '1' then
   local stored = s.entry and s.entry.sequence or 0
-  entry.sequence = math.min(math.max(stored + 1, entry.sequence, s.clock), MAX_SERIAL)
+  entry.sequence = math.min(math.max(stored + 1, entry.sequence, s.clock), MAX_SERIAL - 1)
 end
 adopt(s, entry)
 commit(s, spec)

@@ -256,7 +256,7 @@ async fn a_trip_that_is_pushed_to_a_degraded_replica_opens_its_breaker_too() {
     let module = || {
         let breaker = BreakerSpec::consecutive_failures(3).break_for(Duration::from_secs(20));
         let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(1_000)).breaker(breaker);
-        ResilienceModule::with_redis(&redis).policy(policy).build().unwrap()
+        ResilienceModule::with_redis(&redis).service("shop").policy(policy).build().unwrap()
     };
     let (one, other) = (module(), module());
     assert_eq!((admitted(&one, 1).await, admitted(&other, 1).await), (1, 1));
@@ -266,13 +266,15 @@ async fn a_trip_that_is_pushed_to_a_degraded_replica_opens_its_breaker_too() {
     assert_eq!(other.store_mode(), Some(StoreMode::Degraded));
     sleep(Duration::from_millis(5)).await;
     assert_eq!(admitted(&other, 3).await, 3, "decided without Redis");
+    (1..=100).for_each(|nth| redis.lose_reply("probe", nth)); // it stays degraded
     redis.resume();
+    sleep(Duration::from_secs(3)).await; // it has subscribed again, with its new connection
     for _ in 0..3 {
         one.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();
     }
     sleep(Duration::from_millis(30)).await; // failures are paced, and the subscription was being checked
     assert_eq!(admitted(&one, 1).await, 0, "it is open");
     assert_eq!(one.store_mode(), Some(StoreMode::Shared));
-    assert_eq!(other.store_mode(), Some(StoreMode::Degraded), "three health checks take longer");
+    assert_eq!(other.store_mode(), Some(StoreMode::Degraded), "its health checks fail");
     assert_eq!(admitted(&other, 1).await, 0, "the push has arrived");
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx::{Kind, ResilienceModule};
-use phalanx_core::breaker::{BreakerSpec, Phase};
+use phalanx_core::breaker::{Admission, BreakerSpec, Phase, Sample};
 use phalanx_core::kind::Outcome;
 use phalanx_core::policy::Policy;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::{RejectionCode, Source};
-use phalanx_core::store::{BreakerStore, RateLimitStore};
+use phalanx_core::store::{BreakerStore, RateLimitStore, Store};
 use phalanx_store_redis::{RedisStore, SharedBreaker, StoreMode};
 use phalanx_testkit::FaultyRedis;
 use tokio::time::{Instant, sleep};
@@ -269,7 +269,7 @@ pub(crate) async fn a_call_right_after_the_latch_has_tripped_is_decided_by_the_t
     assert!(is_admitted(&store, &breaker).await);
     sleep(SECOND).await;
     assert_eq!(store.admit_now(&breaker, store_now(&store)).map(|reply| reply.source), Some(Source::Fleet));
-    redis.stop();
+    redis.hang();
     for _ in 0..1_000 {
         acquire(&store, &bucket, 1).await; // the caller sees the failure of its own round trip
         if store.mode() == StoreMode::Degraded {
@@ -318,4 +318,31 @@ pub(crate) async fn review_7_6_the_successes_of_routes_beyond_max_routes_are_sen
     sleep(SECOND).await;
     let counted = redis.key_names().iter().filter(|key| key.contains(":b:")).count();
     promise(counted == ROUTES, || format!("Redis counted a success of {counted} routes of {ROUTES}"))
+}
+
+/// Found by the simulator (I-25).
+pub(crate) async fn a_probe_whose_lease_a_trip_has_overtaken_is_rejected() -> Seen {
+    let redis = FaultyRedis::new();
+    let (one, other) = (replica(&redis, 1), replica(&redis, 2));
+    let spec = BreakerSpec { half_open_max_calls: 2, ..brittle() };
+    let (mine, theirs) = (one.breaker(&key("eu"), &spec), other.breaker(&key("eu"), &spec));
+    call(&one, &mine, Outcome::Success).await.unwrap();
+    call(&other, &theirs, Outcome::Success).await.unwrap();
+    sleep(3 * SECOND).await;
+    trip(&other, &theirs).await;
+    sleep(1_100 * MS).await;
+    call(&other, &theirs, Outcome::Failure).await.unwrap(); // loads the script
+    sleep(1_100 * MS).await;
+    let Admission::Admitted(probe) = admit(&other, &theirs).await else { panic!("the probe is admitted") };
+    redis.delay_replies(Some((1, 8 * MS)));
+    let asking = tokio::spawn({
+        let (one, mine) = (one.clone(), mine.clone());
+        async move { admit(&one, &mine).await }
+    });
+    sleep(2 * MS).await;
+    other.record(&theirs, other.clock().now(), probe, Sample { outcome: Outcome::Failure, latency: MS });
+    let admission = asking.await.unwrap();
+    promise(matches!(admission, Admission::Rejected { .. }), || {
+        format!("the breaker opened again before the lease of another probe arrived: {admission:?}")
+    })
 }

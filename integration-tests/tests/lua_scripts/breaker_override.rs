@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx_core::breaker::Override;
-use phalanx_testkit::lua_server::{LuaServer, Reply};
+use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 
 use crate::breaker_client::*;
 use crate::harness::*;
@@ -111,7 +110,7 @@ fn of_two_ends_of_one_entry_the_earlier_one_counts() {
 #[test]
 fn entries_that_no_replica_makes_are_ignored() {
     let server = LuaServer::new();
-    for entry in ["0 1 42 -1 - -", "4503599627370497 1 42 -1 - -", "7 -1 42 -1 - -", "nan 1 42 -1 - -"] {
+    for entry in ["0 1 42 -1 - -", "4503599627370496 1 42 -1 - -", "7 -1 42 -1 - -", "nan 1 42 -1 - -"] {
         let state = claiming(entry).sync(&server, &[]);
         assert_eq!((state.overridden, state.flags), (0, 0), "{entry}");
     }
@@ -121,11 +120,16 @@ fn entries_that_no_replica_makes_are_ignored() {
 }
 
 #[test]
-fn the_highest_sequence_blocks_no_later_entry() {
+fn a_stored_sequence_that_no_entry_could_follow_blocks_no_override() {
     let server = LuaServer::new();
     let circuit = steady(0);
-    circuit.force_entry(&server, "4503599627370496 1 42 -1 - -", false);
-    circuit.force_entry(&server, "0 0 42 -1 - -", true);
-    assert_eq!(circuit.inspect(&server).0.flags, 0, "the stored text is still read");
-    assert_eq!(circuit.force(&server, Some(Override::Open)).flags, 0);
+    circuit.force_entry(&server, "7 1 42 -1 - -", false);
+    let text = String::from_utf8(server.get(KEY).unwrap()).unwrap();
+    for (sequence, overridden) in [("4503599627370494", 1), ("4503599627370496", 0), ("9007199254740991", 0)] {
+        server.put(KEY, Stored::Text(text.replace("o 7 ", &format!("o {sequence} ")).into_bytes()));
+        assert_eq!(circuit.inspect(&server).0.overridden, overridden, "{sequence}");
+        assert_eq!(circuit.force(&server, None).overridden, 0, "{sequence}");
+        assert_eq!(circuit.inspect(&server).0.overridden, 0, "{sequence}");
+        assert_eq!(circuit.inspect(&server).0.flags, 0, "{sequence}");
+    }
 }

@@ -20,7 +20,7 @@ end
 
 -- Takes over an entry, if it is newer than the stored one. Of one entry the shorter time counts.
 local function adopt(s, entry)
-  local known = within(entry.sequence, 1, MAX_SERIAL) and within(entry.value, 0, MAX_U32)
+  local known = within(entry.sequence, 1, MAX_SERIAL - 1) and within(entry.value, 0, MAX_U32)
     and within(entry.author, 0, MAX_EXACT) and #entry.name <= MAX_WORD and #entry.reason <= MAX_WORD
   if not known then return false end
   local longest = entry.value == 0 and RELEASE_KEPT or MAX_SERIAL

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use phalanx_core::breaker::{Admission, Override, Ticket};
+use phalanx_core::breaker::{Admission, Override, Phase, Ticket};
 use phalanx_core::clock::Time;
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::AdmitReply;
@@ -46,14 +46,32 @@ impl Shared {
         let now = self.store.clock.now();
         let mut change = reply.transitions.last().copied();
         let mut asked = 0;
+        let overtaken = self.open_since(reply.snapshot.epoch, now);
         let outcome = |request: &Request| {
             if *request == Request::Cancelled {
                 return None;
             }
             asked += 1;
-            Some((self.outcome_for(reply, asked, steps, now)?, change.take()))
+            let decided = self.outcome_for(reply, asked, steps, now)?;
+            let admitted = matches!(decided.admission, Admission::Admitted(_)) && decided.source == Source::Fleet;
+            let decided = match overtaken.filter(|_| admitted) {
+                Some(until) => {
+                    let rejected = Admission::Rejected { code: RejectionCode::CircuitOpen, until };
+                    AdmitReply { admission: rejected, ..decided }
+                }
+                None => decided,
+            };
+            Some((decided, change.take()))
         };
         requests.iter().map(outcome).collect()
+    }
+
+    /// The end of a break that began after `epoch`: a push has overtaken the reply, whose leases have ended with their
+    /// epoch.
+    fn open_since(&self, epoch: u64, now: Time) -> Option<Time> {
+        let last_known = self.state.lock().last_known?;
+        let newer = last_known.snapshot.epoch > epoch && last_known.snapshot.phase == Phase::Open;
+        (newer && now < last_known.until).then_some(last_known.until)
     }
 
     /// Remembers what the reply decides for the calls of the next moment. Its tail is `mode, a, b, c`.

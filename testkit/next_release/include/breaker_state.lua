@@ -155,9 +155,12 @@ local function read_override(s, line)
   if not numbers then return false end
   local w = split(numbers)
   for i = 1, 4 do w[i] = tonumber(w[i]) end
-  s.entry = {sequence = w[1], value = w[2], author = w[3], ends = w[4], name = name, reason = reason}
-  s.entry.more = keep(s, more)
-  return within(w[1], 1, MAX_SERIAL) and within(w[2], 0, MAX_U32) and within(w[3], 0, MAX_EXACT)
+  -- A sequence that no entry could follow would block the override for ever.
+  if w[1] < MAX_SERIAL then
+    s.entry = {sequence = w[1], value = w[2], author = w[3], ends = w[4], name = name, reason = reason}
+    s.entry.more = keep(s, more)
+  end
+  return within(w[1], 1, MAX_EXACT) and within(w[2], 0, MAX_U32) and within(w[3], 0, MAX_EXACT)
     and within(w[4], 0, MAX_EXACT)
 end
 
