@@ -11,8 +11,8 @@ ifndef REDIS_URL
 export PHALANX_TEST_REDIS ?= spawn
 endif
 
-.PHONY: test setup format lint check-lua tests container-tests redis-image model mutants docs bench bench-fleet fleet
-.PHONY: simulate simulate-some fuzz fuzz-corpus
+.PHONY: test setup format lint check-lua tests container-tests redis-image model mutants docs bench bench-fleet bench-scale bench-scale-docs fleet
+.PHONY: simulate simulate-some fuzz fuzz-corpus fuzz-replay engines engines-some
 
 test: setup format lint check-lua tests model docs simulate-some
 
@@ -34,7 +34,7 @@ check-lua:
 # features and with none, because features must be additive, and tests metrics once more over OpenTelemetry's stable API,
 # which all features together do not use.
 tests:
-	$(CARGO) test --locked --all-features
+	$(CARGO) test --locked --all-features --no-fail-fast
 	$(CARGO) test --locked -p phalanx-core -p phalanx-store-memory --lib
 	$(CARGO) test --locked -p phalanx --no-default-features --features prometheus --test metrics
 
@@ -49,6 +49,14 @@ container-tests: redis-image
 # Builds an image from the installed redis-server, so that Docker needs no registry.
 redis-image:
 	@scripts/redis-image
+
+# Conformance, ACL and faults on other engines, whose programs come in PyPI packages: Redis 6.2, Redis 8, Valkey.
+# `engines-some` runs conformance and ACL on Redis 8 and Valkey.
+engines:
+	@scripts/engines
+
+engines-some:
+	@scripts/engines some
 
 # Explores the interleavings of the lock-free code with loom, up to two preemptions (without the limit it takes minutes).
 # Uses a separate target directory.
@@ -94,6 +102,14 @@ bench:
 bench-fleet:
 	RUSTFLAGS= $(CARGO) run --locked --release -p phalanx-bench -- fleet
 
+# What a fleet of up to 100 replicas costs its Redis: CPU time, scripts, bytes. Takes less than four minutes.
+bench-scale:
+	RUSTFLAGS= $(CARGO) run --locked --release -p phalanx-bench -- scale $(SCALE)
+
+# The same, and renews the sizing table in docs/redis.md.
+bench-scale-docs:
+	$(MAKE) bench-scale SCALE="--document docs/redis.md --date $$(date +%F)"
+
 fleet:
 	$(CARGO) run --locked --example fleet
 
@@ -114,6 +130,11 @@ fuzz:
 			target/fuzz-corpus/$$target fuzz/corpus/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 || exit 1; \
 	done
+
+# Replays the corpus in an optimised build, where an input may take 20 ms of CPU time, and prints the slowest inputs. Uses the
+# profile of the simulations: without link-time optimisation inputs take longer, so what passes here passes in a release build.
+fuzz-replay:
+	$(CARGO) test --locked --profile simulation -p phalanx-fuzz --lib replay -- --show-output
 
 # Writes the seeds of all targets to fuzz/corpus.
 fuzz-corpus:

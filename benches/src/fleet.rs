@@ -4,26 +4,31 @@
 //!   contest.rs    contenders alternate, round by round, on one runtime of two workers; medians
 //!     ├─ callers.rs    n callers in a closed loop: calls a second, and latencies
 //!     ├─ exact.rs      an exact rate limit: ours, naive.rs, limitador.rs
+//!     ├─ leased.rs     a leased one, also what five replicas admit and cost
 //!     └─ guarded.rs    breaker and digest, shared and in memory; the whole stack
 //!   commands.rs   Redis commands per 1,000 calls
 //!   trips.rs      from a trip in one process to a rejection in another
 //!   hang.rs       the cost of a stopped Redis to a caller
-//!   server.rs     the Redis server
-//!   figures.rs    the output
+//!   distance.rs   a Redis that is milliseconds away
+//!   beside.rs     an exact limit beside many circuits in use; degraded.rs counts for both
 //! ```
+//!
+//! The Redis server is `server.rs`, the output `figures.rs`, one level up.
 
+mod beside;
 mod callers;
 mod commands;
 mod contest;
+mod degraded;
+mod distance;
 mod exact;
-mod figures;
 mod guarded;
 mod hang;
+mod leased;
 #[cfg(feature = "limitador")]
 mod limitador;
 mod naive;
 mod policies;
-mod server;
 mod trips;
 
 use std::error::Error;
@@ -33,8 +38,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 
-use self::figures::Row;
-use self::server::Server;
+pub(crate) use self::callers::quantile_of;
+use crate::figures::{self, Row};
+use crate::server::Server;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -42,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// Total time in seconds for cases with peers. Cases without peers (commands, trips, hangs) take half a minute more.
+    /// Total time in seconds for cases with peers. Cases without peers (commands, trips, hangs, distances) take a minute and a half more.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 
@@ -53,15 +59,19 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 pub(crate) enum Child {
-    /// Becomes a redis-server that exits with its parent.
-    Serve { port: u16 },
     /// The other replica of `trip_p99`.
     Watch { url: String },
 }
 
 /// Cases without peers.
-const WITHOUT_PEERS: &[(&[&str], Measure)] =
-    &[(commands::CASES, commands::measure), (trips::CASES, trips::measure), (hang::CASES, hang::measure)];
+const WITHOUT_PEERS: &[(&[&str], Measure)] = &[
+    (commands::CASES, commands::measure),
+    (trips::CASES, trips::measure),
+    (hang::CASES, hang::measure),
+    (beside::CASES, beside::measure),
+    (distance::CASES, distance::measure),
+    (leased::CASES, leased::measure),
+];
 
 type Measure = fn(&Runtime) -> Result<Vec<Row>, Box<dyn Error>>;
 
@@ -88,7 +98,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 
 pub(crate) fn run_child(child: &Child) -> Result<(), Box<dyn Error>> {
     match child {
-        Child::Serve { port } => server::become_redis(*port),
         Child::Watch { url } => trips::watch(url),
     }
 }
@@ -97,6 +106,7 @@ pub(crate) fn run_child(child: &Child) -> Result<(), Box<dyn Error>> {
 fn contests(runtime: &Runtime, budget: Duration, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let server = Server::start()?;
     let mut cases = exact::cases(runtime, &server, wanted)?;
+    cases.extend(leased::cases(runtime, &server, wanted)?);
     cases.extend(guarded::cases(runtime, &server, wanted)?);
     if cases.is_empty() {
         return Ok(Vec::new());

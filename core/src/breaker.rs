@@ -29,19 +29,22 @@ mod ramp;
 mod spec;
 mod successes;
 mod types;
+mod windows;
 
 use std::time::Duration;
 
 pub use self::fast_path::{FastAnswer, FastPath, Recorded, Successes};
 pub use self::spec::{BreakerSpec, CountBy, LatencyTrip, RampSpec};
-pub use self::types::{Admission, BreakerView, Override, Phase, Sample, Seen, Ticket, Transition};
-use crate::clock::Time;
-use crate::estimate::ring::Ring;
+pub use self::types::{
+    Admission, BreakerView, LastState, Override, OverrideRequest, Phase, Sample, Seen, Ticket, Transition,
+};
+use crate::clock::{Time, micros};
+use crate::estimate::ring::slice_micros;
 use crate::kind::Outcome;
 use crate::rejection::RejectionCode;
 
-/// The most leases that a breaker holds, whatever its spec allows: a store has to read all of them at every probe.
-const MAX_LEASES: u32 = 10_000;
+/// The most probes at a time, whatever a spec allows: a store has to read all of them at every probe.
+pub(crate) const MAX_PROBES: u32 = 100;
 
 /// The most trips in close succession that lengthen a break. By then it has long reached its maximum.
 const MAX_ESCALATION: u32 = 1_000;
@@ -59,6 +62,8 @@ pub struct Breaker {
     at: Time,
     phase: Phase,
     overridden: Option<Override>,
+    /// When the override ends by itself.
+    override_ends: Time,
     epoch: u64,
     /// When the phase began.
     since: Time,
@@ -66,10 +71,12 @@ pub struct Breaker {
     until: Time,
     /// The number of times that the next break is lengthened.
     escalation: u32,
-    window: Ring<Seen>,
+    windows: windows::Windows,
     streak: u32,
-    /// Since when the quantile of the latency has been over its threshold.
-    slow_since: Option<Time>,
+    /// When the first failure of the streak ended; meaningful if there is one.
+    streak_since: Time,
+    /// Since when the quantile of the latency has been over its threshold, and when that was last observed.
+    slow: Option<(Time, Time)>,
     leases: Vec<Lease>,
     next_lease: u64,
     /// Probes of this epoch that succeeded.
@@ -84,13 +91,15 @@ impl Breaker {
             at: now,
             phase: Phase::Closed,
             overridden: None,
+            override_ends: Time::NEVER,
             epoch: 1,
             since: now,
             until: now,
             escalation: 0,
-            window: Ring::new(spec.sampling_window),
+            windows: windows::Windows::new(spec.sampling_window),
             streak: 0,
-            slow_since: None,
+            streak_since: now,
+            slow: None,
             leases: Vec::new(),
             next_lease: 1,
             succeeded_probes: 0,
@@ -143,7 +152,8 @@ impl Breaker {
         }
     }
 
-    /// Records successes of the current epoch that were counted elsewhere, by slice of the window.
+    /// Records successes of the current epoch that were counted elsewhere, by slice of the window. Those of a slice that ended
+    /// before the first of the failures in a row do not end these.
     pub fn record_successes(&mut self, now: Time, spec: &BreakerSpec, epoch: u64, slice: u64, count: u64) {
         let now = self.anchor(now, spec);
         let counted = self.phase == Phase::Closed && self.overridden != Some(Override::Disabled);
@@ -151,13 +161,16 @@ impl Breaker {
             return;
         }
         self.at = now;
-        self.streak = 0;
-        if let Some(seen) = self.window.slice(slice) {
-            seen.calls += count;
+        // They may have been counted before failures that were recorded first.
+        let end_of_slice = slice.saturating_add(1).saturating_mul(slice_micros(spec.sampling_window)) - 1;
+        if now.min(Time::from_micros(end_of_slice)) >= self.streak_since {
+            self.streak = 0;
         }
+        self.windows.count_in(slice, Seen { calls: count, failures: 0, slow: 0 });
     }
 
-    /// Reports a quantile of the latency. Over the threshold for long enough, it trips a closed breaker.
+    /// Reports a quantile of the latency. Over the threshold for long enough, it trips a closed breaker. An unknown quantile
+    /// changes nothing, and observations that are further apart than a window do not belong to one period.
     pub fn observe_quantile(
         &mut self,
         now: Time,
@@ -165,27 +178,38 @@ impl Breaker {
         value: Option<Duration>,
         random: f64,
     ) -> Option<Transition> {
-        let trip = spec.latency_trip()?;
+        let (trip, value) = (spec.latency_trip()?, value?);
         let now = self.anchor(now, spec);
         // For one window after the breaker closed, the digest still holds latencies from before the trip.
         let stale = self.epoch > 1 && now.since(self.since) < spec.sampling_window;
         let ignored = stale || matches!(self.overridden, Some(Override::Closed | Override::Disabled));
-        if ignored || self.phase != Phase::Closed || value.is_none_or(|value| value <= trip.threshold) {
-            if self.slow_since.take().is_some() {
+        if ignored || self.phase != Phase::Closed || value <= trip.threshold {
+            if self.slow.take().is_some() {
                 self.at = now;
             }
             return None;
         }
-        let since = *self.slow_since.get_or_insert_with(|| {
+        let (since, seen) = match self.slow.filter(|(_, seen)| now.since(*seen) <= spec.sampling_window) {
+            Some((since, seen)) if micros(now.since(seen)) < slice_micros(spec.sampling_window) => (since, seen),
+            Some((since, _)) => (since, now),
+            None => (now, now),
+        };
+        if self.slow != Some((since, seen)) {
             self.at = now;
-            now
-        });
+            self.slow = Some((since, seen));
+        }
         (now.since(since) >= trip.lasting).then(|| self.open(now, spec, random)).flatten()
     }
 
     /// Sets or releases an override.
     pub fn force(&mut self, overridden: Option<Override>) {
+        self.force_until(overridden, Time::NEVER);
+    }
+
+    /// Sets an override that ends by itself, or releases one.
+    pub fn force_until(&mut self, overridden: Option<Override>, ends: Time) {
         self.overridden = overridden;
+        self.override_ends = ends;
     }
 
     /// Closes the breaker and forgets its history. Outstanding tickets no longer count; an override stays.
@@ -198,24 +222,22 @@ impl Breaker {
         (was != Phase::Closed).then_some(transition)
     }
 
-    /// Takes over another spec. The phase stays. Counts of a window of another length are dropped, and neither a break nor
-    /// a lease lasts longer than the new spec allows.
-    pub fn retune(&mut self, old: &BreakerSpec, new: &BreakerSpec) {
+    /// Takes over another spec. The phase and the counts stay, and neither a break nor a lease lasts longer than the new
+    /// spec allows.
+    pub fn retune(&mut self, new: &BreakerSpec) {
         self.until = self.until.min(self.since.after(longest_break(new)));
         for lease in &mut self.leases {
             lease.expires = lease.expires.min(self.at.after(new.lease()));
         }
-        if old.sampling_window != new.sampling_window {
-            self.window.clear(new.sampling_window);
-        }
+        self.windows.use_length(new.sampling_window);
     }
 
-    /// Returns the breaker's state. Changes nothing except which slices are current.
-    pub fn inspect(&mut self, now: Time) -> BreakerView {
+    /// Returns the breaker's state. Changes nothing: what has left the window is kept for a longer one.
+    pub fn inspect(&self, now: Time) -> BreakerView {
         let (seen, left, now) = self.seen_from(now);
         BreakerView {
             phase: self.phase,
-            overridden: self.overridden,
+            overridden: self.overridden.filter(|_| now < self.override_ends),
             epoch: self.epoch,
             calls: seen.calls,
             failures: seen.failures,
@@ -259,7 +281,7 @@ impl Breaker {
 
     /// Returns whether it is as good as new: closed, with an empty window, no streak and no escalation.
     pub fn is_fresh(&self, now: Time) -> bool {
-        let seen = self.window.peek(now);
+        let seen = self.windows.peek(now);
         self.admits_all() && seen.calls == 0 && self.streak == 0 && self.escalation == 0
     }
 
@@ -270,10 +292,10 @@ impl Breaker {
         let failed = sample.outcome == Outcome::Failure;
         let slow = spec.is_slow(sample.latency);
         self.at = now;
-        let seen = self.window.at(now);
-        seen.calls += 1;
-        seen.failures += u64::from(failed);
-        seen.slow += u64::from(slow);
+        self.windows.count(now, Seen { calls: 1, failures: u64::from(failed), slow: u64::from(slow) });
+        if failed && self.streak == 0 {
+            self.streak_since = now;
+        }
         self.streak = if failed { self.streak.saturating_add(1) } else { 0 };
         let trips = (failed || slow) && self.must_trip(now, spec);
         if trips && self.overridden != Some(Override::Closed) {
@@ -286,7 +308,7 @@ impl Breaker {
         if spec.consecutive_failures.is_some_and(|limit| self.streak >= limit) {
             return true;
         }
-        let seen = self.window.sum(now);
+        let seen = self.windows.sum(now);
         let reached = |count: u64, ratio: Option<f64>| {
             ratio.is_some_and(|ratio| count > 0 && count as f64 >= ratio * seen.calls as f64)
         };
@@ -312,7 +334,7 @@ impl Breaker {
 
     fn lease(&mut self, now: Time, spec: &BreakerSpec) -> Admission {
         let live = |lease: &Lease| lease.expires > now;
-        let most = spec.half_open_max_calls.min(MAX_LEASES) as usize;
+        let most = spec.half_open_max_calls.min(MAX_PROBES) as usize;
         if self.leases.iter().filter(|lease| live(lease)).count() >= most {
             return rejected(RejectionCode::ProbeQuota);
         }
@@ -350,8 +372,8 @@ impl Breaker {
     }
 
     fn enter(&mut self, now: Time, spec: &BreakerSpec, phase: Phase, break_for: Option<Duration>) -> Transition {
-        let seen = self.window.sum(now);
-        self.window.clear(spec.sampling_window);
+        let seen = self.windows.sum(now);
+        self.windows.clear(spec.sampling_window);
         if phase == Phase::Closed {
             self.ramp = ramp::Ramp::starting(spec);
         }
@@ -364,7 +386,7 @@ impl Breaker {
         self.at = now;
         self.since = now;
         self.streak = 0;
-        self.slow_since = None;
+        self.slow = None;
         self.succeeded_probes = 0;
         self.leases.clear();
         Transition { from, to: phase, epoch: self.epoch, break_for: None, seen: Seen::default() }

@@ -1,7 +1,8 @@
 //! The budget of retries and hedges: a cap on the load that a policy adds.
 //!
 //! In any window of ten seconds, extra attempts never exceed `ratio` × calls + `min_per_second` × 10, as in finagle's retry
-//! budget. A pipeline has one budget for retries and one for hedges.
+//! budget. A pipeline has one budget for retries and one for hedges, or shares them with the pipelines of the other replicas
+//! (`scope = "fleet"`, [`crate::tally`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,8 +11,11 @@ use parking_lot::Mutex;
 
 use crate::clock::Time;
 use crate::estimate::ring::{Counts, Ring, SLICES};
+use crate::store::StateScope;
+use crate::tally::Allowance;
 
-const WINDOW: Duration = Duration::from_secs(10);
+/// The window of every budget.
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
 /// Configures how many extra attempts (retries or hedges) a policy may make.
 ///
@@ -52,6 +56,10 @@ pub struct BudgetSpec {
     #[cfg_attr(feature = "serde", serde(default = "default_min_per_second"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::CountOrZero"))]
     pub min_per_second: u32,
+    /// Whether all replicas draw from one budget, or each has its own. A shared budget counts the calls of every replica that
+    /// asks for an extra attempt; while Redis is away, each replica has its share. Default `process`.
+    #[cfg_attr(feature = "serde", serde(default = "StateScope::process"))]
+    pub scope: StateScope,
 }
 
 const fn default_ratio() -> f64 {
@@ -64,7 +72,7 @@ const fn default_min_per_second() -> u32 {
 
 impl Default for BudgetSpec {
     fn default() -> Self {
-        Self { ratio: default_ratio(), min_per_second: default_min_per_second() }
+        Self { ratio: default_ratio(), min_per_second: default_min_per_second(), scope: StateScope::Process }
     }
 }
 
@@ -79,6 +87,18 @@ impl BudgetSpec {
     pub const fn min_per_second(mut self, extras: u32) -> Self {
         self.min_per_second = extras;
         self
+    }
+
+    /// Sets whether all replicas draw from one budget.
+    #[must_use]
+    pub const fn scope(mut self, scope: StateScope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Returns how many extra attempts a window may hold.
+    pub(crate) fn allowance(&self) -> Allowance {
+        Allowance { per_call: self.ratio, floor: f64::from(self.min_per_second) * WINDOW.as_secs_f64() }
     }
 }
 
@@ -134,6 +154,21 @@ impl Budget {
             ring.at(now).extras += 1;
         }
         granted
+    }
+
+    /// Takes the calls of the window out of the budget, slice by slice with the time at which the slice began: they are
+    /// counted in the tally of the fleet from then on.
+    pub(crate) fn hand_over(&self, now: Time, mut to: impl FnMut(Time, u64)) {
+        let mut ring = self.ring.lock();
+        self.flush(&mut ring, now);
+        ring.at(now);
+        let (newest, oldest) = (ring.newest(), (ring.newest() + 1).saturating_sub(SLICES as u64));
+        for slice in oldest..=newest {
+            let calls = ring.slice(slice).map_or(0, |spent| std::mem::take(&mut spent.calls));
+            if calls > 0 {
+                to(Time::from_micros(slice.saturating_mul(SLICE_MICROS)), calls);
+            }
+        }
     }
 
     #[cold]
@@ -195,6 +230,24 @@ mod tests {
         });
         let now = Time::from_micros(9_000_000);
         assert_eq!((0..40_000).filter(|_| budget.withdraw(now, &spec)).count(), 36_000);
+    }
+
+    #[test]
+    fn calls_are_handed_over_once_with_the_time_of_their_slice() {
+        let budget = Budget::default();
+        let at = |millis: u64| Time::from_micros(millis * 1_000);
+        for millis in [0, 1_000, 3_500, 3_999, 11_000] {
+            budget.call(at(millis));
+        }
+        let handed_over = |now| {
+            let mut all = Vec::new();
+            budget.hand_over(now, |at, calls| all.push((at, calls)));
+            all
+        };
+        assert_eq!(handed_over(at(11_500)), [(at(3_000), 2), (at(11_000), 1)], "the others have left the window");
+        assert_eq!(handed_over(at(11_500)), []);
+        budget.call(at(11_600));
+        assert_eq!(handed_over(at(12_000)), [(at(11_000), 1)]);
     }
 
     #[test]

@@ -137,6 +137,11 @@ impl Clock {
         if tokio_time_is_paused() { Self::tokio() } else { Self::system() }
     }
 
+    /// Whether nothing can set it back or stop it: a lease may be measured by it.
+    pub const fn is_monotonic(&self) -> bool {
+        matches!(self.0, Source::System(_) | Source::Tokio(_))
+    }
+
     /// Returns the current time.
     #[inline]
     pub fn now(&self) -> Time {

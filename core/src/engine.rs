@@ -2,6 +2,7 @@
 
 mod change;
 mod policies;
+mod ports;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -11,6 +12,8 @@ use parking_lot::{Mutex, RwLock};
 
 pub use self::change::{ConfigChange, ConfigTxn, PolicySet};
 use self::policies::Policies;
+pub(crate) use self::ports::PortBinding;
+use self::ports::Ports;
 use crate::call::Call;
 use crate::classify::Classify;
 use crate::drain::{Gate, GateCell};
@@ -19,8 +22,8 @@ use crate::event::{EventKind, Observer, Observers};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
 use crate::pipeline::{EffectivePolicy, Pipeline, RouteEntry, RouteState};
-use crate::policy::Policy;
 use crate::policy::validate::{ConfigError, Mistake};
+use crate::policy::{OnDegraded, Policy};
 use crate::rejection::{Rejection, RejectionCode};
 use crate::rng::Rng;
 use crate::store::Store;
@@ -48,6 +51,8 @@ pub struct EngineSpec {
     pub default_policy: Option<Policy>,
     /// How to treat a name that has no policy, if there is no default policy either.
     pub unknown: UnknownPolicy,
+    /// What policies without their own choice do while the shared store is away. Default: decide from local state.
+    pub on_degraded: OnDegraded,
     /// Levers that are pulled from the start, by policy; `*` for every policy.
     pub levers: BTreeMap<String, LeverSpec>,
     /// The maximum of (policy, route) pairs in the table. Default 10,000.
@@ -76,6 +81,7 @@ impl Default for EngineSpec {
             policies: Vec::new(),
             default_policy: None,
             unknown: UnknownPolicy::Error,
+            on_degraded: OnDegraded::Local,
             levers: BTreeMap::new(),
             max_routes: 10_000,
             seed: None,
@@ -110,6 +116,8 @@ struct Shared<S: Store> {
     overflow: Mutex<HashMap<String, Arc<RouteEntry<S>>>>,
     /// One change at a time, so that all routes see the versions in the same order. Locked before `policies`.
     changing: Mutex<()>,
+    /// Locked last.
+    ports: Ports,
 }
 
 impl<S: Store> Engine<S> {
@@ -119,7 +127,7 @@ impl<S: Store> Engine<S> {
     /// Returns every validation error of every policy and lever, each with its path.
     pub fn new(store: S, spec: EngineSpec) -> Result<Self, ConfigError> {
         let set = PolicySet { policies: spec.policies, default_policy: spec.default_policy, levers: spec.levers };
-        let (policies, mut mistakes) = Policies::new(set, spec.unknown);
+        let (policies, mut mistakes) = Policies::new(set, spec.unknown, spec.on_degraded);
         if spec.max_routes == 0 {
             mistakes.push(Mistake::new("max_routes", "must be at least 1"));
         }
@@ -136,6 +144,7 @@ impl<S: Store> Engine<S> {
             routes: Table::new(spec.max_routes),
             overflow: Mutex::default(),
             changing: Mutex::new(()),
+            ports: Ports::default(),
         })))
     }
 
@@ -201,6 +210,11 @@ impl<S: Store> Engine<S> {
         self.0.policies.read().unknown()
     }
 
+    /// Returns what policies without their own choice do while the shared store is away.
+    pub fn on_degraded(&self) -> OnDegraded {
+        self.0.policies.read().on_degraded()
+    }
+
     /// Returns the pipelines of all routes in the table.
     pub fn pipelines(&self) -> Vec<Pipeline<S>> {
         self.routes().into_iter().map(Pipeline::new).collect()
@@ -239,7 +253,8 @@ impl<S: Store> Engine<S> {
         let policy = policies.find(key.policy).ok_or_else(|| Rejection::unknown(key.policy))?;
         let make = |key: StateKey, policy: &EffectivePolicy| {
             let (store, observers) = (shared.store.clone(), &shared.observers);
-            let state = RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced);
+            let port = PortBinding::new(shared.ports.clone());
+            let state = RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced, port);
             RouteEntry::new(key, policy, store, observers, state)
         };
         let own = key.to_owned();

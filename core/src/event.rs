@@ -116,7 +116,8 @@ pub enum EventKind<'a> {
     RoutesExhausted,
     /// The shared store is unreachable: from here on decisions are degraded. One per outage.
     StoreDegraded {
-        /// The first error: `timeout`, `connection`, or the error code of the server (`READONLY`, `OOM`, …).
+        /// The first error: `timeout`, `connection`, `dns`, `refused`, `no_route`, `not_redis`, `no_master`, `tls`, `auth`,
+        /// `acl`, `no_scripting`, or the error code of the server (`READONLY`, `OOM`, …).
         reason: &'a str,
     },
     /// The shared store is reachable and decides again. One per outage.
@@ -126,6 +127,36 @@ pub enum EventKind<'a> {
         /// How many decisions were made without it.
         degraded_decisions: u64,
     },
+    /// The process is connected to the shared store: once, and again when that is another server or another version.
+    StoreConnected {
+        /// Host and port, or the path of a socket; several of a Cluster. No credentials.
+        server: &'a str,
+        /// Name and version, such as `redis 7.0.15`; none if the server did not tell.
+        version: Option<&'a str>,
+    },
+    /// Connecting to the shared store fails, for another reason than that of the outage. One per reason until a connection is
+    /// open.
+    StoreConnectFailed {
+        /// The error, as in `StoreDegraded`.
+        reason: &'a str,
+    },
+    /// Pushes are lost, while the shared store decides: changes by other replicas are only seen when this one asks. One per
+    /// loss.
+    PushLost {
+        /// The error, as in `StoreDegraded`: of subscribing, or `acl` if a script may not publish.
+        reason: &'a str,
+    },
+    /// Pushes arrive again. One per loss.
+    PushRestored,
+    /// The shared store replies, but too late for more than one decision in a hundred: those were degraded. Emitted once
+    /// until the share is below that for a while.
+    StoreSlow {
+        /// The share of degraded decisions, from 0 to 1.
+        share: f64,
+    },
+    /// The module does not know how many replicas the service may have (`expected_replicas`): one that has never reached
+    /// the shared store decides as if it were alone. One per module, when it is built.
+    ExpectedReplicasUnknown,
     /// One round trip to the shared store, for one or many callers.
     StoreRoundTrip {
         /// From sending the request to the last reply, or to the error.
@@ -140,6 +171,12 @@ pub enum EventKind<'a> {
     StateRepaired,
     /// Another replica uses this key with other settings: a rollout under way, or a configuration error.
     ConfigMismatch,
+    /// The calls of this replica trip a breaker that stays closed for the fleet, so this replica rejects them on its own.
+    /// One until its own circuit closes.
+    OddReplica {
+        /// How long it rejects at first.
+        break_for: Duration,
+    },
     /// The number of live replicas changed.
     Replicas {
         /// The number, this replica included.

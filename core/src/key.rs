@@ -225,6 +225,14 @@ mod tests {
     }
 
     #[test]
+    fn the_key_of_routes_that_found_no_room_differs_from_that_of_every_route() {
+        let key = StateKey::overflow("p");
+        assert_ne!(key, StateKey::new("p", ()));
+        assert!(key.is_overflow() && !StateKey::new("p", ()).is_overflow());
+        assert_eq!((key.policy(), key.route(), key.to_string().as_str()), ("p", None, "p (overflow)"));
+    }
+
+    #[test]
     fn a_hostile_name_is_displayed_escaped_and_cut() {
         let key = StateKey::new("p", format!("x\r\n\u{1b}[2J{}", "y".repeat(500)).as_str());
         let shown = key.to_string();

@@ -205,6 +205,12 @@ mod tests {
     }
 
     #[test]
+    fn a_forced_lever_pulls_only_what_its_name_says() {
+        assert_eq!(LeverSpec::force_open().pulled().collect::<Vec<_>>(), ["force_open"]);
+        assert_eq!(LeverSpec::force_closed().pulled().collect::<Vec<_>>(), ["force_closed"]);
+    }
+
+    #[test]
     fn a_limit_below_the_minimum_of_an_adaptive_bulkhead_lowers_the_minimum_too() {
         let adaptive = AdaptiveSpec::threshold(Duration::from_millis(100)).min_concurrency(10);
         let policy = Policy::named("p").bulkhead(BulkheadSpec::adaptive(20, adaptive).queue(5));

@@ -55,6 +55,7 @@ pub mod striped;
 #[doc(hidden)] // shared with the stores
 pub mod sync;
 pub mod table;
+pub mod tally;
 #[doc(hidden)] // shared with the stores, lifecycle and the simulator
 pub mod task;
 pub mod throttle;

@@ -5,7 +5,8 @@
 //! lock therefore carries its *fence*, a number that is higher for every new holder, and the place that is written to
 //! rejects a lower fence than it has seen ([`Fences`]). (Kleppmann, "How to do distributed locking", 2016.)
 //!
-//! A *mark*, by version, records that the work under a lock was completed, and under which fence.
+//! A *mark*, by version, records that the work under a lock was completed, and under which fence. It lives for as long as
+//! it is asked for.
 
 mod fences;
 mod machine;
@@ -19,7 +20,7 @@ pub use self::fences::{Fences, Stale};
 pub use self::machine::Lock;
 pub use self::release_notifier::{ReleaseNotifier, Watch};
 
-/// The longest that a lock or a mark is kept without renewal.
+/// The longest that a lock is kept without renewal, and a mark without being read.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 /// The result of [`LockStore::acquire`].
@@ -56,12 +57,14 @@ impl std::error::Error for Unavailable {}
 
 /// A store of locks. An owner is a name that is unique to one attempt to hold a lock.
 pub trait LockStore: Clone + Send + Sync + 'static {
-    /// Acquires a lock, or extends it if this owner holds it already.
+    /// Acquires a lock, also if this owner holds it already. A store whose reply can be lost grants the fence of such a
+    /// grant again to its owner, and a new one if the fence has been seen.
     ///
     /// # Behaviour
     /// - a free lock is taken for its ttl
     /// - a lock that is held is rejected with the time left
-    /// - its owner may take it again and keeps its fence
+    /// - its owner may take it again under a higher fence
+    /// - a late release of its owner does not free a lock that was taken again
     /// - a lock that ran out is free
     /// - every new holder has a higher fence
     /// - different names never share a lock
@@ -93,8 +96,16 @@ pub trait LockStore: Clone + Send + Sync + 'static {
     /// - a release by another owner changes nothing
     fn release(&self, name: &str, owner: &str, fence: u64) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 
-    /// Marks the work under a lock as completed, for `keep`, and releases the lock, atomically. Returns false and marks
-    /// nothing if the lock was not held.
+    /// Releases a lock for an owner that has not received the reply to an acquire and does not know whether it holds the
+    /// lock, nor under which fence. Notifies waiters; returns false if the owner did not hold it.
+    ///
+    /// # Behaviour
+    /// - a lock that is withdrawn from is free at once
+    /// - a withdrawal by another owner changes nothing
+    fn withdraw(&self, name: &str, owner: &str) -> impl Future<Output = Result<bool, Unavailable>> + Send;
+
+    /// Marks the work under a lock as completed, for `keep` after the mark was last read, and releases the lock,
+    /// atomically. Returns false and marks nothing if the lock was not held.
     ///
     /// # Behaviour
     /// - completed work is marked with its fence and its lock is free
@@ -108,11 +119,13 @@ pub trait LockStore: Clone + Send + Sync + 'static {
         keep: Duration,
     ) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 
-    /// Returns the fence under which the work of this version was last completed, if it was.
+    /// Returns the fence under which the work of this version was last completed, if it was, and keeps the mark for
+    /// another `keep`.
     ///
     /// # Behaviour
     /// - a mark is of one name and one version
-    /// - a mark is forgotten after its time
+    /// - a mark that is not read is forgotten after its time
+    /// - a mark that is read is kept for another time
     fn completed(&self, name: &str, version: &str) -> impl Future<Output = Result<Option<u64>, Unavailable>> + Send;
 
     /// Subscribes to releases of a lock. A release can be missed, so a waiter also polls.

@@ -39,6 +39,7 @@ mod call_state;
 mod chaos;
 mod describe;
 mod effective_policy;
+mod fleet_budget;
 mod latency_watch;
 mod race;
 mod route_entry;
@@ -65,7 +66,6 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::event::EventKind;
 use crate::key::StateKey;
-use crate::kind::Kind;
 use crate::rejection::{Rejection, RejectionCode, Source, UNKNOWN};
 use crate::store::Store;
 
@@ -143,19 +143,22 @@ impl<S: Store> Pipeline<S> {
     }
 
     /// Checks that the policy may guard a whole port. After an `infrastructure` failure it is unknown whether the call
-    /// took effect, so retrying it is a decision for each method, not for the port.
+    /// took effect, so retrying it is a decision for each method, not for the port. A lever that switches retries off does
+    /// not help, because it can be released.
+    ///
+    /// From the first success on, a change that would make this policy retry `infrastructure` is rejected as a whole.
     ///
     /// # Errors
     /// Returns `blanket_retry` if the policy retries `infrastructure`.
     #[inline]
     pub fn check_blanket_retry(&self) -> Result<(), Rejection> {
+        let check = |stages: &Stages<S>| {
+            let rejection = || Rejection::by(stages.name, RejectionCode::BlanketRetry, UNKNOWN, Source::Local);
+            if stages.policy.is_blanket_retry() { Err(rejection()) } else { Ok(()) }
+        };
         let stages = self.current();
-        match &stages.retry {
-            Some(retry) if retry.max_attempts > 1 && retry.retry_on.contains(Kind::Infrastructure) => {
-                Err(Rejection::by(stages.name, RejectionCode::BlanketRetry, UNKNOWN, Source::Local))
-            }
-            _ => Ok(()),
-        }
+        check(&stages)?;
+        stages.state.port.bind(&stages.policy.name, || check(&self.entry.latest()))
     }
 
     /// Returns the policy and route.

@@ -75,6 +75,17 @@ pub enum OnDegraded {
     Closed,
 }
 
+impl OnDegraded {
+    /// Returns the name used in configuration files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Open => "open",
+            Self::Closed => "closed",
+        }
+    }
+}
+
 /// Configures the total time of a call, and how a call that exceeds it is counted.
 ///
 /// # Examples
@@ -221,6 +232,34 @@ mod deadline_form {
             }
         }
     }
+
+    #[cfg(test)]
+    #[allow(clippy::unwrap_used)] // a failed expectation panics
+    mod tests {
+        use super::*;
+
+        fn read(text: &str) -> Result<DeadlineSpec, String> {
+            serde_json::from_str(text).map_err(|error| error.to_string())
+        }
+
+        #[test]
+        fn a_deadline_is_its_total_or_a_table_of_its_fields() {
+            let total = DeadlineSpec::total(Duration::from_secs(2));
+            assert_eq!(read(r#""2s""#), Ok(total));
+            assert_eq!(read(r#"{"total": "2s"}"#), Ok(total), "the other fields have their defaults");
+            assert_eq!(read("{}"), Ok(DeadlineSpec::default()));
+            let all = total.safety_margin(Duration::from_millis(7)).failure_floor(Duration::from_millis(9));
+            assert_eq!(read(r#"{"total": "2s", "safety_margin": "7ms", "failure_floor": "9ms"}"#), Ok(all));
+            assert_eq!(read(&serde_json::to_string(&all).unwrap()), Ok(all), "written and read back");
+        }
+
+        #[test]
+        fn what_is_no_deadline_is_named_with_what_is_expected() {
+            assert!(read("7").unwrap_err().contains("its total, such as \"2s\", or a table of its fields"));
+            assert!(read(r#""soon""#).is_err());
+            assert!(read(r#"{"totl": "2s"}"#).unwrap_err().contains("totl"));
+        }
+    }
 }
 
 impl From<Duration> for DeadlineSpec {
@@ -282,8 +321,9 @@ pub struct Policy {
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub timeout: Option<Duration>,
-    /// How to decide while the shared store is away. Default `local`.
-    pub on_degraded: OnDegraded,
+    /// How to decide while the shared store is away. Default: as the module configures, else `local`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub on_degraded: Option<OnDegraded>,
     /// Faults to inject while the lever `chaos` is pulled. Default none.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub chaos: Option<ChaosSpec>,
@@ -375,10 +415,10 @@ impl Policy {
         self
     }
 
-    /// Sets how to decide while the shared store is away.
+    /// Sets how to decide while the shared store is away, whatever the module configures.
     #[must_use]
     pub fn on_degraded(mut self, on_degraded: OnDegraded) -> Self {
-        self.on_degraded = on_degraded;
+        self.on_degraded = Some(on_degraded);
         self
     }
 
@@ -394,6 +434,11 @@ impl Policy {
     pub fn guard(mut self, guard: impl Guard) -> Self {
         self.guards.add(guard);
         self
+    }
+
+    /// Whether it retries after failures that leave open whether the call took effect.
+    pub(crate) fn is_blanket_retry(&self) -> bool {
+        self.retry.is_some_and(|retry| retry.max_attempts > 1 && retry.retry_on.contains(Kind::Infrastructure))
     }
 
     /// Returns the longest that a call can take, if anything bounds it. The lease of a probe derives from it.

@@ -5,19 +5,35 @@
 //! Lua's doubles gives the same results (no number leaves ±2^53).
 //!
 //! A caller that may wait takes its permit at once and sleeps until the permit is due. The level then goes below zero: that
-//! is the queue, and callers pass in the order in which they came. A caller that stops waiting gives its permit back,
-//! unless later callers wait behind it.
+//! is the queue, and callers pass in the order in which they came. A caller that stops waiting gives its place back: at
+//! once if it is the last of the queue, otherwise as soon as all callers behind it have left too. Permits that are refunded
+//! later lose what time has refilled since (`refund.rs`).
+//!
+//! A replica may lease a block of permits and grant them by itself (`holder.rs`); the bucket leaves room for them until the
+//! lease ends (`leases.rs`).
 //!
 //! A clock that steps back adds no permits: the refill stops for at most [`MAX_BACKSTEP`] and then starts again from the
 //! new time. A clock that leaps forward fills the bucket once.
 
+mod holder;
+#[cfg(all(test, phalanx_model))]
+mod lease_models;
+#[cfg(all(test, not(phalanx_model)))]
+mod lease_tests;
+mod leases;
+mod refund;
 mod spec;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-pub use self::spec::RateLimitSpec;
+pub use self::holder::{BlockCell, ClosedBlock, LeaseHolder, LeaseTally, Spent};
+pub use self::leases::{Drawn, MIN_BLOCK};
+pub use self::refund::Abandoned;
+pub use self::spec::{Consistency, RateLimitSpec};
+
+use self::leases::Leases;
 
 use crate::clock::{Time, micros};
 
@@ -48,7 +64,7 @@ impl Rate {
     }
 
     /// Returns the time in which `units` are added, rounded up to whole microseconds.
-    const fn time_for(self, units: u64) -> Duration {
+    pub const fn time_for(self, units: u64) -> Duration {
         Duration::from_micros(units.div_ceil(self.gain))
     }
 
@@ -110,12 +126,14 @@ pub struct Bucket {
     /// Units available; below zero, units reserved by waiters.
     level: i64,
     at: Time,
+    abandoned: Abandoned,
+    leases: Leases,
 }
 
 impl Bucket {
     /// Creates a full bucket.
-    pub const fn full(now: Time, rate: Rate) -> Self {
-        Self { level: rate.capacity as i64, at: now }
+    pub fn full(now: Time, rate: Rate) -> Self {
+        Self { level: rate.capacity as i64, at: now, abandoned: Abandoned::default(), leases: Leases::default() }
     }
 
     /// Takes `cost` permits, or reserves them if they will be available within `max_wait`.
@@ -129,27 +147,50 @@ impl Bucket {
         let level = self.level - need as i64;
         if level >= 0 || need == 0 {
             self.level = level;
+            self.leases.resume_after(need, rate);
             return Take::Granted { wait: Duration::ZERO };
         }
         let wait = rate.time_for(level.unsigned_abs());
         if wait <= max_wait && level.unsigned_abs() <= MAX_UNITS {
             self.level = level;
+            self.leases.resume_after(need, rate);
             return Take::Granted { wait };
         }
+        self.leases.pause_for(need, self.at.as_micros(), rate);
         Take::Rejected { until: now.after(wait) }
     }
 
-    /// Gives back permits that were taken for `due` and not used. A reservation in the middle of the queue lapses instead:
-    /// the waiters behind it keep their times, so a new caller that took it would start together with one of them. A
-    /// reservation is the last of the queue if the queue ends less than [`Rate::slack`] after `due`.
+    /// Leases up to `want` permits to a replica, which may spend them until nine tenths of [`Drawn::lasts`] have passed since
+    /// it sent its request. A level below zero, or draws that are paused for a large cost, lease nothing.
+    pub fn draw(&mut self, now: Time, rate: Rate, want: u64) -> Drawn {
+        self.refill(now, rate);
+        let at = self.at.as_micros();
+        let level = if self.leases.is_paused(at) { 0 } else { u64::try_from(self.level).unwrap_or(0) };
+        let permits = want.min(level / rate.price);
+        self.level -= (permits * rate.price) as i64;
+        self.leases.add(permits, at, rate)
+    }
+
+    /// Takes back a block of `size` permits of which `unspent` were not spent, and will not be. After the end of the lease
+    /// there is nothing to take back: its room is refilled.
+    pub fn close(&mut self, now: Time, rate: Rate, ends: Time, size: u64, unspent: u64) {
+        self.refill(now, rate);
+        let size = self.leases.close(ends, size, self.at.as_micros());
+        let credit = unspent.min(size).saturating_mul(rate.price).min(MAX_UNITS);
+        let most = rate.capacity as i64 - self.leases.units(rate);
+        self.level = (self.level + credit as i64).min(most).max(self.level);
+    }
+
+    /// Gives back permits that were due at `due` and not used: what has not been refilled since, or the place in the
+    /// queue. A place is the last of the queue if the queue ends less than [`Rate::slack`] after `due`; one in the middle
+    /// is given back when all behind it have been, because the waiters there keep their times.
     pub fn refund(&mut self, now: Time, rate: Rate, cost: u32, due: Time) {
         self.refill(now, rate);
         let queue = u64::try_from(-self.level).unwrap_or(0);
-        if queue > 0 && due.after(rate.slack()) < self.at.after(rate.time_for(queue)) {
-            return;
-        }
-        let units = u64::from(cost).saturating_mul(rate.price).min(MAX_UNITS);
-        self.level = (self.level + units as i64).min(rate.capacity as i64);
+        let (credit, abandoned) = rate.refund(queue, self.at, cost, due, self.abandoned);
+        let most = rate.capacity as i64 - self.leases.units(rate);
+        self.level = (self.level + credit as i64).min(most).max(self.level);
+        self.abandoned = if self.level < 0 { abandoned } else { Abandoned::default() };
     }
 
     /// Returns the whole permits that could be taken now.
@@ -170,10 +211,13 @@ impl Bucket {
         refilled.level == rate.capacity as i64
     }
 
-    /// Converts the level to another rate; permits that no longer fit are lost.
+    /// Converts the level to another rate; permits that no longer fit are lost, and so are abandoned places. Leased permits
+    /// have to fit too, so that the level may fall below zero.
     pub fn retune(&mut self, now: Time, old: Rate, new: Rate) {
         self.refill(now, old);
-        self.level = old.convert(self.level, new);
+        let most = new.capacity as i64 - self.leases.units(new);
+        self.level = old.convert(self.level, new).min(most).max(-(MAX_UNITS as i64));
+        self.abandoned = Abandoned::default();
     }
 
     #[inline]
@@ -181,12 +225,22 @@ impl Bucket {
         if now < self.at {
             if self.at.since(now) > MAX_BACKSTEP {
                 self.at = now;
+                self.leases.anchor(now.as_micros());
             }
             return;
         }
-        let gained = micros(now.since(self.at)).saturating_mul(rate.gain);
-        let room = (rate.capacity as i64 - self.level).unsigned_abs();
-        self.level += gained.min(room) as i64;
+        let before = self.level;
+        if self.leases.is_empty() {
+            let gained = micros(now.since(self.at)).saturating_mul(rate.gain);
+            let room = (rate.capacity as i64 - self.level).unsigned_abs();
+            self.level += gained.min(room) as i64;
+        } else {
+            self.level = self.leases.refill(self.level, self.at.as_micros(), now.as_micros(), rate);
+        }
         self.at = now;
+        if self.abandoned.units > 0 {
+            let gained = (self.level - before).unsigned_abs();
+            self.abandoned = if self.level < 0 { self.abandoned.advance(gained) } else { Abandoned::default() };
+        }
     }
 }

@@ -58,6 +58,8 @@ numbers! {
     LeverForce = { "type": "string", "enum": ["open", "closed"] };
     /// At least one.
     Count = { "type": "integer", "minimum": 1, "maximum": 1_000_000 };
+    /// A number of probes, at least one.
+    Probes = { "type": "integer", "minimum": 1, "maximum": 100 };
     /// A number of calls, at least one.
     Calls = { "type": "integer", "minimum": 1, "maximum": 1_000_000_000 };
     /// At least zero.

@@ -1,12 +1,12 @@
-//! Stores: the three traits of state that a fleet may share, and the rules for their implementations.
+//! Stores: the four traits of state that a fleet may share, and the rules for their implementations.
 //!
 //! 1. **A store cannot fail a call.** No method returns an error. A reply names the state it is based on ([`Source`]), and
 //!    the pipeline applies the policy's `on_degraded`.
 //! 2. **Operations are intents** (`acquire`, `admit`, `record`), not reads and writes of fields.
-//! 3. **Local decisions are synchronous.** `acquire_now` and `admit_now` never wait. A call waits for `acquire` or `admit`
-//!    only if they return none.
-//! 4. **State is looked up once.** `bucket`, `breaker` and `digest` return an `Arc` that the pipeline keeps, so that a call
-//!    searches no table. Another call with a different spec retunes the existing state.
+//! 3. **Local decisions are synchronous.** `acquire_now`, `admit_now` and `withdraw_now` never wait. A call waits for
+//!    `acquire`, `admit` or `withdraw` only if they return none.
+//! 4. **State is looked up once.** `bucket`, `breaker`, `digest` and `tally` return an `Arc` that the pipeline keeps, so that a
+//!    call searches no table. Another call with a different spec retunes the existing state.
 //! 5. **Times are those of [`Store::clock`].** `now` is read once per call and shared by all stages; the `until` of a
 //!    rejection is on the same clock. A store with state on a server decides on the server's clock, uses `now` only
 //!    locally, and converts the times that it returns.
@@ -24,9 +24,49 @@ pub use crate::rate_limit::Level;
 use crate::rate_limit::{RateLimitSpec, Take};
 use crate::rejection::Source;
 use crate::table::Retention;
+pub use crate::tally::{Addition, Allowance, Counts, TallyUse};
 
-/// All three stores, and their clock.
-pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + Clone {
+/// Which replicas share a kind of state.
+///
+/// # Examples
+/// ```
+/// use phalanx::policy::BudgetSpec;
+/// use phalanx::store::StateScope;
+///
+/// assert_eq!(BudgetSpec::ratio(0.1).scope, StateScope::Process);
+/// let shared = BudgetSpec::ratio(0.1).scope(StateScope::Fleet);
+/// assert_eq!(shared.scope.name(), "fleet");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum StateScope {
+    /// All replicas with the same prefix, service and environment; without Redis, all modules on one store.
+    #[default]
+    Fleet,
+    /// No other replica: each one keeps its own.
+    Process,
+}
+
+impl StateScope {
+    /// Returns the name, as in a configuration file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fleet => "fleet",
+            Self::Process => "process",
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    pub(crate) const fn process() -> Self {
+        Self::Process
+    }
+}
+
+/// All four stores, and their clock.
+pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + TallyStore + Clone {
     /// Returns the clock of every `now` argument.
     fn clock(&self) -> &Clock;
 }
@@ -49,6 +89,9 @@ pub struct Grant {
     pub left: Level,
     /// The state that decided.
     pub source: Source,
+    /// The time the permits are for, on the clock of the state that granted them; [`RateLimitStore::refund`] takes it
+    /// back. Of a rejection: without meaning.
+    pub due: Time,
 }
 
 /// A store of token buckets.
@@ -79,15 +122,20 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - a cost above the burst is rejected for good
     /// - waiters are served in the order they came
     /// - a wait longer than allowed is rejected
+    /// - a leased limit admits no more than its burst and its rate
+    /// - leased permits that are not called for come back
     fn acquire(&self, bucket: &Self::Bucket, now: Time, request: AcquireRequest) -> impl Future<Output = Grant> + Send;
 
-    /// Gives back permits that were taken for the time `due` and not used. `source` is that of the grant, so that permits
-    /// return to the state that granted them.
+    /// Gives back permits that were not used. `due` and `source` are those of the grant, so that permits return to the
+    /// state that granted them, without what time has refilled since.
     ///
     /// # Behaviour
     /// - a refund is there for the next call
     /// - a refund never overfills
-    /// - a reservation with others behind it lapses
+    /// - a refund returns only what has not been refilled since
+    /// - a place with others behind it waits for them
+    /// - a crowd that leaves gives all its places back
+    /// - a leased permit that is refunded is there for the next call
     fn refund(&self, bucket: &Self::Bucket, cost: u32, due: Time, source: Source);
 
     /// Returns the level without taking permits.
@@ -128,7 +176,7 @@ pub trait BreakerStore: Send + Sync + 'static {
     /// - the same key is the same circuit
     /// - different keys never share a circuit
     /// - another threshold reaches a living circuit
-    /// - another window forgets what was counted
+    /// - another window keeps what was counted
     fn breaker(&self, key: &StateKey, spec: &BreakerSpec) -> Arc<Self::Breaker>;
 
     /// Admits or rejects a call if that can be decided in this process without a change of state. None means that
@@ -230,6 +278,7 @@ pub trait LatencyDigestStore: Send + Sync + 'static {
     /// - a quantile is within its error
     /// - too few samples have no quantile
     /// - the window forgets
+    /// - a late latency reaches every reader
     fn quantile(&self, digest: &Self::Digest, now: Time, quantile: f64) -> Option<Duration> {
         self.quantile_since(digest, now, Time::ZERO, quantile)
     }
@@ -244,4 +293,86 @@ pub trait LatencyDigestStore: Send + Sync + 'static {
     /// - an epoch of one replica is not the others'
     /// - too few samples since have no quantile
     fn quantile_since(&self, digest: &Self::Digest, now: Time, since: Time, quantile: f64) -> Option<Duration>;
+
+    /// Returns whether quantiles are of the latencies of all replicas. While a shared store has not received those of the
+    /// others, a low quantile says nothing about the fleet. Default true.
+    fn has_fleet_latencies(&self, digest: &Self::Digest) -> bool {
+        let _ = digest;
+        true
+    }
+}
+
+/// The reply to a request for a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdrawal {
+    /// Whether the mark is granted. If not, nothing was taken.
+    pub granted: bool,
+    /// The state that decided.
+    pub source: Source,
+    /// The slice in which the mark is counted, on the clock of that state; [`TallyStore::put_back`] takes it back from there.
+    pub slice: u64,
+}
+
+/// A store of tallies: the requests and accepts of adaptive throttles, and the calls and extra attempts of budgets, where
+/// the replicas share them ([`StateScope::Fleet`]).
+pub trait TallyStore: Send + Sync + 'static {
+    /// The tally of one key and use.
+    type Tally: Send + Sync + 'static;
+
+    /// Returns the tally of a key and use over a window; creates it if there is none.
+    ///
+    /// # Behaviour
+    /// - a new tally is empty
+    /// - the same key is the same tally
+    /// - different keys never share a tally
+    /// - different uses never share a tally
+    /// - another window starts the tally over
+    fn tally(&self, key: &StateKey, of: TallyUse, window: Duration) -> Arc<Self::Tally>;
+
+    /// Adds calls and marks of this replica, or takes back what was added before. Never waits: a store with state on a
+    /// server may send it with a later request.
+    ///
+    /// # Behaviour
+    /// - what was added counts for one window
+    /// - what is taken back was never counted
+    fn add(&self, tally: &Self::Tally, now: Time, addition: Addition);
+
+    /// Keeps the sum of this replica close to the fleet's for one window from now. Never waits. Default: does nothing, as the
+    /// sum of an in-process store is always the fleet's.
+    fn watch(&self, tally: &Self::Tally, now: Time) {
+        let _ = (tally, now);
+    }
+
+    /// Returns the sums of the window: of all replicas while the tally is watched, at least of this one. Never waits.
+    ///
+    /// # Behaviour
+    /// - a watched tally is the sum of all replicas
+    fn sum(&self, tally: &Self::Tally, now: Time) -> Counts;
+
+    /// Takes a mark if that can be decided in this process. None means that nothing was taken and that
+    /// [`TallyStore::withdraw`] must be asked.
+    fn withdraw_now(&self, tally: &Self::Tally, now: Time, allowance: Allowance) -> Option<Withdrawal>;
+
+    /// Takes a mark, if the window allows another one.
+    ///
+    /// # Behaviour
+    /// - marks never exceed their share of the calls of all replicas
+    /// - a minimum is always allowed
+    /// - a rejected withdrawal takes nothing
+    /// - a mark counts for one window
+    fn withdraw(&self, tally: &Self::Tally, now: Time, allowance: Allowance)
+    -> impl Future<Output = Withdrawal> + Send;
+
+    /// Puts back a mark that was granted and not used. Never waits.
+    ///
+    /// # Behaviour
+    /// - a mark that is put back is there for the next call
+    /// - a mark of an earlier window is not put back
+    fn put_back(&self, tally: &Self::Tally, withdrawal: Withdrawal);
+
+    /// Returns how long before it is needed a mark should be asked for, so that the reply is there in time. Default zero.
+    fn lead(&self, tally: &Self::Tally) -> Duration {
+        let _ = tally;
+        Duration::ZERO
+    }
 }

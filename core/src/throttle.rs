@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::estimate::ring::{Counts, Ring};
+use crate::store::StateScope;
 
 /// Configures an adaptive throttle.
 ///
@@ -50,11 +51,15 @@ pub struct ThrottleSpec {
     /// The fewest requests in the window for which calls are shed. Default 10.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Calls"))]
     pub min_throughput: u32,
+    /// Whether requests and accepts are those of all replicas, or each has its own window. A replica takes part from its
+    /// first call that is not accepted, until a window without one; while Redis is away it goes by its own calls. Default
+    /// `process`.
+    pub scope: StateScope,
 }
 
 impl Default for ThrottleSpec {
     fn default() -> Self {
-        Self { k: 2.0, window: Duration::from_secs(120), min_throughput: 10 }
+        Self { k: 2.0, window: Duration::from_secs(120), min_throughput: 10, scope: StateScope::Process }
     }
 }
 
@@ -78,6 +83,22 @@ impl ThrottleSpec {
     pub const fn min_throughput(mut self, requests: u32) -> Self {
         self.min_throughput = requests;
         self
+    }
+
+    /// Sets whether requests and accepts are those of all replicas.
+    #[must_use]
+    pub const fn scope(mut self, scope: StateScope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Returns the probability that the next call is shed after these requests and accepts.
+    pub(crate) fn shedding(&self, requests: u64, accepts: u64) -> f64 {
+        if requests < u64::from(self.min_throughput) {
+            return 0.0;
+        }
+        let (requests, accepts) = (requests as f64, accepts as f64);
+        ((requests - self.k * accepts) / (requests + 1.0)).max(0.0)
     }
 }
 
@@ -139,11 +160,7 @@ impl Throttle {
     /// Returns the probability that the next call is shed.
     pub fn shedding(&mut self, now: Time, spec: &ThrottleSpec) -> f64 {
         let counts = self.ring.sum(now);
-        if counts.requests < u64::from(spec.min_throughput) {
-            return 0.0;
-        }
-        let (requests, accepts) = (counts.requests as f64, counts.accepts as f64);
-        ((requests - spec.k * accepts) / (requests + 1.0)).max(0.0)
+        spec.shedding(counts.requests, counts.accepts)
     }
 
     fn retune(&mut self, spec: &ThrottleSpec) {

@@ -14,6 +14,7 @@ use crate::input::{Input, Recipe, random};
 #[derive(Clone, Debug)]
 struct Names {
     prefix: Option<String>,
+    service: String,
     environment: String,
     secret: Vec<u8>,
     policy: String,
@@ -23,9 +24,11 @@ struct Names {
 impl Names {
     fn read(input: &mut Input<'_>) -> Self {
         let prefix = input.flag().then(|| input.text(40));
+        let service = if input.flag() { input.text(40) } else { "shop".to_owned() };
         let environment = if input.flag() { input.text(40) } else { "prod".to_owned() };
         let secret = input.bytes(40).to_vec();
-        Self { prefix, environment, secret, policy: input.text(200), route: input.flag().then(|| input.text(1_200)) }
+        let (policy, route) = (input.text(200), input.flag().then(|| input.text(1_200)));
+        Self { prefix, service, environment, secret, policy, route }
     }
 
     /// The same with the names of policy and route split at another place.
@@ -38,15 +41,15 @@ impl Names {
     /// Returns all keys of these names, by purpose; none if the store would not be built with these options.
     fn keys(&self) -> Option<Vec<(&'static str, KeyText)>> {
         let key_secret = Some(self.secret.clone()).filter(|secret| !secret.is_empty()).map(Arc::from);
-        let Self { prefix, environment, .. } = self.clone();
-        let options = RedisOptions { prefix, environment, key_secret, ..RedisOptions::default() };
+        let Self { prefix, service, environment, .. } = self.clone();
+        let options = RedisOptions { prefix, service, environment, key_secret, ..RedisOptions::default() };
         let key = StateKey::new(&self.policy, self.route.as_deref());
         options.mistakes().is_empty().then(|| FleetKeys::new(&options).all(&key, &self.policy))
     }
 }
 
 /// What tells one piece of state from another: options, purpose and names.
-type Identity = (&'static str, Option<String>, String, Vec<u8>, String);
+type Identity = (&'static str, Option<String>, [String; 2], Vec<u8>, String);
 
 impl Names {
     /// Returns the identity of the state behind a key. Locks, marks and requests are named by the policy alone; members
@@ -60,7 +63,7 @@ impl Names {
         };
         let unnamed = ["members", "generation", "health"].contains(&purpose);
         let secret = if unnamed { Vec::new() } else { self.secret.clone() };
-        (purpose, self.prefix.clone(), self.environment.clone(), secret, name)
+        (purpose, self.prefix.clone(), [self.service.clone(), self.environment.clone()], secret, name)
     }
 }
 
@@ -81,19 +84,17 @@ pub fn run(data: &[u8]) {
 }
 
 fn check(names: &Names, key: &KeyText) {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":{}-".contains(&byte);
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".:{}-".contains(&byte);
     assert!(key.text.bytes().all(plain), "{key:?}");
     assert!(key.text.len() <= 160, "{key:?}");
     assert_eq!((key.text.matches('{').count(), key.text.matches('}').count()), (1, 1), "{key:?}");
     let tag = key.text.split(['{', '}']).nth(1).expect("a tag");
-    let rest = tag.strip_prefix(names.environment.as_str()).and_then(|rest| rest.strip_prefix(':'));
-    let hash = |part: &str| part.len() == 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let ours = rest.is_some_and(|rest| match rest.split_once(':') {
-        Some(("p", number)) => number.bytes().all(|byte| byte.is_ascii_digit()),
-        Some((kind, name)) => kind.len() == 1 && hash(name),
-        None => rest == "m",
+    let rest = tag.strip_prefix(&format!("{}.{}:", names.service, names.environment));
+    let ours = rest.is_some_and(|rest| match rest.strip_prefix('p') {
+        Some(number) => !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()),
+        None => rest == "m" || rest.len() == 2 && u8::from_str_radix(rest, 16).is_ok_and(|partition| partition < 64),
     });
-    assert!(ours, "the tag of {key:?} is not made of environment, kind and hash");
+    assert!(ours, "the tag of {key:?} is not made of service, environment and partition");
     assert_eq!(key.slot, slot_of(tag.as_bytes()), "{key:?}");
 }
 
@@ -112,7 +113,7 @@ fn slot_of(tag: &[u8]) -> u16 {
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let pair = |one: [&str; 2], other: [&str; 2]| {
         let names = |recipe: Recipe, [policy, route]: [&str; 2]| {
-            recipe.bytes(&[0, 0]).number(0).text(policy).bytes(&[1]).text(route)
+            recipe.bytes(&[0, 0, 0]).number(0).text(policy).bytes(&[1]).text(route)
         };
         names(names(Recipe::default(), one), other).bytes(&[1]).done()
     };
@@ -122,9 +123,18 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("control".to_owned(), pair(["\r\n", "\0"], ["", "\r\n\0"])),
         ("long".to_owned(), pair(["p", &"r".repeat(1_024)], [&"é".repeat(64), ""])),
     ];
-    let options = Recipe::of(&[1]).text("acme").bytes(&[1]).text("stage-1").text("secret").text("p").bytes(&[0]);
+    let options = Recipe::of(&[1])
+        .text("acme")
+        .bytes(&[1])
+        .text("mail")
+        .bytes(&[1])
+        .text("stage-1")
+        .text("secret")
+        .text("p")
+        .bytes(&[0]);
     seeds.push(("options".to_owned(), options.done()));
-    let invalid = Recipe::of(&[1]).text("{x}").bytes(&[1]).text("A").number(0).text("p").bytes(&[0]);
+    let invalid =
+        Recipe::of(&[1]).text("{x}").bytes(&[1]).text(".").bytes(&[1]).text("A").number(0).text("p").bytes(&[0]);
     seeds.push(("invalid-options".to_owned(), invalid.done()));
     seeds.extend(random(&[], 12, 96));
     seeds

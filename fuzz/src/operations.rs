@@ -121,7 +121,7 @@ fn breaker_step(input: &mut Input<'_>) -> breaker::Step {
     match input.below(16) {
         0 => Step::Inspect { by },
         1 => Step::Reset { by },
-        2 => Step::Retune(trip(input)),
+        2 => Step::Retune(Box::new(trip(input))),
         3 => {
             let overrides = [Override::Open, Override::Closed, Override::Disabled, Override::MetricsOnly];
             Step::Force { by, overridden: input.flag().then(|| input.pick(&overrides)) }

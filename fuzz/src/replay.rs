@@ -17,6 +17,8 @@ use crate::{TARGETS, Target};
 const MAX_CPU: Duration = if cfg!(debug_assertions) { Duration::from_secs(1) } else { Duration::from_millis(20) };
 /// An input that has not ended by then hangs.
 const HANG: Duration = Duration::from_secs(120);
+/// How many of the slowest inputs are printed.
+const SHOWN: usize = 10;
 
 fn folder(target: &Target) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
@@ -82,14 +84,17 @@ fn every_seed_is_in_the_corpus() {
 
 #[test]
 fn every_input_of_the_corpus_passes_within_its_time() {
-    let mut slow = Vec::new();
+    let mut inputs = Vec::new();
     for target in TARGETS {
         let times = replay(*target);
-        let (total, longest) =
-            (times.iter().map(|(_, time)| *time).sum::<Duration>(), times.iter().max_by_key(|t| t.1));
-        println!("{}: {} inputs, {total:?} CPU, longest {longest:?}", target.name, times.len());
-        slow.extend(times.into_iter().filter(|(_, time)| *time > MAX_CPU).map(|slow| (target.name, slow)));
+        let total = times.iter().map(|(_, time)| *time).sum::<Duration>();
+        println!("{}: {} inputs, {total:?} CPU", target.name, times.len());
+        inputs.extend(times.into_iter().map(|(name, time)| (time, target.name, name)));
     }
+    inputs.sort_by(|a, b| b.cmp(a));
+    println!("the slowest of {}, of {MAX_CPU:?} CPU each:", inputs.len());
+    inputs.iter().take(SHOWN).for_each(|(time, target, name)| println!("  {time:?} {target}/{name}"));
+    let slow: Vec<_> = inputs.iter().filter(|(time, ..)| *time > MAX_CPU).collect();
     assert!(slow.is_empty(), "longer than {MAX_CPU:?}: {slow:?}");
 }
 

@@ -4,8 +4,6 @@
 //! The stream goes through the client (`redis`), the classification of errors and the decoders of the store.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +13,8 @@ use phalanx_core::key::StateKey;
 use phalanx_core::lock::LockStore;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::store::{AcquireRequest, BreakerStore, LatencyDigestStore, RateLimitStore, Store};
-use phalanx_store_redis::{Failure, Invocation, RedisOptions, RedisStore, ScriptResult, Wire, internal};
+use phalanx_store_redis::transport::{Boxed, Response};
+use phalanx_store_redis::{Failure, Invocation, RedisOptions, RedisStore, Wire, internal};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -86,11 +85,8 @@ async fn use_everything(store: &RedisStore) {
 struct DuplexWire(MultiplexedConnection);
 
 impl Wire for DuplexWire {
-    fn send(
-        &self,
-        calls: Vec<Invocation>,
-    ) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
-        Box::pin(async move { internal::run_scripts(self.0.clone(), &calls).await })
+    fn send<'a>(&'a self, calls: &'a [Invocation]) -> Boxed<'a, Result<Vec<Response>, Failure>> {
+        Box::pin(async move { internal::send_scripts(self.0.clone(), calls).await })
     }
 }
 

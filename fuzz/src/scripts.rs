@@ -16,8 +16,9 @@ use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use self::state::Start;
 use crate::input::{Input, Recipe, SERVER_NOW, random};
 
-const KEY: &[u8] = b"ph1:{t}";
-const SECOND_KEY: &[u8] = b"ph1:{t}:2";
+const KEY: &[u8] = b"ph2:{t}";
+const SECOND_KEY: &[u8] = b"ph2:{t}:2";
+const THIRD_KEY: &[u8] = b"ph2:{t}:3";
 const SECOND: Duration = Duration::from_secs(1);
 /// 30 days: the longest lease of a lock or a request.
 const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
@@ -53,16 +54,16 @@ pub fn run(data: &[u8]) {
         5 => members(server, &mut input),
         _ => arguments::run(server, &mut input),
     }
-    assert!(server.keys().len() <= 2, "a script writes only its own keys");
+    assert!(server.keys().len() <= 3, "a script writes only its own keys");
 }
 
 /// Runs a script; a script error fails the target.
 fn call(server: &LuaServer, script: &Script, args: &[Vec<u8>]) -> Reply {
-    let keys = [KEY.to_vec(), SECOND_KEY.to_vec()];
-    let before = [KEY, SECOND_KEY].map(|key| server.get(key));
+    let keys = [KEY.to_vec(), SECOND_KEY.to_vec(), THIRD_KEY.to_vec()];
+    let before = [KEY, SECOND_KEY, THIRD_KEY].map(|key| server.get(key));
     let reply =
         server.run(script, &keys[..script.keys], args).unwrap_or_else(|error| panic!("{}: {error}", script.name));
-    for (key, before) in [KEY, SECOND_KEY].into_iter().zip(before) {
+    for (key, before) in [KEY, SECOND_KEY, THIRD_KEY].into_iter().zip(before) {
         let written = server.get(key).is_some() && server.get(key) != before;
         assert!(!written || server.pttl(key).is_some(), "{} wrote {} without a TTL", script.name, key.escape_ascii());
     }
@@ -79,28 +80,40 @@ fn check_numbers(script: &Script, reply: &Reply) {
     }
 }
 
+/// Returns the integers of a reply, before the first part that is a text.
 fn ints(server: &LuaServer, script: &Script, args: &[Vec<u8>]) -> Vec<i64> {
-    call(server, script, args).ints()
+    match call(server, script, args) {
+        Reply::Array(parts) => {
+            parts.iter().map_while(|part| if let Reply::Int(int) = part { Some(*int) } else { None }).collect()
+        }
+        other => other.ints(),
+    }
 }
 
 /// A bucket of three permits, refilled at ten a second: units are microseconds.
 fn bucket(server: &LuaServer, input: &mut Input<'_>) {
     const CAPACITY: i64 = 300_000;
     let rate = || args![1, 100_000, CAPACITY];
-    let acquire = |groups: &[[i64; 3]]| {
+    let acquire = |charge: i64, groups: &[[i64; 3]]| {
         let groups_args = groups.iter().flat_map(|group| args![group[0], group[1], group[2]]);
-        ints(server, &lua::RATE_LIMIT_ACQUIRE, &[rate(), args![groups.len()], groups_args.collect()].concat())
+        ints(server, &lua::RATE_LIMIT_ACQUIRE, &[rate(), args![charge, groups.len()], groups_args.collect()].concat())
     };
-    acquire(&[[2, 1, 500_000]]);
+    acquire(0, &[[2, 1, 500_000]]);
     Start::read(input).apply(server, KEY);
     let peeked = ints(server, &lua::RATE_LIMIT_PEEK, &rate());
     assert!((-(1 << 52)..=CAPACITY).contains(&peeked[1]), "{peeked:?}");
     let mut granted = 0;
     for _ in 0..input.below(6) {
         let (cost, wait) = (input.number() & 0x7fff_ffff, input.number() & ((1 << 52) - 1));
-        match input.below(4) {
+        match input.below(5) {
+            4 => {
+                let lease = [rate(), args![cost, 1, wait, cost % 7, 0]].concat();
+                let reply = ints(server, &lua::RATE_LIMIT_LEASE, &lease);
+                assert!(reply[1] <= CAPACITY && (0..=3).contains(&reply[3]), "{reply:?}");
+                granted += reply[3];
+            }
             0 => {
-                let refund = [rate(), args![1, cost, wait - (1 << 51)]].concat();
+                let refund = [rate(), args![1, cost, wait]].concat();
                 assert!(ints(server, &lua::RATE_LIMIT_REFUND, &refund)[1] <= CAPACITY);
                 granted = 0;
             }
@@ -111,7 +124,7 @@ fn bucket(server: &LuaServer, input: &mut Input<'_>) {
                 granted = 0;
             }
             _ => {
-                let reply = acquire(&[[9, 1, 0], [i64::from(input.byte()), cost, wait]]);
+                let reply = acquire(wait % 3 * cost, &[[9, 1, 0], [i64::from(input.byte()), cost, wait]]);
                 assert!(reply[1] <= CAPACITY && (0..=9).contains(&reply[3]), "{reply:?}");
                 granted += reply[3];
             }
@@ -120,33 +133,67 @@ fn bucket(server: &LuaServer, input: &mut Input<'_>) {
     }
     // A bucket that cannot be read is empty until an acquire repairs it. After the time of the deepest debt it is full, by
     // level or by having expired.
-    acquire(&[[1, 1, 0]]);
-    server.clock().advance(Duration::from_micros((1 << 52) + CAPACITY as u64) + 2 * SECOND);
+    acquire(0, &[[1, 1, 0]]);
+    let [gain, price, capacity] = stored_rate(server).unwrap_or([1, 100_000, CAPACITY]);
+    // A foreign rate may take longer than the clock can count.
+    if capacity / gain > 1 << 50 {
+        return;
+    }
+    server.clock().advance(Duration::from_micros((1 << 52) + (capacity / gain) as u64) + 2 * SECOND);
+    if [gain, price, capacity] == [1, 100_000, CAPACITY] {
+        assert_eq!(ints(server, &lua::RATE_LIMIT_PEEK, &rate())[1], CAPACITY);
+    }
+    // One that is stored by another rate keeps it until the first grant.
+    assert_eq!(acquire(0, &[[1, 1, 0]])[3], 1);
+    server.clock().advance(Duration::from_micros(CAPACITY as u64) + 2 * SECOND);
     assert_eq!(ints(server, &lua::RATE_LIMIT_PEEK, &rate())[1], CAPACITY);
-    assert_eq!(acquire(&[[9, 1, 0]])[3], 3);
+    assert_eq!(acquire(0, &[[9, 1, 0]])[3], 3);
+}
+
+/// Gain, price and capacity of the stored bucket; the gain is at least 1.
+fn stored_rate(server: &LuaServer) -> Option<[i64; 3]> {
+    let text = server.get(KEY)?;
+    let words: Vec<i64> =
+        std::str::from_utf8(&text).ok()?.split(' ').skip(3).map_while(|word| word.parse().ok()).collect();
+    words.get(..3)?.try_into().ok().map(|[gain, price, capacity]: [i64; 3]| [gain.max(1), price, capacity])
 }
 
 /// A digest with slices of one second.
 fn digest(server: &LuaServer, input: &mut Input<'_>) {
-    let flush = |age: i64, bin: i64| ints(server, &lua::DIGEST_FLUSH, &args![1_000_000, 1, age, 1, bin, 3]);
-    flush(0, 5);
-    flush(1_500_000, 1_103);
+    let flush = |age: i64, bins: &[u8]| {
+        let args = [args![1_000_000, "f", ";", age], vec![bins.to_vec()]].concat();
+        call(server, &lua::DIGEST_FLUSH, &args)
+    };
+    let bin = |bin: i64| [&(bin as u16).to_be_bytes()[..], &[0, 0, 0, 3]].concat();
+    flush(0, &bin(5));
+    flush(1_500_000, &bin(1_103));
     Start::read(input).apply(server, KEY);
     for _ in 0..input.below(4) {
-        flush(input.number().max(0), input.number());
+        let age = input.number().max(0);
+        if input.flag() {
+            flush(age, &bin(input.number()))
+        } else {
+            flush(age, input.bytes(64))
+        };
     }
-    flush(0, 7);
-    let reply = call(server, &lua::DIGEST_READ, &args![1_000_000]);
-    let (_, slices) = reply.parts().split_at(3);
-    assert!(slices.len() <= 10 && slices.len() % 2 == 0, "{} parts", slices.len());
-    assert!(slices.chunks(2).all(|pair| pair[1].bytes().len() == 4_416));
-    let counted = |slice: &Reply| slice.bytes()[7 * 4..8 * 4].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    assert!(slices.chunks(2).any(|pair| counted(&pair[1]) >= 3), "the latencies just flushed are counted");
+    let flushed = flush(0, &bin(7));
+    assert!(flushed.parts().len() <= 2 + 5 * 3 && flushed.parts().len() % 3 == 2, "{} parts", flushed.parts().len());
+    let slices = flushed.parts()[2..].chunks(3);
+    assert!(slices.clone().all(|slice| slice[2].bytes().len() <= 6_624 && slice[2].bytes().len() % 6 == 0));
+    let counted = |bin: &[u8]| bin[..2] == [0, 7] && bin[2..].iter().any(|byte| *byte > 0);
+    let mut counts = slices.clone().flat_map(|slice| slice[2].bytes().chunks(6));
+    assert!(counts.any(counted), "the latencies just flushed are counted");
+    // A caller that has all of it gets none of it.
+    let name = |slice: &[Reply]| format!("{} {};", slice[0].int(), String::from_utf8_lossy(slice[1].bytes()));
+    let known: String = slices.map(name).collect();
+    let reply = call(server, &lua::DIGEST_READ, &args![1_000_000, format!(";{known}")]);
+    assert!(reply.parts()[2..].chunks(3).all(|slice| slice[2].bytes().is_empty()), "{reply:?}");
+    assert_eq!(reply.parts().len(), flushed.parts().len());
 }
 
 /// A lock and its last fence.
 fn lock(server: &LuaServer, input: &mut Input<'_>) {
-    let acquire = |owner: &str| ints(server, &lua::LOCK_ACQUIRE, &args![owner, 1_000_000]);
+    let acquire = |owner: &str| ints(server, &lua::LOCK_ACQUIRE, &args![owner, 1_000_000, 0]);
     let renew = |owner: &str, fence: i64| ints(server, &lua::LOCK_RENEW, &args![owner, fence, 1_000_000])[1];
     acquire("first");
     Start::read(input).apply(server, KEY);
@@ -167,10 +214,10 @@ fn lock(server: &LuaServer, input: &mut Input<'_>) {
     // Only a foreign fence can be the last that is exact; the next one starts over at the clock.
     assert!(next > fence || fence >= (1 << 53) - 2, "fences grow: {next} after {fence}");
     if input.flag() {
-        let args = args!["b", next, 1_000_000, "ph1:c", "id"];
+        let args = args!["b", next, 1_000_000, "ph2:c", "id"];
         assert_eq!(ints(server, &lua::LOCK_COMPLETE, &args)[1], 1);
     } else {
-        assert_eq!(ints(server, &lua::LOCK_RELEASE, &args!["b", next, "ph1:c", "id"])[1], 1);
+        assert_eq!(ints(server, &lua::LOCK_RELEASE, &args!["b", next, "ph2:c", "id"])[1], 1);
     }
     // The mark, and whatever else the second key holds now.
     Start::read(input).apply(server, SECOND_KEY);
@@ -180,11 +227,11 @@ fn lock(server: &LuaServer, input: &mut Input<'_>) {
 
 /// An idempotency key.
 fn request(server: &LuaServer, input: &mut Input<'_>) {
-    let claim = |owner: &str| call(server, &lua::IDEMPOTENCY_CLAIM, &args![owner, "f0", 1_000_000]);
+    let claim = |owner: &str| call(server, &lua::IDEMPOTENCY_CLAIM, &args![owner, "f0", 1_000_000, 0]);
     let flag = |script: &Script, args: &[Vec<u8>]| ints(server, script, args)[1];
     claim("aa");
     if input.flag() {
-        flag(&lua::IDEMPOTENCY_COMPLETE, &args!["aa", "f0", "answer", 5_000_000]);
+        flag(&lua::IDEMPOTENCY_COMPLETE, &args!["aa", "f0", "answer", 5_000_000, "ph2:c", "id"]);
     }
     Start::read(input).apply(server, KEY);
     let first = claim("bb");
@@ -200,7 +247,7 @@ fn request(server: &LuaServer, input: &mut Input<'_>) {
         // A different request: no owner but its own changes it, until its lease has expired.
         3 => {
             assert_eq!(flag(&lua::IDEMPOTENCY_RENEW, &args!["bb", 1_000_000]), 0);
-            assert_eq!(flag(&lua::IDEMPOTENCY_RELEASE, &args!["bb"]), 0);
+            assert_eq!(flag(&lua::IDEMPOTENCY_RELEASE, &args!["bb", "ph2:c", "id"]), 0);
             server.clock().advance(MAX_TTL + SECOND);
             let text = server.get(KEY).unwrap_or_default();
             return assert!(claim("bb").parts()[1].int() == 1 || text.starts_with(b"1 d "), "blocked for ever");
@@ -209,14 +256,14 @@ fn request(server: &LuaServer, input: &mut Input<'_>) {
     }
     assert_eq!(claim("cc").parts()[1].int(), 0, "one owner at a time");
     assert_eq!(flag(&lua::IDEMPOTENCY_RENEW, &args!["bb", 1_000_000]), 1);
-    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["cc", "f0", "late", 1_000_000]), 0);
-    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["bb", "f0", "done", 1_000_000]), 1);
+    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["cc", "f0", "late", 1_000_000, "ph2:c", "id"]), 0);
+    assert_eq!(flag(&lua::IDEMPOTENCY_COMPLETE, &args!["bb", "f0", "done", 1_000_000, "ph2:c", "id"]), 1);
     assert_eq!(claim("cc").parts()[3].bytes(), b"done");
 }
 
 /// The live replicas and the generation.
 fn members(server: &LuaServer, input: &mut Input<'_>) {
-    let heartbeat = |id: u64| call(server, &lua::MEMBERSHIP_HEARTBEAT, &args![id, 3_500_000, "token"]);
+    let heartbeat = |id: u64| call(server, &lua::MEMBERSHIP_HEARTBEAT, &args![id, 3_500_000, "token", id * 10]);
     heartbeat(1);
     Start::read(input).apply(server, KEY);
     Start::read(input).apply(server, SECOND_KEY);
@@ -235,12 +282,24 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let whole = |script: u8, before: &[u8], text: &str| {
         Recipe::of(&[script]).bytes(before).bytes(&[state::WHOLE]).number(0).text(text).done()
     };
-    let texts: [(&str, u8, &[u8], &str); 14] = [
-        ("bucket-good", 0, &[], "1 100000 1700000003456789 1 100000 300000"),
-        ("bucket-future", 0, &[], "1 -4503599627370496 9007199254740992 1 100000 300000"),
-        ("bucket-other-rate", 0, &[], "1 -4503599627370496 0 9007199254740992 1 4503599627370496"),
-        ("bucket-zero-price", 0, &[], "1 0 0 0 0 0"),
-        ("digest-future", 2, &[], "ph1 0000000001000000"),
+    let texts: [(&str, u8, &[u8], &str); 21] = [
+        ("bucket-leased", 0, &[], "2 0 1700000003456789 1 100000 300000 1 0 2 0 0 0 0 0 0 0"),
+        (
+            "bucket-left",
+            0,
+            &[],
+            "2 -900000 1700000003456789 1 100000 300000 0 0 0 0 0 0 0 0 100000 300000 next release",
+        ),
+        ("bucket-tail", 0, &[], "2 0 1700000003456789 1 100000 300000 9007199254740992 1e9"),
+        ("bucket-good", 0, &[], "2 100000 1700000003456789 1 100000 300000 0 0 0 0 0 0 0 0 0 0"),
+        ("bucket-future", 0, &[], "2 -4503599627370496 9007199254740992 1 100000 300000 0 0 0 0 0 0 0 0 0 0"),
+        ("bucket-other-rate", 0, &[], "2 -4503599627370496 0 9007199254740992 1 4503599627370496 0 0 0 0 0 0 0 0 0 0"),
+        ("bucket-zero-price", 0, &[], "2 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"),
+        ("digest-future", 2, &[], "2\ns 6 1000000 9007199254740991 f\n\0\x05\0\0\0\x03"),
+        ("digest-next-release", 2, &[], "2 7 words\ns 6 1000000 1700000003 f 7\n\0\x05\0\0\0\x03n 3 words\nabc"),
+        ("digest-twice", 2, &[], "2\ns 12 1000000 1700000003 f\n\0\x07\0\0\0\0\0\x07\0\0\0\0"),
+        ("digest-no-length", 2, &[], "2\ns 0 0 0 f\ns 6 9007199254740991 0 f\n\0\x05\0\0\0\x03"),
+        ("digest-endless", 2, &[], "2\ns 9007199254740991 1000000 1700000003 f\n"),
         ("lock-last-fence", 3, &[], "1 9007199254740990 1 1 x"),
         ("lock-future", 3, &[], "1 5 9007199254740991 2592000000000 x"),
         ("lock-owner", 3, &[], "1 5 1700000003456789 2592000000000 a\0b c"),
@@ -249,7 +308,7 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("request-answered", 4, &[0], "1 d f0 "),
         ("request-other-answered", 4, &[0], "1 d f1 x"),
         ("members-text", 5, &[], "text"),
-        ("bucket-long", 0, &[], "1 99999999999999999999999999999999999999 1 1 1 1"),
+        ("bucket-long", 0, &[], "2 99999999999999999999999999999999999999 1 1 1 1 0 0 0 0 0 0 0 0 0 0"),
     ];
     let mut seeds: Vec<_> =
         texts.into_iter().map(|(name, script, before, text)| (name.to_owned(), whole(script, before, text))).collect();

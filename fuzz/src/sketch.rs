@@ -67,7 +67,7 @@ fn decode(input: &mut Input<'_>) {
     while !input.is_empty() && parts.len() < 16 {
         parts.push(match input.below(4) {
             0 => Value::Nil,
-            1 => Value::BulkString(input.bytes(5_000).to_vec()),
+            1 => Value::BulkString(input.bytes(6_700).to_vec()),
             _ => Value::Int(input.number()),
         });
     }
@@ -79,11 +79,11 @@ fn decode(input: &mut Input<'_>) {
     }
 }
 
-/// Returns the sum of the counters in a slice.
+/// Returns the sum of the counts in a slice.
 fn sum_of(value: &Value) -> u64 {
     let Value::BulkString(bytes) = value else { return 0 };
-    let words = bytes.chunks_exact(4).take(BINS);
-    words.map(|word| word.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).sum()
+    let bins = bytes.chunks_exact(6).take(BINS);
+    bins.map(|bin| bin[2..].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))).sum()
 }
 
 /// The digest of one process: any times, in any order.
@@ -108,17 +108,19 @@ fn observe(input: &mut Input<'_>) {
 
 /// Returns the inputs that the corpus starts with.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
-    let full = [0xff; 4_416];
+    let full: Vec<u8> = (0..1_104_u16).flat_map(|bin| [bin.to_be_bytes(), [0xff; 2], [0xff; 2]].concat()).collect();
     let now = SERVER_NOW;
     let reply = Recipe::of(&[1]).numbers(&[500, 700, 700, 0, 1_000]);
-    let reply = reply.bytes(&[2]).number(now).bytes(&[2]).number(now / 1_000).bytes(&[2]).number(0);
+    let reply = reply.bytes(&[2]).number(now).bytes(&[2]).number(0);
+    let text = |recipe: Recipe, bytes: &[u8]| recipe.bytes(&[1]).number(bytes.len() as i64).bytes(bytes);
     let slice = |recipe: Recipe, slice: i64, bytes: &[u8]| {
-        recipe.bytes(&[2]).number(slice).bytes(&[1]).number(bytes.len() as i64).bytes(bytes)
+        text(text(recipe.bytes(&[2]).number(slice), b"0123456789abcdef"), bytes)
     };
     let mut seeds = vec![
         ("full-slice".to_owned(), slice(reply.clone(), now / 1_000, &full).done()),
-        ("short-slice".to_owned(), slice(reply.clone(), now / 1_000, &[0, 0, 0, 1, 2]).done()),
-        ("negative-slice".to_owned(), slice(reply, -1, &[0, 0, 0, 1]).done()),
+        ("short-slice".to_owned(), slice(reply.clone(), now / 1_000, &[0, 5, 0, 0, 0, 1, 2]).done()),
+        ("no-bins".to_owned(), slice(reply.clone(), now / 1_000, &[]).done()),
+        ("negative-slice".to_owned(), slice(reply, -1, &[0, 5, 0, 0, 0, 1]).done()),
         ("zero-length-slices".to_owned(), Recipe::of(&[1]).numbers(&[0, 0, 0, 0, 0]).bytes(&[2, 0, 2, 0, 2, 0]).done()),
         ("far-times".to_owned(), Recipe::of(&[2]).number(i64::MAX).bytes(&[3]).numbers(&[-1, 1, 0, 0]).done()),
     ];

@@ -49,6 +49,9 @@ pub enum Role {
     },
 }
 
+/// The service of every process, and of tests that belong to its fleet: by default it is the name of the program.
+pub const SERVICE: &str = "lifecycle";
+
 /// The fleet a process belongs to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fleet {
@@ -116,8 +119,8 @@ fn report_at(at: Moment, event: ProcessEvent) {
 
 fn module(fleet: &Fleet) -> ResilienceModule {
     let client = redis::Client::open(fleet.url.as_str()).expect("a valid Redis URL");
-    let builder = ResilienceModule::with_redis(client).environment(&fleet.environment).policy(policy());
-    builder.build().expect("a valid module")
+    let builder = ResilienceModule::with_redis(client).service(SERVICE).environment(&fleet.environment);
+    builder.expected_replicas(8).policy(policy()).build().expect("a valid module")
 }
 
 /// A policy that only has a timeout: these tests are about draining, not about the stages.

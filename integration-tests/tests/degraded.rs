@@ -17,9 +17,12 @@ use phalanx_core::pipeline::Pipeline;
 use phalanx_core::policy::{OnDegraded, Policy};
 use phalanx_core::rate_limit::{Level, RateLimitSpec};
 use phalanx_core::rejection::{RejectionCode, Source};
-use phalanx_core::store::{AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, RateLimitStore, Store};
+use phalanx_core::store::{
+    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, RateLimitStore,
+    Store, TallyStore, TallyUse, Withdrawal,
+};
 use phalanx_core::table::Retention;
-use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
+use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore, TallyCell};
 
 #[derive(Clone)]
 struct Twin(MemoryStore);
@@ -108,6 +111,34 @@ impl BreakerStore for Twin {
 
     fn cached_phase(&self, breaker: &BreakerCell) -> (Phase, Option<Override>) {
         self.0.cached_phase(breaker)
+    }
+}
+
+impl TallyStore for Twin {
+    type Tally = TallyCell;
+
+    fn tally(&self, key: &StateKey, of: TallyUse, window: Duration) -> Arc<TallyCell> {
+        self.0.tally(key, of, window)
+    }
+
+    fn add(&self, tally: &TallyCell, now: Time, addition: Addition) {
+        self.0.add(tally, now, addition);
+    }
+
+    fn sum(&self, tally: &TallyCell, now: Time) -> Counts {
+        self.0.sum(tally, now)
+    }
+
+    fn withdraw_now(&self, tally: &TallyCell, now: Time, allowance: Allowance) -> Option<Withdrawal> {
+        Some(Withdrawal { source: Source::Degraded, ..self.0.withdraw_now(tally, now, allowance)? })
+    }
+
+    async fn withdraw(&self, tally: &TallyCell, now: Time, allowance: Allowance) -> Withdrawal {
+        self.0.withdraw(tally, now, allowance).await
+    }
+
+    fn put_back(&self, tally: &TallyCell, withdrawal: Withdrawal) {
+        self.0.put_back(tally, withdrawal);
     }
 }
 

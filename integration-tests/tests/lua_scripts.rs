@@ -11,10 +11,18 @@ mod breaker;
 mod breaker_client;
 #[path = "lua_scripts/breaker_edges.rs"]
 mod breaker_edges;
+#[path = "lua_scripts/breaker_evidence.rs"]
+mod breaker_evidence;
+#[path = "lua_scripts/breaker_override.rs"]
+mod breaker_override;
 #[path = "lua_scripts/breaker_recovery.rs"]
 mod breaker_recovery;
 #[path = "lua_scripts/breaker_text.rs"]
 mod breaker_text;
+#[path = "lua_scripts/breaker_weighing.rs"]
+mod breaker_weighing;
+#[path = "lua_scripts/cells.rs"]
+mod cells;
 #[path = "lua_scripts/digest.rs"]
 mod digest;
 #[path = "lua_scripts/foreign_arguments.rs"]
@@ -31,5 +39,13 @@ mod next_release;
 mod rate_limit;
 #[path = "lua_scripts/rate_limit_edges.rs"]
 mod rate_limit_edges;
+#[path = "lua_scripts/rate_limit_lease.rs"]
+mod rate_limit_lease;
+#[path = "lua_scripts/rate_limit_record.rs"]
+mod rate_limit_record;
 #[path = "lua_scripts/rate_limit_recovery.rs"]
 mod rate_limit_recovery;
+#[path = "lua_scripts/rate_limit_refill.rs"]
+mod rate_limit_refill;
+#[path = "lua_scripts/tally.rs"]
+mod tally;

@@ -28,6 +28,7 @@ use phalanx::telemetry::Metrics;
 use phalanx::telemetry::prometheus::Page;
 use phalanx::*;
 use phalanx_store_memory::MemoryStore;
+use phalanx_testkit::FaultyRedis;
 use support::*;
 use tokio::runtime::{Builder, Runtime};
 
@@ -137,6 +138,30 @@ fn an_admitted_call_that_is_ready_at_once_allocates_nothing() {
     let runtime = runtime();
     let _inside = runtime.enter();
     assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+}
+
+#[test]
+fn a_leased_call_allocates_nothing() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let redis = FaultyRedis::new();
+    let policy = Policy::named("p").rate_limit(PLENTY.consistency(Consistency::Leased));
+    let module = ResilienceModule::with_redis(&redis).policy(policy).build().unwrap();
+    let kept = module.pipeline("p", ()).unwrap();
+    runtime.block_on(async {
+        for _ in 0..300 {
+            for _ in 0..40 {
+                assert_eq!(kept.run(ok).await, Ok(1));
+            }
+            tokio::time::sleep(MS).await;
+        }
+    });
+    let held = module.redis_store().unwrap().leased_permits().held;
+    assert!(held >= 3 * CALLS as u64, "{held}");
+    let source = || at_once(kept.call().run_recorded(ok)).1.source;
+    assert_eq!(source(), Source::Leased);
+    assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
+    assert_eq!(source(), Source::Leased);
 }
 
 #[test]

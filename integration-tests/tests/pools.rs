@@ -140,7 +140,7 @@ async fn with_a_push_client_a_trip_is_pushed() {
     let source = || RedisConnection::from(pool(&server, 2)).with_push(Client::open(server.url()).unwrap());
     let ((one, ..), (other, far, _)) = (replica(source(), NEVER), replica(source(), NEVER));
     harness::until_fleet(&far).await;
-    server.until(&["PUBSUB", "NUMSUB", "ph1:default:c"], |reply| reply.ends_with('1')).await;
+    server.until(&["PUBSUB", "NUMSUB", "ph2:test.default:c"], |reply| reply.ends_with('2')).await;
     let took = trips(&one, &other).await;
     println!("with push: {took:?}");
     assert!(harness::percentile(&took, 50) < SLACK, "{took:?}");

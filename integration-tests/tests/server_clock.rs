@@ -163,7 +163,7 @@ async fn every_key_has_a_ttl() {
     store.observe(&digest, store.clock().now(), MS);
     store.settle().await;
     let mut server = redis::Client::open(fleet.url).unwrap().get_multiplexed_async_connection().await.unwrap();
-    let ours = format!("ph1:{{{}:*", fleet.environment);
+    let ours = format!("ph2:{{*.{}:*", fleet.environment);
     let keys: Vec<String> = redis::cmd("KEYS").arg(ours).query_async(&mut server).await.unwrap();
     let kinds: Vec<_> =
         ["r", "b", "d"].into_iter().filter(|kind| keys.iter().any(|key| key.contains(&format!(":{kind}:")))).collect();

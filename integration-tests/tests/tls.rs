@@ -29,7 +29,7 @@ async fn with_the_right_authority_decisions_and_pushes_work() {
     for pipeline in [&here, &there] {
         harness::until_fleet(pipeline).await;
     }
-    redis.server().until(&["PUBSUB", "NUMSUB", "ph1:default:c"], |reply| reply.ends_with('2')).await;
+    redis.server().until(&["PUBSUB", "NUMSUB", "ph2:test.default:c"], |reply| reply.ends_with('2')).await;
     harness::fail(&here).await;
     let took = harness::until_rejected(&there).await;
     assert!(took < SLACK, "{took:?}: not pushed, as the sync interval is a minute");
@@ -48,7 +48,7 @@ async fn assert_degraded(client: Client, server: &RedisProcess) {
     log.until_degraded(1).await;
     assert_eq!(
         (log.read(), module.store_mode()),
-        (vec![LoggedEvent::Degraded("TLS".to_owned())], Some(StoreMode::Degraded))
+        (vec![LoggedEvent::Degraded("tls".to_owned())], Some(StoreMode::Degraded))
     );
     let commands = server.cli(&["INFO", "commandstats"]).await;
     assert!(!commands.contains("eval"), "{commands}");

@@ -6,6 +6,9 @@
 //! detects it before its next write. A lost lock stays lost.
 //!
 //! The lock fails closed: if the store cannot be reached, nothing is granted.
+//!
+//! Nothing that is dropped holds the lock: a guard releases it, and an acquire that was cancelled, or that gave up without
+//! a reply, withdraws from it. Both are repeated in the background until the store has replied or the ttl is over.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,6 +21,10 @@ use phalanx_core::task;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
+
+/// The pause after a release without a reply, which doubles up to the second.
+const FIRST_RELEASE_PAUSE: Duration = Duration::from_millis(100);
+const MAX_RELEASE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The name, ttl and poll interval of a lock.
 ///
@@ -156,7 +163,7 @@ impl<S: LockStore> DistributedLock<S> {
     /// # Errors
     /// Returns an error if another owner holds the lock or the store cannot be reached.
     pub async fn try_acquire(&self) -> Result<LockGuard<S>, LockError> {
-        self.acquire_as(&self.new_owner()).await
+        self.claim().attempt().await
     }
 
     /// Acquires the lock, waiting at most `wait` for its release.
@@ -164,11 +171,10 @@ impl<S: LockStore> DistributedLock<S> {
     /// # Errors
     /// Returns the error of the last attempt if the wait is over.
     pub async fn acquire(&self, wait: Duration) -> Result<LockGuard<S>, LockError> {
-        // One owner for all attempts: if the reply to a granted acquire is lost, the next attempt is granted too.
-        let owner = self.new_owner();
+        let mut claim = self.claim();
         let mut wait = self.start_wait(wait);
         loop {
-            match self.acquire_as(&owner).await {
+            match claim.attempt().await {
                 Ok(guard) => return Ok(guard),
                 Err(error) if wait.is_over() => return Err(error),
                 Err(_) => wait.next_attempt().await,
@@ -183,25 +189,75 @@ impl<S: LockStore> DistributedLock<S> {
         LockWait { released: self.store.watch(&self.spec.name), until, poll: self.spec.poll, rng: &self.rng }
     }
 
-    /// Makes one attempt to acquire the lock.
-    pub(crate) async fn acquire_as(&self, owner: &str) -> Result<LockGuard<S>, LockError> {
-        let requested_at = self.clock.now();
-        let LockSpec { name, ttl, .. } = &self.spec;
-        match self.store.acquire(name, owner, *ttl).await {
-            Ok(Acquired::Held { fence }) => Ok(LockGuard::new(self.clone(), owner.to_owned(), fence, requested_at)),
-            Ok(Acquired::Taken { fence, .. }) => Err(LockError::Taken { fence }),
-            Err(error) => Err(LockError::Unavailable(error)),
-        }
+    /// Begins to claim the lock, under a unique owner name.
+    pub(crate) fn claim(&self) -> LockClaim<'_, S> {
+        let owner = format!("{:016x}{:016x}", self.rng.next(), self.rng.next());
+        LockClaim { lock: self, owner, unanswered: false }
     }
 
-    /// Returns a unique owner name.
-    pub(crate) fn new_owner(&self) -> String {
-        format!("{:016x}{:016x}", self.rng.next(), self.rng.next())
+    /// Releases the lock in the background, under any fence if `None`, until the store has replied or the ttl is over. A
+    /// second release is harmless, and saves waiters a whole ttl if the first was lost. Needs a tokio runtime.
+    fn release_in_background(&self, owner: String, fence: Option<u64>) {
+        let lock = self.clone();
+        let release = async move {
+            let (name, until) = (&lock.spec.name, Instant::now() + lock.spec.ttl.min(phalanx_core::lock::MAX_TTL));
+            let mut pause = FIRST_RELEASE_PAUSE;
+            loop {
+                let released = match fence {
+                    Some(fence) => lock.store.release(name, &owner, fence).await,
+                    None => lock.store.withdraw(name, &owner).await,
+                };
+                if released.is_ok() || Instant::now() + pause >= until {
+                    return;
+                }
+                sleep(pause).await;
+                pause = (2 * pause).min(MAX_RELEASE_PAUSE);
+            }
+        };
+        task::spawn(release, None);
     }
 
     /// Returns until when the holder treats a lock requested at this time as held.
     fn valid_until(&self, requested_at: Time) -> Time {
         requested_at.after(self.spec.ttl - self.spec.ttl / 10)
+    }
+}
+
+/// The attempts of one owner to acquire a lock. One owner for all of them: if the reply to a granted acquire is lost, the
+/// next attempt is granted the same fence. Dropping it withdraws from the lock if an attempt has no reply, because the
+/// store may have granted it.
+pub(crate) struct LockClaim<'a, S: LockStore> {
+    lock: &'a DistributedLock<S>,
+    owner: String,
+    /// Whether an attempt has had no reply, and none since was granted.
+    unanswered: bool,
+}
+
+impl<S: LockStore> LockClaim<'_, S> {
+    /// Makes one attempt to acquire the lock.
+    pub(crate) async fn attempt(&mut self) -> Result<LockGuard<S>, LockError> {
+        let requested_at = self.lock.clock.now();
+        let LockSpec { name, ttl, .. } = &self.lock.spec;
+        let unanswered = std::mem::replace(&mut self.unanswered, true); // in case this is dropped while it waits
+        match self.lock.store.acquire(name, &self.owner, *ttl).await {
+            Ok(Acquired::Held { fence }) => {
+                self.unanswered = false;
+                Ok(LockGuard::new(self.lock.clone(), self.owner.clone(), fence, requested_at))
+            }
+            Ok(Acquired::Taken { fence, .. }) => {
+                self.unanswered = unanswered;
+                Err(LockError::Taken { fence })
+            }
+            Err(error) => Err(LockError::Unavailable(error)),
+        }
+    }
+}
+
+impl<S: LockStore> Drop for LockClaim<'_, S> {
+    fn drop(&mut self) {
+        if self.unanswered {
+            self.lock.release_in_background(std::mem::take(&mut self.owner), None);
+        }
     }
 }
 
@@ -275,16 +331,17 @@ impl<S: LockStore> LockGuard<S> {
     /// Releases the lock. Returns false if it was no longer held.
     ///
     /// # Errors
-    /// Returns an error if the store could not be reached in two attempts. The lock is then freed when its ttl ends.
+    /// Returns an error if the store could not be reached in two attempts. The release is then repeated in the background
+    /// until the ttl ends.
     pub async fn release(mut self) -> Result<bool, Unavailable> {
         self.renewal.iter().for_each(AbortHandle::abort);
-        self.released = true;
         let (name, fence) = (&self.lock.spec.name, self.validity.fence);
-        // A second release is harmless, and saves waiters a whole ttl if only the first reply was lost.
-        match self.lock.store.release(name, &self.owner, fence).await {
-            Ok(held) => Ok(held),
-            Err(_) => self.lock.store.release(name, &self.owner, fence).await,
+        let mut released = self.lock.store.release(name, &self.owner, fence).await;
+        if released.is_err() {
+            released = self.lock.store.release(name, &self.owner, fence).await;
         }
+        self.released = released.is_ok();
+        released
     }
 
     /// Marks the work of this version as done for `keep`, and releases the lock. Returns false if it was no longer held.
@@ -315,9 +372,7 @@ impl<S: LockStore> Drop for LockGuard<S> {
         self.renewal.iter().for_each(AbortHandle::abort);
         // Needs a tokio runtime; without one the lock is freed when its ttl ends.
         if !self.released {
-            let (store, name) = (self.lock.store.clone(), self.lock.spec.name.clone());
-            let (owner, fence) = (std::mem::take(&mut self.owner), self.validity.fence);
-            task::spawn(async move { drop(store.release(&name, &owner, fence).await) }, None);
+            self.lock.release_in_background(std::mem::take(&mut self.owner), Some(self.validity.fence));
         }
     }
 }

@@ -19,14 +19,23 @@ pub trait Module: Send + Sync + 'static {
     /// Emits an event to the module's observers.
     fn emit(&self, kind: EventKind<'_>);
 
+    /// Connects the module to the state that it shares, in the background. Called when the runtime starts.
+    fn join(&self) {}
+
     /// Returns leases and probe permits to the fleet and ends its membership. Waits for the store no longer than the
     /// store's budget.
     fn leave(&self) -> LeaveFuture<'_> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Returns where the module decides at the moment: `shared`, `partial` or `degraded`; none if it shares no state.
+    /// Returns where the module decides at the moment: `connecting`, `shared`, `partial` or `degraded`; none if it shares
+    /// no state.
     fn store_mode(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns the most replicas that the fleet can have; none if that is not configured, or if the module shares no state.
+    fn expected_replicas(&self) -> Option<u32> {
         None
     }
 

@@ -6,6 +6,7 @@
 
 use phalanx_core::policy::validate::Mistake;
 
+use crate::module::Module;
 use crate::step::Step;
 
 /// The environment name that a store uses when none is configured.
@@ -31,7 +32,8 @@ pub enum DeploymentProfile {
     #[default]
     SingleProcess,
     /// Several replicas. A step that changes shared state must be a [`singleton`](crate::singleton()) under a lock that
-    /// the fleet shares, and every shared store must name its environment.
+    /// the fleet shares, and every shared store must name its environment and the most replicas that the fleet can have
+    /// (`expected_replicas`).
     Fleet,
     /// A function that is frozen between calls. Background work is not allowed, and there is no drain timeout.
     Serverless,
@@ -63,13 +65,24 @@ impl DeploymentProfile {
         }
     }
 
-    /// Returns why a module that shares its state with this environment is not allowed.
-    pub(crate) fn module_error(self, environment: Option<&str>) -> Option<&'static str> {
-        (self == Self::Fleet && environment == Some(DEFAULT_ENVIRONMENT)).then_some(ENVIRONMENT_NOT_NAMED)
+    /// Returns why a module is not allowed. `path` is its own.
+    pub(crate) fn validate_module(self, path: &str, module: &dyn Module) -> Vec<Mistake> {
+        let mut mistakes = Vec::new();
+        let environment = module.environment().filter(|_| self == Self::Fleet);
+        if environment == Some(DEFAULT_ENVIRONMENT) {
+            mistakes.push(Mistake::new(path, ENVIRONMENT_NOT_NAMED));
+        }
+        if environment.is_some() && module.expected_replicas().is_none() {
+            mistakes.push(Mistake::new(format!("{path}.expected_replicas"), REPLICAS_NOT_SET));
+        }
+        mistakes
     }
 }
 
 const ENVIRONMENT_NOT_NAMED: &str = "name the environment, so that two fleets on one Redis do not share state";
+
+const REPLICAS_NOT_SET: &str = "set the most replicas that the fleet can have (the autoscaler's maximum): a replica that \
+                                never reached the shared store divides limits by it";
 
 fn path(step: &Step) -> String {
     format!("steps.{}", step.name.escape_debug())

@@ -1,6 +1,6 @@
 //! Readiness: whether an orchestrator should send requests to this replica.
 //!
-//! A replica that cannot reach the shared store stays ready and makes degraded decisions. The answer reports the mode of
+//! A replica that has not reached the shared store yet, or no longer reaches it, is ready and makes degraded decisions. The answer reports the mode of
 //! the store as a detail.
 
 use std::fmt::Write;
@@ -53,7 +53,7 @@ impl Status {
 pub struct Readiness {
     /// Whether to send requests to this replica.
     pub status: Status,
-    /// The store mode of each module that shares its state: `shared`, `partial` or `degraded`.
+    /// The store mode of each module that shares its state: `connecting`, `shared`, `partial` or `degraded`.
     pub stores: Vec<&'static str>,
     /// Calls in flight.
     pub in_flight: u64,
@@ -63,7 +63,7 @@ impl Readiness {
     /// Returns the answer as JSON. `store` is the worst mode of all modules.
     pub fn to_json(&self) -> String {
         let mut json = format!(r#"{{"status":"{}","in_flight":{}"#, self.status.as_str(), self.in_flight);
-        let worst = ["degraded", "partial", "shared"].into_iter().find(|mode| self.stores.contains(mode));
+        let worst = ["degraded", "partial", "connecting", "shared"].into_iter().find(|mode| self.stores.contains(mode));
         if let Some(store) = worst {
             let _ = write!(json, r#","store":"{store}""#); // writing to a string cannot fail
         }
@@ -82,5 +82,7 @@ mod tests {
         assert_eq!(ready.to_json(), r#"{"status":"ready","in_flight":3}"#);
         let degraded = Readiness { status: Status::Draining, stores: vec!["shared", "degraded"], in_flight: 0 };
         assert_eq!(degraded.to_json(), r#"{"status":"draining","in_flight":0,"store":"degraded"}"#);
+        let connecting = Readiness { stores: vec!["shared", "connecting"], ..ready };
+        assert_eq!(connecting.to_json(), r#"{"status":"ready","in_flight":3,"store":"connecting"}"#);
     }
 }

@@ -99,11 +99,12 @@ impl Runtime {
         &self.0.gate
     }
 
-    /// Starts the steps, wave after wave. If a step fails, the steps that had started are stopped again.
+    /// Lets the modules connect, and starts the steps, wave after wave. If a step fails, the steps that had started are stopped again.
     ///
     /// # Errors
     /// Returns the steps that failed to start, and those that then failed to stop.
     pub async fn start(&self) -> Result<(), StartError> {
+        self.0.modules.iter().for_each(|module| module.join());
         if let Err(failures) = self.0.waves.start(&self.step_context()).await {
             self.emit_failures(&failures);
             return Err(StartError { failures, rollback: self.roll_back().await });

@@ -27,7 +27,7 @@ use std::time::Duration;
 use phalanx_core::event::EventKind;
 use phalanx_core::lock::{LockStore, MAX_TTL};
 
-use crate::lock::{DistributedLock, LockError, LockGuard, LockSpec};
+use crate::lock::{DistributedLock, LockClaim, LockError, LockGuard, LockSpec};
 use crate::step::{BoxError, SingletonScope, Step, StepContext};
 
 /// How a singleton step runs.
@@ -56,7 +56,8 @@ pub struct SingletonSpec {
     pub skip_if_running: bool,
     /// Whether the step runs at every start, even if its version is marked as done. Default false.
     pub always: bool,
-    /// How long the mark is kept. Default, and maximum, 30 days.
+    /// How long the mark is kept after a replica last found it: a version that is still started is not forgotten. Default,
+    /// and maximum, 30 days.
     pub remember: Duration,
     /// How often a waiting replica polls, in case a release notification was missed. Default 1 s.
     pub poll: Duration,
@@ -119,7 +120,7 @@ impl SingletonSpec {
         self
     }
 
-    /// Sets how long the mark is kept.
+    /// Sets how long the mark is kept after a replica last found it.
     #[must_use]
     pub fn remember(mut self, remember: Duration) -> Self {
         self.remember = remember;
@@ -213,12 +214,11 @@ struct SingletonStep<S> {
 
 impl<S: LockStore> SingletonStep<S> {
     async fn start(&self, context: StepContext) -> Result<(), BoxError> {
-        // One owner for all attempts: if the reply to a granted acquire is lost, the next attempt is granted too.
-        let owner = self.lock.new_owner();
+        let mut claim = self.lock.claim();
         let mut wait = self.lock.start_wait(self.spec.wait);
         let mut first_seen_fence = None;
         loop {
-            match self.acquire_unless_done(&owner, &mut first_seen_fence).await {
+            match self.acquire_unless_done(&mut claim, &mut first_seen_fence).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(guard)) => return self.run(guard, context).await,
                 Err(LockError::Taken { .. }) if self.spec.skip_if_running => return Ok(()),
@@ -231,16 +231,16 @@ impl<S: LockStore> SingletonStep<S> {
     /// Acquires the lock, or returns none if the step is done.
     async fn acquire_unless_done(
         &self,
-        owner: &str,
+        claim: &mut LockClaim<'_, S>,
         first_seen_fence: &mut Option<u64>,
     ) -> Result<Option<LockGuard<S>>, LockError> {
         if self.is_done(*first_seen_fence).await? {
             return Ok(None);
         }
-        match self.lock.acquire_as(owner).await {
+        match claim.attempt().await {
             // Another replica may have finished between the check and the acquire.
             Ok(guard) if self.is_done(*first_seen_fence).await? => {
-                let _ = guard.release().await; // if this fails, the lock expires
+                let _ = guard.release().await; // if this fails, it is repeated in the background
                 Ok(None)
             }
             Ok(guard) => Ok(Some(guard)),

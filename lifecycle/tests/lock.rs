@@ -46,6 +46,10 @@ impl LockStore for RemoteLocks {
         self.reach()?.release(name, owner, fence).await
     }
 
+    async fn withdraw(&self, name: &str, owner: &str) -> Result<bool, Unavailable> {
+        self.reach()?.withdraw(name, owner).await
+    }
+
     async fn complete(
         &self,
         name: &str,

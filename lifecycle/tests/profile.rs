@@ -31,6 +31,10 @@ impl LockStore for SharedLocks {
         Err(unreachable())
     }
 
+    async fn withdraw(&self, _: &str, _: &str) -> Result<bool, Unavailable> {
+        Err(unreachable())
+    }
+
     async fn complete(&self, _: &str, _: &str, _: u64, _: &str, _: Duration) -> Result<bool, Unavailable> {
         Err(unreachable())
     }
@@ -52,8 +56,8 @@ fn unreachable() -> Unavailable {
     Unavailable { reason: "not requested by these tests".to_owned() }
 }
 
-/// A module that shares its state with this environment.
-struct SharedModule(&'static str);
+/// A module that shares its state with this environment, in a fleet of at most so many replicas.
+struct SharedModule(&'static str, Option<u32>);
 
 impl Module for SharedModule {
     fn attach(&self, _: &Gate) -> bool {
@@ -64,6 +68,10 @@ impl Module for SharedModule {
 
     fn environment(&self) -> Option<&str> {
         Some(self.0)
+    }
+
+    fn expected_replicas(&self) -> Option<u32> {
+        self.1
     }
 }
 
@@ -100,9 +108,19 @@ fn in_a_fleet_every_unguarded_step_that_changes_shared_state_is_rejected() {
 /// Two fleets that share one Redis by accident would share limits and breakers.
 #[test]
 fn in_a_fleet_every_shared_store_must_name_its_environment() {
-    let module = |name| Runtime::builder().profile(DeploymentProfile::Fleet).module(SharedModule(name));
-    assert_eq!(paths(module("prod").module(SharedModule("default"))), ["modules[1]"]);
+    let module = |name| Runtime::builder().profile(DeploymentProfile::Fleet).module(SharedModule(name, Some(20)));
+    assert_eq!(paths(module("prod").module(SharedModule("default", Some(20)))), ["modules[1]"]);
     assert_eq!(paths(module("prod")), Vec::<String>::new());
+}
+
+/// A replica that starts while the shared store is away would take the limits of the whole fleet.
+#[test]
+fn in_a_fleet_every_shared_store_must_know_the_most_replicas() {
+    let module = || SharedModule("prod", None);
+    let built = Runtime::builder().profile(DeploymentProfile::Fleet).module(module()).build().unwrap_err();
+    let expected = "modules[0].expected_replicas: set the most replicas that the fleet can have";
+    assert!(built.mistakes[0].to_string().starts_with(expected), "{built}");
+    assert_eq!(paths(Runtime::builder().module(module())), Vec::<String>::new(), "one process needs no number");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,19 +1,24 @@
 -- breaker_settle: records the outcomes of probes and frees their leases.
 -- KEYS: [1] the breaker
+--       [2] the log of its partition
 -- ARGV: [1] spec: failure_ratio consecutive_failures slow_call_ratio latency_duration sampling_window min_throughput
 --           break_duration break_multiplier max_break_duration break_jitter half_open_max_calls success_threshold
 --           lease ramp_over ramp_steps fingerprint (times in microseconds; -1, 0, -1, -1 disable the
 --           first four; ramp_over 0 disables the ramp)
---       [2] claim: epoch phase left escalation override, as last known to the calling replica; epoch 0 if unknown
+--       [2] claim, as last known to the calling replica: epoch (0 if unknown) phase left escalation, the least age of
+--           the phase, and the entry of the override: sequence (0 if there is none) value author left name reason
+--           (value: 0 none, 1 open, 2 closed, 3 disabled, 4 metrics only; left: -1 if it does not end)
 --       [3] channel of the pushes
 --       [4] signature of a push: id of the breaker, `@`, id of the calling replica
 --       [5] random number, 0 to 1: how much of the jitter is added to a break
 --       [6] number of probes
 --       [7..] of each: epoch, lease, kind. Kind: 0 success, 1 slow success, 2 failure, 3 slow failure, 6 no outcome
 -- returns: now, phase, epoch, left, override, ramping, escalation, flags (1 repaired, 2 stored by another spec,
---          4 restored from the claim), t, t times (from, to, epoch, break_for or -1, calls, failures, slow)
+--          4 restored and 8 override adopted from the claim, 16 change not published), t, t times (from, to, epoch,
+--          break_for or -1, calls, failures, slow), then, if there is one, the entry of the override as text
 -- keeps: the breaker as text (include/breaker_state.lua), for twice the longest duration in its spec plus five minutes,
---        30 days while an override is set; a lease that is not held changes nothing
+--        30 days while an override is set, 7 days after its release; a lease that is not held changes
+--        nothing
 
 local function take_lease(s, id)
   for i, held in ipairs(s.leases) do
@@ -47,7 +52,7 @@ for call = 1, tonumber(ARGV[6]) do
     if s.phase == HALF_OPEN then
       settle(s, spec, lease, kind)
     elseif s.phase == CLOSED and kind < 4 then
-      count(s, spec, kind, 1, math.floor(s.now / s.slice_len))
+      count(s, spec, kind, 1, s.now, 0)
     end
   end
 end

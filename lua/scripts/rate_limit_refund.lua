@@ -1,30 +1,56 @@
--- rate_limit_refund: returns permits that were not used. A reservation that later ones queue behind lapses.
+-- rate_limit_refund: returns permits that were not used, and places in the queue (core/src/rate_limit/refund.rs).
 -- KEYS: [1] the bucket
 -- ARGV: [1] gain: units per microsecond
 --       [2] price: units per permit
 --       [3] capacity: units the bucket holds
 --       [4] number of refunds
---       [5..] of each refund: permits, microseconds until they are due (negative: they were due in the past)
+--       [5..] of each refund: permits, the microsecond of the server's clock at which they were due
 -- returns: now, level afterwards, flags (1 repaired, 2 stored by another rate)
--- keeps: '1 level at gain price capacity', for twice the time to full plus a second; writes nothing if all lapse
+-- keeps: '2 level at gain price capacity' and the tail, for twice the time to full plus a second; writes nothing if
+--        nothing is returned
 local gain, price, capacity = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local rate = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
 local now = server_now()
-local level, at, flags, dirty, stored = load_bucket(now, rate, gain, price, capacity)
+local level, at, flags, dirty, tail, stored = load_bucket(now, rate, gain, price, capacity)
 -- A missing bucket is full, so there is nothing to return.
 if not stored then return {now, level, flags} end
--- Times converted between clocks are off by some microseconds; half the time of a permit covers that.
+local numbers, rest = parse_tail(tail)
+local from, units = numbers[FROM], numbers[UNITS]
+local most = math.max(capacity - leased_permits(numbers) * price, level)
+-- Waits are rounded up to microseconds; half the time of a permit covers that.
 local slack = math.floor(price / (2 * gain))
 for refund = 1, tonumber(ARGV[4]) do
   local first = 3 + 2 * refund
   if not ARGV[first + 1] then break end
-  local units, due = math.min(ARGV[first] * price, MAX_UNITS), now + ARGV[first + 1]
-  local queue = math.max(0, -level)
-  if queue == 0 or due + slack >= at + math.ceil(queue / gain) then
-    local before = level
-    level = math.min(level + units, capacity)
-    dirty = dirty or level ~= before
+  local permits, due = math.min(ARGV[first] * price, MAX_UNITS), tonumber(ARGV[first + 1])
+  local queue, credit = math.max(0, -level), 0
+  local unfilled = math.max(0, permits - math.min(math.max(0, at - due) * gain, 2 * MAX_UNITS))
+  if queue == 0 then
+    -- A time that the bucket has not reached is of a clock that was set back: it may have been refilled since.
+    if due <= at then credit = unfilled end
+  else
+    if due + slack >= at + math.ceil(queue / gain) then
+      credit = unfilled
+    elseif due > at then
+      -- Waits are rounded up to a microsecond: the place begins at most that much earlier.
+      local start = math.max(0, math.min((due - at - 1) * gain, 2 * MAX_UNITS) - permits)
+      from = units == 0 and start or math.min(from, start)
+      units = math.min(units + math.min(permits, (due - at) * gain), queue)
+    end
+    local behind = math.max(0, queue - credit - from)
+    if units > 0 and units + math.floor(price / 2) >= behind then
+      credit, units = credit + math.min(units, behind), 0
+    end
   end
+  local before = level
+  level = math.min(level + credit, most)
+  if level >= 0 then units = 0 end
+  if units == 0 then from = 0 end
+  dirty = dirty or level ~= before
 end
-if dirty then save_bucket(now, level, at, rate, gain, capacity) end
+if from ~= numbers[FROM] or units ~= numbers[UNITS] then
+  numbers[FROM], numbers[UNITS] = from, units
+  tail, dirty = format_tail(numbers, rest), true
+end
+if dirty then save_bucket(now, level, at, rate, gain, capacity, tail) end
 return {now, level, flags}

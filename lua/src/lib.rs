@@ -2,10 +2,15 @@
 //!
 //! Each file in `scripts/` is one operation. Its header lists what it does, its `KEYS` and `ARGV`, what it returns and
 //! what it keeps (checked by a test). Code shared by several operations is in `scripts/include/` and is prepended here.
+//!
+//! The header describes one cell: the keys and arguments of one operation. A script can also run on many cells of one
+//! partition at once, whose keys have the same hash tag (`scripts/include/cells.lua`): `ARGV` then begins with the number
+//! of arguments of each cell, and the reply is an array of one reply for each.
+//!
 //! All scripts guarantee:
 //!
-//! * one key per script (two with the same hash tag, where the header lists two); every write has a TTL; reads and
-//!   rejections write nothing;
+//! * one key per cell (more with the same hash tag, where the header lists more); every write has a TTL; reads and
+//!   rejections write nothing, except where the header says so;
 //! * times are whole microseconds of the server's clock, read once; every number is exact in a double;
 //! * stored state is not trusted: anything that no script can have written counts as lost and is overwritten;
 //! * the work is bounded by the stored state and by the arguments that are there, not by a count among them.
@@ -26,16 +31,21 @@ pub struct Script {
     pub source: &'static str,
     /// The source with a virtual clock, for tests: the time in microseconds is an additional last argument.
     pub virtual_source: &'static str,
-    /// The number of keys it takes.
+    /// The number of keys of one cell; of a script that can do with fewer, the most.
     pub keys: usize,
 }
 
 macro_rules! assembled {
-    ($clock:literal, [$($include:literal)*], $name:literal) => {
+    ($clock:literal, $keys:literal, [$($include:literal)*], $name:literal) => {
         concat!(
             include_str!(concat!("../scripts/include/", $clock, ".lua")),
+            include_str!("../scripts/include/value.lua"),
+            "local CELL_KEYS = ", $keys, "\nlocal KEYS, ARGV = KEYS, ARGV\n", // those of a cell
             $(include_str!(concat!("../scripts/include/", $include, ".lua")),)*
+            "local function operation()\n",
             include_str!(concat!("../scripts/", $name, ".lua")),
+            "end\n",
+            include_str!("../scripts/include/cells.lua"),
         )
     };
 }
@@ -46,42 +56,65 @@ macro_rules! scripts {
             $(#[$doc])*
             pub const $constant: Script = Script {
                 name: $name,
-                source: assembled!("clock", $includes, $name),
-                virtual_source: assembled!("clock_virtual", $includes, $name),
+                source: assembled!("clock", $keys, $includes, $name),
+                virtual_source: assembled!("clock_virtual", $keys, $includes, $name),
                 keys: $keys,
             };
         )*
 
-        /// All scripts.
+        /// All scripts. Those of one cell are in the order in which it sends them.
         pub const ALL: &[Script] = &[$($constant),*];
     };
 }
 
 scripts! {
-    /// Takes permits for groups of callers.
-    RATE_LIMIT_ACQUIRE = "rate_limit_acquire", keys 1, includes ["bucket"];
-    /// Returns permits that were not used.
-    RATE_LIMIT_REFUND = "rate_limit_refund", keys 1, includes ["bucket"];
-    /// Reads the level of a bucket.
-    RATE_LIMIT_PEEK = "rate_limit_peek", keys 1, includes ["bucket"];
     /// Converts the level of a bucket to another rate.
     RATE_LIMIT_RETUNE = "rate_limit_retune", keys 1, includes ["bucket"];
-    /// Asks for the admission of calls.
-    BREAKER_ADMIT = "breaker_admit", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Records the outcomes of calls and returns the state.
-    BREAKER_SYNC = "breaker_sync", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Records the outcomes of probes.
-    BREAKER_SETTLE = "breaker_settle", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    /// Returns permits that were not used.
+    RATE_LIMIT_REFUND = "rate_limit_refund", keys 1, includes ["bucket"];
+    /// Takes permits for groups of callers.
+    RATE_LIMIT_ACQUIRE = "rate_limit_acquire", keys 1, includes ["bucket"];
+    /// Closes blocks of leased permits, and leases another block.
+    RATE_LIMIT_LEASE = "rate_limit_lease", keys 1, includes ["bucket"];
+    /// Reads the level of a bucket.
+    RATE_LIMIT_PEEK = "rate_limit_peek", keys 1, includes ["bucket"];
     /// Sets the override of a breaker, or releases it.
-    BREAKER_FORCE = "breaker_force", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    BREAKER_FORCE = "breaker_force", keys 2, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
     /// Closes a breaker and clears its counts.
-    BREAKER_RESET = "breaker_reset", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
+    BREAKER_RESET = "breaker_reset", keys 2, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
+    /// Records the outcomes of probes.
+    BREAKER_SETTLE = "breaker_settle", keys 2, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
+    /// Records the outcomes of calls and returns the state.
+    BREAKER_SYNC = "breaker_sync", keys 3, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer" "breaker_lines"
+        "breaker_evidence"
+    ];
+    /// Answers a call for evidence for a replica that has not used the breaker.
+    BREAKER_ABSTAIN = "breaker_abstain", keys 1, includes ["breaker_lines"];
+    /// Asks for the admission of calls.
+    BREAKER_ADMIT = "breaker_admit", keys 2, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
     /// Reads the state of a breaker.
-    BREAKER_INSPECT = "breaker_inspect", keys 1, includes ["breaker_state" "breaker_machine" "breaker_answer"];
-    /// Adds latencies to a digest, counted in bins.
+    BREAKER_INSPECT = "breaker_inspect", keys 2, includes [
+        "breaker_state" "breaker_override" "breaker_machine" "breaker_store" "breaker_answer"
+    ];
+    /// Reads the number of the last change of every partition.
+    LOG_HEADS = "log_heads", keys 64, includes [];
+    /// Reads the changes of a partition since one that is known.
+    LOG_READ = "log_read", keys 1, includes [];
+    /// Adds latencies to a digest, counted in bins, and returns the slices that the caller lacks.
     DIGEST_FLUSH = "digest_flush", keys 1, includes ["digest"];
-    /// Reads the counted latencies of the window.
+    /// Reads the slices of the window that the caller lacks.
     DIGEST_READ = "digest_read", keys 1, includes ["digest"];
+    /// Adds to a tally, takes marks and reads the window.
+    TALLY_SYNC = "tally_sync", keys 1, includes ["tally"];
     /// Registers a replica as live and counts the live replicas.
     MEMBERSHIP_HEARTBEAT = "membership_heartbeat", keys 2, includes [];
     /// Removes a replica from the live ones.
@@ -110,18 +143,5 @@ scripts! {
 
 /// The Redis commands that the scripts call, in alphabetical order. An account needs them besides `EVAL` and `EVALSHA`.
 /// A test compares the list with the scripts.
-pub const COMMANDS: &[&str] = &[
-    "BITFIELD",
-    "DEL",
-    "GET",
-    "GETRANGE",
-    "PEXPIRE",
-    "PUBLISH",
-    "SET",
-    "SETRANGE",
-    "TIME",
-    "ZADD",
-    "ZCARD",
-    "ZREM",
-    "ZREMRANGEBYSCORE",
-];
+pub const COMMANDS: &[&str] =
+    &["DEL", "GET", "GETRANGE", "PEXPIRE", "PUBLISH", "SET", "TIME", "ZADD", "ZCARD", "ZREM", "ZREMRANGEBYSCORE"];

@@ -98,7 +98,7 @@ use crate::options::Options;
 /// An `infrastructure` failure leaves open whether the call took effect. A policy that retries such failures is therefore
 /// rejected for a whole block, with the code `blanket_retry` and before anything runs: name the methods that may be repeated
 /// (`methods(…)`, or a `policy` on the method), or allow it with `allow_blanket_retry`. `ResilienceModule::port_pipeline` makes
-/// the same check at startup.
+/// the same check at startup. After the check, a change of the policy that would make it retry such failures is rejected.
 ///
 /// # Examples of an impl block
 ///

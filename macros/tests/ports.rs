@@ -189,9 +189,18 @@ async fn a_block_with_allow_blanket_retry_and_a_method_with_its_own_policy_are_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_retries_after_a_change_is_rejected_from_then_on() {
+async fn a_change_that_would_retry_a_whole_block_in_use_is_rejected_and_changes_nothing() {
     let adapter = Excepted(Adapter::failing(0));
     assert_eq!(adapter.a().await, Ok(1));
+    let retry = phalanx::RetrySpec::attempts(2).on([Kind::Infrastructure]);
+    let error = adapter.0.module.retune(phalanx::Policy::named("circuit").retry(retry)).unwrap_err();
+    assert_eq!(error.mistakes[0].path, "policies.circuit.retry.retry_on");
+    assert_eq!(adapter.a().await, Ok(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_retries_before_the_first_call_of_a_block_rejects_it() {
+    let adapter = Excepted(Adapter::failing(0));
     let retry = phalanx::RetrySpec::attempts(2).on([Kind::Infrastructure]);
     adapter.0.module.retune(phalanx::Policy::named("circuit").retry(retry)).unwrap();
     assert_eq!(adapter.a().await.unwrap_err().code(), Some(RejectionCode::BlanketRetry));

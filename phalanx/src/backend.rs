@@ -10,12 +10,13 @@ use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{
-    AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
+    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
+    RateLimitStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::Retention;
-use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore};
+use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore, TallyCell};
 #[cfg(feature = "redis")]
-use phalanx_store_redis::{RedisStore, SharedBreaker, SharedBucket, SharedDigest};
+use phalanx_store_redis::{RedisStore, SharedBreaker, SharedBucket, SharedDigest, SharedTally};
 
 /// The store of a module.
 #[derive(Clone, Debug)]
@@ -59,6 +60,10 @@ either!(
 either!(
     /// A digest of either store.
     AnyDigest, DigestCell, SharedDigest
+);
+either!(
+    /// A tally of either store.
+    AnyTally, TallyCell, SharedTally
 );
 
 impl Backend {
@@ -211,7 +216,52 @@ impl LatencyDigestStore for Backend {
         dispatch!(digest: AnyDigest, local => self.memory.observe(digest, now, latency), shared => digest.observe(now, latency));
     }
 
+    fn has_fleet_latencies(&self, digest: &AnyDigest) -> bool {
+        dispatch!(digest: AnyDigest, local => self.memory.has_fleet_latencies(digest), shared => digest.has_fleet_latencies())
+    }
+
     fn quantile_since(&self, digest: &AnyDigest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         dispatch!(digest: AnyDigest, local => self.memory.quantile_since(digest, now, since, quantile), shared => digest.quantile_since(now, since, quantile))
+    }
+}
+
+/// A policy asks for a tally only where the fleet shares it, so there is no scope to look at.
+impl TallyStore for Backend {
+    type Tally = AnyTally;
+
+    fn tally(&self, key: &StateKey, of: TallyUse, window: Duration) -> Arc<AnyTally> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.shared() {
+            return Arc::new(AnyTally::Shared(redis.tally(key, of, window)));
+        }
+        Arc::new(AnyTally::Local(self.memory.tally(key, of, window)))
+    }
+
+    fn add(&self, tally: &AnyTally, now: Time, addition: Addition) {
+        dispatch!(tally: AnyTally, local => self.memory.add(tally, now, addition), shared => tally.add(now, addition));
+    }
+
+    fn watch(&self, tally: &AnyTally, now: Time) {
+        dispatch!(tally: AnyTally, local => self.memory.watch(tally, now), shared => tally.watch(now));
+    }
+
+    fn sum(&self, tally: &AnyTally, now: Time) -> Counts {
+        dispatch!(tally: AnyTally, local => self.memory.sum(tally, now), shared => tally.sum(now))
+    }
+
+    fn withdraw_now(&self, tally: &AnyTally, now: Time, allowance: Allowance) -> Option<Withdrawal> {
+        dispatch!(tally: AnyTally, local => self.memory.withdraw_now(tally, now, allowance), shared => tally.withdraw_now(now, allowance))
+    }
+
+    async fn withdraw(&self, tally: &AnyTally, now: Time, allowance: Allowance) -> Withdrawal {
+        dispatch!(tally: AnyTally, local => self.memory.withdraw(tally, now, allowance).await, shared => tally.withdraw(now, allowance).await)
+    }
+
+    fn put_back(&self, tally: &AnyTally, withdrawal: Withdrawal) {
+        dispatch!(tally: AnyTally, local => self.memory.put_back(tally, withdrawal), shared => tally.put_back(withdrawal));
+    }
+
+    fn lead(&self, tally: &AnyTally) -> Duration {
+        dispatch!(tally: AnyTally, local => self.memory.lead(tally), shared => tally.lead())
     }
 }

@@ -44,6 +44,10 @@
 //! unknown = "error"                  # how to treat calls that name an unknown policy: "error" or "passthrough"
 //! max_routes = 10_000                # (policy, route) pairs kept at a time
 //!
+//! [redis]                            # for modules over Redis
+//! expected_replicas = 20             # the autoscaler's maximum
+//! service = "shop"                   # whose replicas share state
+//!
 //! [default]                          # the policy of names without their own; other policies inherit nothing from it
 //! timeout = "2s"
 //!
@@ -132,6 +136,7 @@ mod env;
 mod json;
 mod loader;
 mod merge;
+mod redis_settings;
 #[cfg(feature = "reload")]
 mod reload;
 #[cfg(feature = "schema")]
@@ -153,6 +158,7 @@ use phalanx_core::policy::validate::ConfigError;
 
 use self::loader::Format;
 pub use self::loader::Loader;
+use self::redis_settings::RedisSettings;
 #[cfg(feature = "reload")]
 #[cfg_attr(docsrs, doc(cfg(feature = "reload")))]
 pub use self::reload::ConfigWatcher;
@@ -197,6 +203,7 @@ pub struct Config {
     levers: BTreeMap<String, LeverSpec>,
     unknown: Option<UnknownPolicy>,
     max_routes: Option<u32>,
+    redis: RedisSettings,
     origins: Origins,
 }
 
@@ -279,5 +286,15 @@ impl Config {
     /// Returns how many (policy, route) pairs are kept at a time, if configured.
     pub fn max_routes(&self) -> Option<usize> {
         self.max_routes.map(|routes| routes as usize)
+    }
+
+    /// Returns the most replicas that the fleet can have, if configured. It takes effect when a module over Redis is built.
+    pub const fn expected_replicas(&self) -> Option<u32> {
+        self.redis.expected_replicas
+    }
+
+    /// Returns the service whose replicas share state, if configured. It takes effect when a module over Redis is built.
+    pub fn service(&self) -> Option<&str> {
+        self.redis.service.as_deref()
     }
 }

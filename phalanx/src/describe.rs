@@ -15,7 +15,9 @@ pub use phalanx_core::kind::Outcome;
 pub use phalanx_core::pipeline::{Description, StageDescription};
 
 use crate::ResilienceModule;
+use crate::backend::Backend;
 pub use crate::origin::Origin;
+use crate::origin::Origins;
 
 /// The configuration in force and where it came from. Displays as a TOML document with the origin in a comment on each line.
 ///
@@ -50,6 +52,8 @@ pub struct ModuleDescription {
     pub unknown: ValueDescription,
     /// How many (policy, route) pairs are kept at a time.
     pub max_routes: ValueDescription,
+    /// The options of a module over Redis that files may set; empty for a module in memory.
+    pub redis: Vec<ValueDescription>,
 }
 
 /// One policy.
@@ -94,10 +98,15 @@ impl ResilienceModule {
     pub fn describe(&self) -> ModuleDescription {
         let engine = &self.engine;
         let origins = self.origins.lock().clone();
+        let module_wide = ValueDescription {
+            path: "on_degraded".to_owned(),
+            value: format!("{:?}", engine.on_degraded().name()),
+            from: origins.on_degraded.clone().unwrap_or(Origin::BuiltIn),
+        };
         let policies: Vec<_> = engine
             .named_policies()
             .iter()
-            .map(|policy| PolicyDescription::of(policy, |path| origins.of(&policy.name, path)))
+            .map(|policy| PolicyDescription::of(policy, |path| origins.of(&policy.name, path)).or(&module_wide))
             .collect();
         let default = engine.default_policy();
         let levers = engine.levers().into_iter().map(|(name, lever)| LeverDescription {
@@ -115,14 +124,33 @@ impl ResilienceModule {
             ValueDescription { path: path.to_owned(), value, from }
         };
         ModuleDescription {
-            default: default.map(|policy| PolicyDescription::of(&policy, |path| origins.of_default(path))),
+            default: default
+                .map(|policy| PolicyDescription::of(&policy, |path| origins.of_default(path)).or(&module_wide)),
             levers: levers.collect(),
             without_policy: used.into_iter().filter(|name| !named(name)).collect(),
             unknown: rule("unknown", format!("{unknown:?}"), origins.unknown.clone()),
             max_routes: rule("max_routes", origins.routes.to_string(), origins.max_routes.clone()),
+            redis: redis_options(engine.store(), &origins),
             policies,
         }
     }
+}
+
+/// Returns the options of the store that files may set.
+#[cfg(feature = "redis")]
+fn redis_options(store: &Backend, origins: &Origins) -> Vec<ValueDescription> {
+    let Some(store) = store.shared() else { return Vec::new() };
+    let value = |path: &str, value: String| {
+        let from = origins.redis.get(path).cloned().unwrap_or(Origin::BuiltIn);
+        ValueDescription { path: path.to_owned(), value, from }
+    };
+    let replicas = store.expected_replicas().map(|replicas| value("expected_replicas", replicas.to_string()));
+    replicas.into_iter().chain([value("service", format!("{:?}", store.service()))]).collect()
+}
+
+#[cfg(not(feature = "redis"))]
+const fn redis_options(_: &Backend, _: &Origins) -> Vec<ValueDescription> {
+    Vec::new()
 }
 
 fn described(values: Vec<(String, String)>, origin: impl Fn(&str) -> Origin) -> Vec<ValueDescription> {
@@ -137,6 +165,14 @@ impl PolicyDescription {
             values: described(policy.values(), origin),
             guards: policy.guards.iter().map(|guard| guard.name().to_owned()).collect(),
         }
+    }
+
+    /// Adds a value of the module, unless the policy has its own.
+    fn or(mut self, module_wide: &ValueDescription) -> Self {
+        if self.value(&module_wide.path).is_none() {
+            self.values.push(module_wide.clone());
+        }
+        self
     }
 
     /// Returns a value by its path below the policy.
@@ -166,6 +202,9 @@ impl fmt::Display for ModuleDescription {
             let names: Vec<_> = self.without_policy.iter().map(|name| name.escape_debug().to_string()).collect();
             let rule = if self.default.is_some() { "default policy" } else { "rule for unknown names" };
             write!(f, "\n# by the {rule}: {}", names.join(", "))?;
+        }
+        if !self.redis.is_empty() {
+            table(f, "redis", &self.redis)?;
         }
         if let Some(default) = &self.default {
             table(f, "default", &default.values)?;

@@ -8,42 +8,13 @@ use phalanx_core::event::Observers;
 use phalanx_core::policy::OnDegraded;
 use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rng::Rng;
-use phalanx_core::store::Store;
+use phalanx_core::store::{StateScope, Store};
 use phalanx_store_memory::MemoryStore;
 use phalanx_store_redis::{DegradedShare, RedisConnection, RedisOptions, RedisStore, StoreMode};
 
 use crate::backend::{Backend, Scopes};
 use crate::module::{ModuleBuilder, ResilienceModule};
-
-/// Which replicas share a kind of state.
-///
-/// # Examples
-///
-/// A breaker per replica, with rate limits that hold for the whole fleet:
-///
-/// ```
-/// use phalanx::store::StateScope;
-/// use phalanx::{BreakerSpec, Policy, RateLimitSpec, ResilienceModule};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let vendor = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(50)).breaker(BreakerSpec::failure_ratio(0.5));
-/// let module = ResilienceModule::with_redis(redis::Client::open("redis://redis.internal")?)
-///     .breaker_scope(StateScope::Process)
-///     .policy(vendor)
-///     .build()?; // no I/O
-/// assert_eq!(StateScope::default(), StateScope::Fleet);
-/// assert!(module.store_mode().is_some());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StateScope {
-    /// All replicas with the same prefix and environment.
-    #[default]
-    Fleet,
-    /// No other replica: each one keeps its own.
-    Process,
-}
+use crate::origin::{Origin, Origins};
 
 /// The builder's options for Redis.
 #[derive(Debug)]
@@ -51,9 +22,38 @@ pub(crate) struct Shared {
     source: RedisConnection,
     options: RedisOptions,
     scopes: Scopes,
+    /// Whether the service is the program's own choice, not the default.
+    named: bool,
 }
 
 impl Shared {
+    /// Takes over what files and the environment configure and code does not, and notes the origins.
+    #[cfg(feature = "config")]
+    pub(crate) fn take_over(&mut self, config: &crate::config::Config, origins: &mut Origins) {
+        if self.options.expected_replicas.is_none() {
+            self.options.expected_replicas = config.expected_replicas();
+            origins.take_over_redis(config, "expected_replicas");
+        }
+        if !self.named
+            && let Some(service) = config.service()
+        {
+            service.clone_into(&mut self.options.service);
+            origins.take_over_redis(config, "service");
+        }
+    }
+
+    /// Notes the options that code has set.
+    pub(crate) fn note_code(&self, origins: &mut Origins) {
+        let set = [("expected_replicas", self.options.expected_replicas.is_some()), ("service", self.named)];
+        let set = set.into_iter().filter(|(_, set)| *set);
+        origins.redis.extend(set.map(|(path, _)| (path.to_owned(), Origin::Code)));
+    }
+
+    /// Whether replicas that never reached Redis could not know their share.
+    pub(crate) fn asks_for_replicas(&self) -> bool {
+        self.options.expected_replicas.is_none() && self.options.degraded_share == DegradedShare::Auto
+    }
+
     /// Builds the backend over Redis. On error returns the memory store, so that policies can still be validated.
     #[allow(clippy::result_large_err)] // once per module
     pub(crate) fn over(self, memory: MemoryStore, spec: &EngineSpec) -> Result<Backend, (MemoryStore, ConfigError)> {
@@ -77,7 +77,9 @@ impl ResilienceModule {
     ///
     /// Accepts a `redis::Client`, a deadpool pool, or a Cluster or Sentinel client or pool. Neither this method nor
     /// [`build`](ModuleBuilder::build) does any I/O, and Redis need not be running: while it does not answer, each
-    /// replica makes degraded decisions from local state.
+    /// replica makes degraded decisions from local state. Inside a tokio runtime, `build` starts the connection in the
+    /// background, so that the replica joins the fleet before its first call; elsewhere a `Runtime` does when it starts, or
+    /// the first call that needs Redis.
     ///
     /// # Examples
     ///
@@ -101,13 +103,13 @@ impl ResilienceModule {
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn with_redis(source: impl Into<RedisConnection>) -> ModuleBuilder {
         let scopes = Scopes { rate_limits: StateScope::Fleet, breakers: StateScope::Fleet, digests: StateScope::Fleet };
-        let shared = Shared { source: source.into(), options: RedisOptions::default(), scopes };
+        let shared = Shared { source: source.into(), options: RedisOptions::default(), scopes, named: false };
         let mut builder = ModuleBuilder::default();
         builder.fleet = Some(shared);
         builder
     }
 
-    /// Returns whether Redis decides at the moment, or `None` for a module in memory.
+    /// Returns whether Redis decides at the moment, or `None` for a module in memory. `Connecting` until it has replied once.
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn store_mode(&self) -> Option<StoreMode> {
         self.engine.store().shared().map(RedisStore::mode)
@@ -139,15 +141,6 @@ impl ResilienceModule {
 /// Options of a module over Redis. They have no effect on a module in memory.
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 impl ModuleBuilder {
-    /// Applies the module's `on_degraded` to the policies that keep the default.
-    pub(crate) fn with_degraded_choice(mut self) -> Self {
-        let policies = self.spec.policies.iter_mut().chain(&mut self.spec.default_policy);
-        for policy in policies.filter(|policy| policy.on_degraded == OnDegraded::default()) {
-            policy.on_degraded = self.on_degraded;
-        }
-        self
-    }
-
     fn tune(mut self, tune: impl FnOnce(&mut Shared)) -> Self {
         if let Some(fleet) = &mut self.fleet {
             tune(fleet);
@@ -157,12 +150,21 @@ impl ModuleBuilder {
 
     /// Sets all options at once.
     pub fn redis_options(self, options: RedisOptions) -> Self {
-        self.tune(|fleet| fleet.options = options)
+        self.tune(|fleet| {
+            fleet.named = options.service != RedisOptions::default().service;
+            fleet.options = options;
+        })
     }
 
-    /// Sets the prefix of every key, `<prefix>:ph1:…`. Default: none.
+    /// Sets the prefix of every key, `<prefix>:ph2:…`. Default: none.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         self.tune(|fleet| fleet.options.prefix = Some(prefix.into()))
+    }
+
+    /// Sets the service, whose replicas share state: services on one Redis stay separate. Also `service` in the table `redis`
+    /// of a file, or `PHALANX__REDIS__SERVICE`. Default: the file name of the program.
+    pub fn service(self, service: impl Into<String>) -> Self {
+        self.tune(|fleet| (fleet.options.service, fleet.named) = (service.into(), true))
     }
 
     /// Sets the environment (`prod`, `stage`). Replicas share state only within one environment. Default: `default`.
@@ -186,14 +188,36 @@ impl ModuleBuilder {
         self.tune(|fleet| fleet.options.degraded_share = share)
     }
 
+    /// Sets the most replicas that the fleet can have, which is the autoscaler's maximum: a rate is divided by at least this
+    /// number while Redis is unreachable. Demanded by `DeploymentProfile::Fleet`; without it one WARN is logged. Also
+    /// `expected_replicas` in the table `redis` of a file, or `PHALANX__REDIS__EXPECTED_REPLICAS`. Default: none, so that a
+    /// replica that has never reached Redis decides as if it were alone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use phalanx::ResilienceModule;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redis::Client::open("redis://redis.internal")?;
+    /// let module = ResilienceModule::with_redis(client).environment("prod").expected_replicas(20).build()?;
+    /// assert_eq!(module.describe().redis[0].to_string().split_whitespace().next(), Some("expected_replicas"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn expected_replicas(self, replicas: u32) -> Self {
+        self.tune(|fleet| fleet.options.expected_replicas = Some(replicas))
+    }
+
     /// Sets a secret that is hashed into all key names, for services whose routes come from untrusted input. Default: none.
     pub fn key_secret(self, secret: impl Into<Arc<[u8]>>) -> Self {
         self.tune(|fleet| fleet.options.key_secret = Some(secret.into()))
     }
 
-    /// Sets what policies without their own `on_degraded` do while Redis is unreachable. Default: decide from local state.
+    /// Sets what policies without their own `on_degraded` do while Redis is unreachable, those that are added later
+    /// included. Default: decide from local state.
     pub fn on_degraded(mut self, choice: OnDegraded) -> Self {
-        self.on_degraded = choice;
+        self.on_degraded = Some(choice);
         self
     }
 
@@ -203,6 +227,25 @@ impl ModuleBuilder {
     }
 
     /// Sets which replicas share breakers. Default: the fleet.
+    ///
+    /// # Examples
+    ///
+    /// A breaker per replica, with rate limits that hold for the whole fleet:
+    ///
+    /// ```
+    /// use phalanx::store::StateScope;
+    /// use phalanx::{BreakerSpec, Policy, RateLimitSpec, ResilienceModule};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let vendor = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(50)).breaker(BreakerSpec::failure_ratio(0.5));
+    /// let module = ResilienceModule::with_redis(redis::Client::open("redis://redis.internal")?)
+    ///     .breaker_scope(StateScope::Process)
+    ///     .policy(vendor)
+    ///     .build()?; // no I/O
+    /// assert!(module.store_mode().is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn breaker_scope(self, scope: StateScope) -> Self {
         self.tune(|fleet| fleet.scopes.breakers = scope)
     }

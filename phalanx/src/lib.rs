@@ -150,7 +150,7 @@ pub use phalanx_core::key::Route;
 pub use phalanx_core::kind::Kind;
 pub use phalanx_core::policy::validate::ConfigError;
 pub use phalanx_core::policy::{OnDegraded, Policy};
-pub use phalanx_core::rate_limit::RateLimitSpec;
+pub use phalanx_core::rate_limit::{Consistency, RateLimitSpec};
 pub use phalanx_core::rejection::{Rejection, RejectionCode, Source};
 pub use phalanx_core::retry::RetrySpec;
 pub use phalanx_core::retry::backoff::Backoff;
@@ -202,9 +202,10 @@ pub mod guard {
 /// options of a module over Redis.
 ///
 /// A store of your own implements [`RateLimitStore`](store::RateLimitStore), [`BreakerStore`](store::BreakerStore),
-/// [`LatencyDigestStore`](store::LatencyDigestStore) and [`Store`](store::Store), and [`LockStore`](store::LockStore) if it
-/// has locks. The state machines that decide are here too, without I/O and with the time as an argument:
-/// [`Bucket`](store::Bucket), [`Breaker`](store::Breaker), [`Digest`](store::Digest) and [`Lock`](store::Lock). An
+/// [`LatencyDigestStore`](store::LatencyDigestStore), [`TallyStore`](store::TallyStore) and [`Store`](store::Store), and
+/// [`LockStore`](store::LockStore) if it has locks. The state machines that decide are here too, without I/O and with the time
+/// as an argument: [`Bucket`](store::Bucket), [`Breaker`](store::Breaker), [`Digest`](store::Digest),
+/// [`Tally`](store::Tally) and [`Lock`](store::Lock). An
 /// [`Engine`](store::Engine) runs policies over the store, and the conformance suite of `phalanx-testkit` tests it; its
 /// example `own_store` is a complete one.
 pub mod store {
@@ -219,18 +220,17 @@ pub mod store {
     pub use phalanx_core::rate_limit::{Bucket, Rate, Take};
     pub use phalanx_core::rng::Rng;
     pub use phalanx_core::store::{
-        AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
+        AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
+        RateLimitStore, StateScope, Store, TallyStore, TallyUse, Withdrawal,
     };
     pub use phalanx_core::table::{Entry, Retention, Table};
+    pub use phalanx_core::tally::Tally;
     pub use phalanx_store_memory::MemoryStore;
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub use phalanx_store_redis::{DegradedShare, RedisConnection, RedisOptions, StoreMode};
 
     pub use crate::backend::Backend;
-    #[cfg(feature = "redis")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-    pub use crate::fleet::StateScope;
 }
 
 /// The estimators of latency and rate that the stages use, for use without a policy.

@@ -1,6 +1,6 @@
 //! Lifecycle hooks: what `phalanx_lifecycle::Runtime` calls on a [`ResilienceModule`] while it starts, drains and stops.
 //!
-//! The runtime drains the module's calls through its gate, has it leave the fleet, and reports the store's mode as a
+//! The runtime has the module join the fleet, drains its calls through its gate, has it leave the fleet, and reports the store's mode as a
 //! detail of readiness.
 
 use phalanx_core::drain::Gate;
@@ -16,6 +16,11 @@ impl Module for ResilienceModule {
 
     fn emit(&self, kind: EventKind<'_>) {
         self.engine.emit(kind);
+    }
+
+    #[cfg(feature = "redis")]
+    fn join(&self) {
+        self.engine.store().shared().into_iter().for_each(phalanx_store_redis::RedisStore::join);
     }
 
     #[cfg(feature = "redis")]
@@ -40,10 +45,16 @@ impl Module for ResilienceModule {
         use crate::store::StoreMode;
 
         Some(match Self::store_mode(self)? {
+            StoreMode::Connecting => "connecting",
             StoreMode::Shared => "shared",
             StoreMode::Partial => "partial",
             StoreMode::Degraded => "degraded",
         })
+    }
+
+    #[cfg(feature = "redis")]
+    fn expected_replicas(&self) -> Option<u32> {
+        self.engine.store().shared().and_then(phalanx_store_redis::RedisStore::expected_replicas)
     }
 
     #[cfg(feature = "redis")]

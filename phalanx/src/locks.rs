@@ -76,6 +76,10 @@ impl LockStore for Locks {
         dispatch!(self, locks => locks.release(name, owner, fence).await)
     }
 
+    async fn withdraw(&self, name: &str, owner: &str) -> Result<bool, Unavailable> {
+        dispatch!(self, locks => locks.withdraw(name, owner).await)
+    }
+
     async fn complete(
         &self,
         name: &str,

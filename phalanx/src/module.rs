@@ -137,7 +137,7 @@ pub struct ModuleBuilder {
     #[cfg(feature = "redis")]
     pub(crate) fleet: Option<crate::fleet::Shared>,
     #[cfg(feature = "redis")]
-    pub(crate) on_degraded: phalanx_core::policy::OnDegraded,
+    pub(crate) on_degraded: Option<phalanx_core::policy::OnDegraded>,
 }
 
 impl ResilienceModule {
@@ -204,7 +204,8 @@ impl ResilienceModule {
     /// Resolves a policy for every method of a port (an impl block under `#[resilient]`).
     ///
     /// An `infrastructure` failure leaves open whether the call took effect, so whether it may be retried depends on the
-    /// method. A policy that retries such failures is rejected here.
+    /// method. A policy that retries such failures is rejected here; once it was not, a change that would make it retry
+    /// them is rejected as a whole.
     ///
     /// # Errors
     /// Rejects with `blanket_retry`, `unknown_policy` or `route_too_long`.
@@ -225,7 +226,8 @@ impl ResilienceModule {
     /// policy. A new policy without guards keeps those of the old one.
     ///
     /// # Errors
-    /// Returns every validation error, or an error if no policy has this name. On error nothing changes.
+    /// Returns every validation error, or an error if no policy has this name, or if the policy guards a port in use and
+    /// would retry the whole of it. On error nothing changes.
     ///
     /// # Examples
     ///
@@ -276,8 +278,8 @@ impl ResilienceModule {
         self.engine.change(|txn| {
             let change = txn.apply(plan)?;
             let mut origins = self.origins.lock();
-            let Origins { pulled, unknown, routes, max_routes, on_degraded, .. } = std::mem::take(&mut *origins);
-            *origins = Origins { pulled, unknown, routes, max_routes, on_degraded, ..code };
+            let Origins { pulled, unknown, routes, max_routes, on_degraded, redis, .. } = std::mem::take(&mut *origins);
+            *origins = Origins { pulled, unknown, routes, max_routes, on_degraded, redis, ..code };
             Ok(change)
         })
     }
@@ -490,12 +492,13 @@ impl ModuleBuilder {
         self
     }
 
-    /// Validates the configuration and builds the module. Does no I/O.
+    /// Validates the configuration and builds the module. Does no I/O; a module over Redis begins to connect in the
+    /// background, if this is called inside a tokio runtime.
     ///
     /// # Errors
     /// Returns every validation error of every policy, each with its path.
     pub fn build(self) -> Result<ResilienceModule, ConfigError> {
-        let (builder, origins) = self.with_degraded_choice().with_config();
+        let (builder, origins) = self.with_config();
         builder.finish(origins)
     }
 
@@ -506,28 +509,32 @@ impl ModuleBuilder {
             unknown: self.unknown.map(|_| Origin::Code),
             max_routes: self.max_routes.map(|_| Origin::Code),
             #[cfg(feature = "redis")]
-            on_degraded: self.on_degraded,
+            on_degraded: self.on_degraded.map(|_| Origin::Code),
             ..Origins::of_code(&spec.policies, spec.default_policy.is_some(), &spec.levers)
         };
+        #[cfg(feature = "redis")]
+        self.fleet.iter().for_each(|fleet| fleet.note_code(&mut origins));
         #[cfg(feature = "config")]
         if let Some(config) = self.config.take() {
             self.unknown = self.unknown.or(config.unknown());
             self.max_routes = self.max_routes.or(config.max_routes());
+            #[cfg(feature = "redis")]
+            if let Some(fleet) = &mut self.fleet {
+                fleet.take_over(&config, &mut origins);
+            }
             let PolicySet { policies, default_policy, levers } = config.merge_under(&mut origins);
             self.spec.policies.extend(policies);
             self.spec.default_policy = self.spec.default_policy.or(default_policy);
             self.spec.levers.extend(levers);
         }
         self.spec.unknown = self.unknown.unwrap_or_default();
+        #[cfg(feature = "redis")]
+        {
+            self.spec.on_degraded = self.on_degraded.unwrap_or_default();
+        }
         self.spec.max_routes = self.max_routes.unwrap_or(self.spec.max_routes);
         origins.routes = self.spec.max_routes;
         (self, origins)
-    }
-
-    /// Without a shared store there are no degraded decisions.
-    #[cfg(not(feature = "redis"))]
-    fn with_degraded_choice(self) -> Self {
-        self
     }
 
     #[cfg_attr(not(feature = "tracing"), allow(unused_mut))]
@@ -544,6 +551,8 @@ impl ModuleBuilder {
             self.spec.observers.0.push(Arc::new(log));
         }
         #[cfg(feature = "redis")]
+        let asks_for_replicas = self.fleet.as_ref().is_some_and(crate::fleet::Shared::asks_for_replicas);
+        #[cfg(feature = "redis")]
         let store = match self.fleet {
             None => Backend::memory(memory),
             Some(fleet) => fleet.over(memory, &self.spec).unwrap_or_else(|(memory, error)| {
@@ -555,9 +564,15 @@ impl ModuleBuilder {
         let store = Backend::memory(memory);
         match Engine::new(store, self.spec) {
             Ok(engine) if mistakes.is_empty() => {
+                #[cfg(feature = "redis")]
+                if asks_for_replicas {
+                    engine.emit(phalanx_core::event::EventKind::ExpectedReplicasUnknown);
+                }
                 #[cfg(feature = "otel")]
                 self.metrics.iter().for_each(|metrics| metrics.watch(&engine));
                 let locks = MemoryLocks::new(engine.store().clock().clone());
+                #[cfg(feature = "redis")]
+                engine.store().shared().into_iter().for_each(phalanx_store_redis::RedisStore::join);
                 let (statuses, origins) = (Arc::new(self.statuses), Arc::new(Mutex::new(origins)));
                 Ok(ResilienceModule { engine, locks, statuses, origins })
             }

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use phalanx_core::levers::LeverSpec;
+use phalanx_core::policy::Policy;
 use phalanx_core::policy::validate::ConfigError;
-use phalanx_core::policy::{OnDegraded, Policy};
 
 /// The source of a configured value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,8 +74,10 @@ pub(crate) struct Origins {
     pub(crate) routes: usize,
     /// The origin of `max_routes`.
     pub(crate) max_routes: Option<Origin>,
-    /// The module's `on_degraded`, for policies without their own.
-    pub(crate) on_degraded: OnDegraded,
+    /// The origin of the module's `on_degraded`, which holds for policies without their own.
+    pub(crate) on_degraded: Option<Origin>,
+    /// The options of a module over Redis that are configured, value by value. Fixed when the module is built.
+    pub(crate) redis: Given,
 }
 
 impl Origins {
@@ -120,11 +122,18 @@ impl Origins {
         let parts = [("policies", &self.given), ("levers", &self.levers)];
         let named =
             parts.into_iter().flat_map(|(part, given)| given.iter().map(move |(name, given)| (part, name, given)));
-        let origins: HashMap<String, &Origin> = named
-            .filter_map(|(part, name, given)| Some((format!("{part}.{}", name.escape_debug()), given.values().next()?)))
-            .collect();
+        let mut tables: HashMap<String, &Given> =
+            named.map(|(part, name, given)| (format!("{part}.{}", name.escape_debug()), given)).collect();
+        if let Some(default) = &self.default {
+            tables.entry("policies.default".to_owned()).or_insert(default);
+        }
         for mistake in error.mistakes.iter_mut().filter(|mistake| mistake.at.is_none()) {
-            mistake.at = origins.get(&mistake.path).map(ToString::to_string);
+            let path = mistake.path.as_str();
+            // The name may contain dots, so the longest table that fits is meant.
+            let starts = std::iter::once(path.len()).chain(path.rmatch_indices('.').map(|(at, _)| at));
+            let table = starts.into_iter().find_map(|end| Some((*tables.get(&path[..end])?, &path[end..])));
+            let origin = table.and_then(|(given, rest)| nearest(given, rest.trim_start_matches('.')));
+            mistake.at = origin.map(ToString::to_string);
         }
         error
     }
@@ -134,4 +143,13 @@ impl Origins {
         self.given.remove(policy);
         self.code.insert(policy.to_owned());
     }
+}
+
+/// Returns the origin of a value; if it is a default, that of a value beside it, or in the next table around it.
+fn nearest<'a>(given: &'a Given, path: &str) -> Option<&'a Origin> {
+    let inside =
+        |table: &str| given.iter().find(|(key, _)| key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')));
+    let tables = path.rmatch_indices('.').map(|(end, _)| &path[..end]);
+    let around = || tables.into_iter().find_map(inside).map(|(_, origin)| origin);
+    given.get(path).or_else(around).or_else(|| given.values().next())
 }

@@ -13,6 +13,7 @@ use phalanx::describe::PolicyDescription;
 use phalanx::guard::Guards;
 use phalanx::policy::{AdaptiveSpec, BudgetSpec, CountBy, Curve, GradientSpec, Jitter, Override, RampSpec};
 use phalanx::policy::{ChaosSpec, DeadlineSpec, LeverSpec, UnknownPolicy};
+use phalanx::store::StateScope;
 use phalanx::*;
 use support::*;
 
@@ -96,7 +97,13 @@ fn full() -> Vec<Policy> {
     let payments = Policy {
         name: "payments".to_owned(),
         deadline: Some(DeadlineSpec { total: Some(2 * SECOND), safety_margin: 100 * MS, failure_floor: 20 * MS }),
-        rate_limit: Some(RateLimitSpec { permits: 100, per: SECOND, burst: Some(200), max_wait: Some(50 * MS) }),
+        rate_limit: Some(RateLimitSpec {
+            permits: 100,
+            per: SECOND,
+            burst: Some(200),
+            max_wait: Some(50 * MS),
+            consistency: Consistency::Leased,
+        }),
         bulkhead: Some(BulkheadSpec {
             max_concurrency: 64,
             max_queue: 128,
@@ -133,6 +140,8 @@ fn full() -> Vec<Policy> {
             success_threshold: 2,
             probe_lease: Some(12 * SECOND),
             ramp: Some(RampSpec { over: 8 * SECOND, steps: 8 }),
+            quorum_share: Some(0.5),
+            quorum_replicas: None,
             count: CountBy::Attempts,
         }),
         throttle: None,
@@ -146,7 +155,7 @@ fn full() -> Vec<Policy> {
                 multiplier: 1.5,
                 jitter: Jitter::Full,
             },
-            budget: Some(BudgetSpec { ratio: 0.1, min_per_second: 2 }),
+            budget: Some(BudgetSpec { ratio: 0.1, min_per_second: 2, scope: StateScope::Fleet }),
             retry_exhausted: true,
         }),
         hedge: Some(HedgeSpec {
@@ -155,11 +164,11 @@ fn full() -> Vec<Policy> {
             adaptive_delay_quantile: Some(0.99),
             delay_min: Some(10 * MS),
             delay_max: Some(150 * MS),
-            budget: BudgetSpec { ratio: 0.05, min_per_second: 0 },
+            budget: BudgetSpec { ratio: 0.05, min_per_second: 0, scope: StateScope::Fleet },
         }),
         idempotent: true,
         timeout: Some(250 * MS),
-        on_degraded: OnDegraded::Closed,
+        on_degraded: Some(OnDegraded::Closed),
         chaos: Some(ChaosSpec {
             latency_ratio: 0.25,
             latency: 40 * MS,
@@ -172,7 +181,7 @@ fn full() -> Vec<Policy> {
     let gradient =
         GradientSpec { min_concurrency: 5, rtt_tolerance: 2.0, smoothing: 0.5, long_window: 300, headroom: Some(4.0) };
     let search = Policy::named("search")
-        .throttle(ThrottleSpec { k: 1.5, window: 60 * SECOND, min_throughput: 50 })
+        .throttle(ThrottleSpec { k: 1.5, window: 60 * SECOND, min_throughput: 50, scope: StateScope::Fleet })
         .bulkhead(BulkheadSpec::gradient(100, gradient));
     vec![payments, search]
 }
@@ -216,8 +225,10 @@ fn in_the_full_file_no_field_is_left_at_its_default() {
             stages.insert(path.split('.').next().unwrap().to_owned());
         }
     }
+    // Values that are absent by default are not compared above.
     assert!(full()[0].idempotent && full()[0].timeout.is_some());
-    let every = ["breaker", "bulkhead", "deadline", "hedge", "on_degraded", "rate_limit", "retry", "throttle"];
+    assert!(full()[0].on_degraded.is_some_and(|choice| choice != OnDegraded::default()));
+    let every = ["breaker", "bulkhead", "deadline", "hedge", "rate_limit", "retry", "throttle"];
     assert_eq!(stages, every.map(str::to_owned).into(), "every stage was compared");
 }
 

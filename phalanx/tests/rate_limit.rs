@@ -121,3 +121,32 @@ async fn a_call_that_ran_keeps_its_permit_whatever_its_outcome() {
     assert!(tokio::time::timeout(MS, pipeline.run(hang)).await.is_err());
     assert_eq!(pipeline.available_permits().await, Some(3));
 }
+
+/// A guard before the rate limit that takes ten seconds.
+struct SlowGuard(Clock);
+
+impl guard::Guard for SlowGuard {
+    fn name(&self) -> &str {
+        "slow"
+    }
+
+    fn order(&self) -> u16 {
+        1
+    }
+
+    fn admit(&self, _: &guard::CallInfo<'_>) -> Result<(), Rejection> {
+        self.0.advance(10 * SECOND);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_permits_is_that_after_the_guards_before_the_limit() {
+    let clock = Clock::manual();
+    let policy = limited(RateLimitSpec::per_second(1)).guard(SlowGuard(clock.clone()));
+    let module = ResilienceModule::in_memory().clock(clock).policy(policy).build().unwrap();
+    for _ in 0..3 {
+        assert!(module.run("p", (), ok).await.is_ok(), "ten seconds have passed since the last permit");
+    }
+    assert_eq!(module.pipeline("p", ()).unwrap().available_permits().await, Some(0), "and none since this one");
+}

@@ -56,8 +56,8 @@ impl BreakerCell {
             return;
         }
         self.record_successes(&mut machine, self.clock.now());
-        let old = std::mem::replace(&mut machine.spec, spec.clone());
-        machine.breaker.retune(&old, spec);
+        machine.spec = spec.clone();
+        machine.breaker.retune(spec);
         self.fast_path.retune(spec);
         self.publish(&machine.breaker);
     }
@@ -103,8 +103,13 @@ impl BreakerCell {
 
     /// Sets or releases an override.
     pub fn force(&self, overridden: Option<Override>) {
+        self.force_until(overridden, Time::NEVER);
+    }
+
+    /// Sets an override that ends by itself, or releases one.
+    pub fn force_until(&self, overridden: Option<Override>, ends: Time) {
         let now = self.clock.now();
-        self.with_machine(now, |machine, _| machine.breaker.force(overridden));
+        self.with_machine(now, |machine, _| machine.breaker.force_until(overridden, ends));
     }
 
     /// Closes the breaker and forgets its history.

@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use phalanx_core::clock::{Clock, Time};
-use phalanx_core::rate_limit::{Level, MAX_UNITS, Rate, RateLimitSpec, Take};
+use phalanx_core::rate_limit::{Abandoned, Level, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Grant};
 use phalanx_core::striped::CacheLine;
@@ -45,6 +45,15 @@ pub struct BucketCell {
     price: AtomicU64,
     capacity: AtomicU64,
     reshaping: Mutex<()>,
+    /// Places that waiters have left, which only refunds look at.
+    left: Mutex<LeftPlaces>,
+}
+
+/// The abandoned places of the queue, as of a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct LeftPlaces {
+    abandoned: Abandoned,
+    at: Time,
 }
 
 /// The numbers that give the word its meaning.
@@ -79,15 +88,23 @@ impl Shape {
 impl BucketCell {
     /// Creates a full bucket.
     pub fn new(clock: Clock, spec: &RateLimitSpec) -> Self {
+        let now = clock.now();
+        Self::holding(clock, spec, u64::MAX, now)
+    }
+
+    /// Creates a bucket that held this many permits at a time in the past.
+    pub fn holding(clock: Clock, spec: &RateLimitSpec, permits: u64, at: Time) -> Self {
         let rate = Rate::of(spec);
+        let missing = rate.capacity.saturating_sub(permits.saturating_mul(rate.price));
         Self {
-            word: CacheLine(AtomicU64::new(0)),
+            word: CacheLine(AtomicU64::new(missing)),
             changes: AtomicU64::new(0),
-            base: AtomicU64::new(clock.now().as_micros()),
+            base: AtomicU64::new(at.as_micros()),
             gain: AtomicU64::new(rate.gain),
             price: AtomicU64::new(rate.price),
             capacity: AtomicU64::new(rate.capacity),
             reshaping: Mutex::new(()),
+            left: Mutex::new(LeftPlaces::default()),
             clock,
         }
     }
@@ -95,6 +112,18 @@ impl BucketCell {
     /// Takes permits, or reserves them if they will be available within the request's `max_wait`.
     #[inline(always)] // keeps the large return value in registers
     pub fn acquire(&self, now: Time, request: AcquireRequest) -> Grant {
+        self.acquire_up_to(now, request, 0)
+    }
+
+    /// Takes permits like [`acquire`](Self::acquire), and more than the bucket holds if it is full: the debt is refilled
+    /// before anything else is granted. For a part of a larger bucket.
+    pub fn acquire_with_debt(&self, now: Time, request: AcquireRequest) -> Grant {
+        self.acquire_up_to(now, request, MAX_UNITS)
+    }
+
+    /// Takes permits, of which the bucket need not be able to hold `debt` units.
+    #[inline(always)]
+    fn acquire_up_to(&self, now: Time, request: AcquireRequest, debt: u64) -> Grant {
         loop {
             let (shape, clock) = self.shape_at(now);
             let Rate { gain, price, capacity } = shape.rate;
@@ -107,13 +136,14 @@ impl BucketCell {
             }
             let rejected = |until| {
                 let left = shape.level(word, clock);
-                Grant { take: Take::Rejected { until }, left, source: Source::Local }
+                Grant { take: Take::Rejected { until }, left, source: Source::Local, due: now }
             };
-            if need > capacity {
+            let excess = need.saturating_sub(capacity);
+            if excess > debt {
                 return rejected(Time::NEVER);
             }
             let full_at = (word & UNITS).max(clock) + need;
-            let missing = full_at.saturating_sub(clock + capacity);
+            let missing = full_at.saturating_sub(clock + capacity + excess);
             let mut wait = Duration::ZERO;
             if missing > 0 && need > 0 {
                 wait = Duration::from_micros(missing.div_ceil(gain));
@@ -123,23 +153,25 @@ impl BucketCell {
             }
             if self.swap(word, full_at) {
                 let left = shape.level(full_at, clock);
-                return Grant { take: Take::Granted { wait }, left, source: Source::Local };
+                return Grant { take: Take::Granted { wait }, left, source: Source::Local, due: now.after(wait) };
             }
         }
     }
 
-    /// Gives back permits that were taken for `due` and not used. A reservation with later ones behind it lapses.
+    /// Gives back permits that were due at `due` and not used, as [`Bucket::refund`](phalanx_core::rate_limit::Bucket)
+    /// does.
     pub fn refund(&self, cost: u32, due: Time) {
         let now = self.clock.now();
+        // One refund at a time, so that the abandoned places belong to the word that they are compared with.
+        let mut left = self.left.lock();
         loop {
             let (word, shape, clock) = self.load(now);
             let queue = (word & UNITS).saturating_sub(clock + shape.rate.capacity);
-            let end = now.after(Duration::from_micros(queue.div_ceil(shape.rate.gain)));
-            if queue > 0 && due.after(shape.rate.slack()) < end {
-                return;
-            }
-            let units = u64::from(cost).saturating_mul(shape.rate.price).min(MAX_UNITS);
-            if self.swap(word, (word & UNITS).saturating_sub(units)) {
+            let gained = (now.since(left.at).as_micros() as u64).saturating_mul(shape.rate.gain);
+            let (credit, abandoned) = shape.rate.refund(queue, now, cost, due, left.abandoned.advance(gained));
+            if self.swap(word, (word & UNITS).saturating_sub(credit)) {
+                let abandoned = if credit < queue { abandoned } else { Abandoned::default() };
+                *left = LeftPlaces { abandoned, at: now };
                 return;
             }
         }
@@ -154,11 +186,13 @@ impl BucketCell {
     /// Takes over another rate. Available permits are kept, as far as they fit.
     pub fn retune(&self, spec: &RateLimitSpec) {
         let new = Rate::of(spec);
+        let mut left = self.left.lock(); // before the other lock, as in a refund
         let reshaping = self.reshaping.lock();
         if self.shape().rate == new {
             return;
         }
         self.reshape(self.clock.now(), new);
+        *left = LeftPlaces::default();
         drop(reshaping);
     }
 
@@ -265,7 +299,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Acquire { cost: u32, max_wait_micros: u64 },
-        Refund(u32, u64),
+        Refund(u32, i64),
         Wait(u64),
         Retune(RateLimitSpec),
     }
@@ -280,7 +314,7 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
             6 => (prop_oneof![9 => 0_u32..25, 1 => Just(u32::MAX)], 0_u64..2_000_000).prop_map(|(cost, max_wait_micros)| Step::Acquire { cost, max_wait_micros }),
-            1 => (1_u32..5, 0_u64..5_000_000).prop_map(|(cost, ahead)| Step::Refund(cost, ahead)),
+            2 => (1_u32..5, -1_000_000_i64..5_000_000).prop_map(|(cost, ahead)| Step::Refund(cost, ahead)),
             4 => (0_u64..1_000_000).prop_map(Step::Wait),
             1 => (0_u64..100_000_000_000).prop_map(Step::Wait),
             1 => spec().prop_map(Step::Retune),
@@ -306,7 +340,7 @@ mod tests {
                         prop_assert_eq!(grant.left, plain.level(rate));
                     }
                     Step::Refund(cost, ahead) => {
-                        let due = now.after(Duration::from_micros(ahead));
+                        let due = Time::from_micros(now.as_micros().saturating_add_signed(ahead));
                         cell.refund(cost, due);
                         plain.refund(now, rate, cost, due);
                     }

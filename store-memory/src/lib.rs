@@ -6,7 +6,8 @@
 //! * a **bucket** is one word, changed by compare-and-swap ([`BucketCell`]);
 //! * a **breaker** that is closed or open answers from one atomic word, and successes are counted by thread and recorded
 //!   in batches ([`BreakerCell`]), so that threads on one key do not contend;
-//! * a **digest** is lock-free by itself.
+//! * a **digest** is lock-free by itself;
+//! * a **tally** is behind a lock: policies ask it after failures only, or for an adaptive throttle ([`TallyCell`]).
 //!
 //! A table removes idle keys to make room for new ones, but never a key in use, an open circuit or a bucket that is not
 //! full (`phalanx_core::table`).
@@ -14,6 +15,7 @@
 mod breaker;
 mod bucket;
 mod locks;
+mod tally;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +28,20 @@ use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::{
-    AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
+    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
+    RateLimitStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::{Entry, Retention, Table};
 
 pub use self::breaker::BreakerCell;
 pub use self::bucket::BucketCell;
 pub use self::locks::MemoryLocks;
+pub use self::tally::TallyCell;
 
 /// The default number of keys of each kind that a store holds.
 pub const DEFAULT_CAPACITY: usize = 10_000;
 
-/// A store that keeps breakers, buckets and digests in this process. Clones share the same state.
+/// A store that keeps breakers, buckets, digests and tallies in this process. Clones share the same state.
 ///
 /// # Examples
 /// ```
@@ -63,6 +67,8 @@ struct Tables {
     buckets: Table<BucketCell>,
     breakers: Table<BreakerCell>,
     digests: Table<DigestCell>,
+    /// One for each [`TallyUse`].
+    tallies: [Table<TallyCell>; 3],
 }
 
 /// The digest of one key, and the clock of its window.
@@ -103,6 +109,7 @@ impl MemoryStore {
             buckets: Table::new(capacity),
             breakers: Table::new(capacity),
             digests: Table::new(capacity),
+            tallies: std::array::from_fn(|_| Table::new(capacity)),
         }))
     }
 }
@@ -219,6 +226,37 @@ impl LatencyDigestStore for MemoryStore {
     }
 }
 
+impl TallyStore for MemoryStore {
+    type Tally = TallyCell;
+
+    fn tally(&self, key: &StateKey, of: TallyUse, window: Duration) -> Arc<TallyCell> {
+        let make = || TallyCell::new(self.0.clock.clone(), window);
+        let cell = self.0.tallies[of as usize].find_or_add(key, make);
+        cell.retune(window);
+        cell
+    }
+
+    fn add(&self, tally: &TallyCell, now: Time, addition: Addition) {
+        tally.add(now, addition);
+    }
+
+    fn sum(&self, tally: &TallyCell, now: Time) -> Counts {
+        tally.sum(now)
+    }
+
+    fn withdraw_now(&self, tally: &TallyCell, now: Time, allowance: Allowance) -> Option<Withdrawal> {
+        Some(tally.withdraw(now, allowance))
+    }
+
+    async fn withdraw(&self, tally: &TallyCell, now: Time, allowance: Allowance) -> Withdrawal {
+        tally.withdraw(now, allowance)
+    }
+
+    fn put_back(&self, tally: &TallyCell, withdrawal: Withdrawal) {
+        tally.put_back(withdrawal);
+    }
+}
+
 #[cfg(all(test, not(phalanx_model)))]
 mod tests {
     use super::*;
@@ -233,6 +271,19 @@ mod tests {
         let cell = store.digest(&StateKey::new("p", "r"), 10 * SECOND);
         assert_eq!(cell.retention(), Retention::Disposable);
         store.observe(&cell, clock.now(), SECOND);
+        assert_eq!(cell.retention(), Retention::Relearnable);
+        clock.advance(10 * SECOND);
+        assert_eq!(cell.retention(), Retention::Disposable);
+    }
+
+    #[test]
+    fn a_tally_is_disposable_once_its_window_is_empty() {
+        let clock = Clock::manual();
+        clock.advance(100 * SECOND);
+        let store = MemoryStore::new(clock.clone());
+        let cell = store.tally(&StateKey::new("p", "r"), TallyUse::Retries, 10 * SECOND);
+        assert_eq!(cell.retention(), Retention::Disposable);
+        store.add(&cell, clock.now(), Addition { at: clock.now(), calls: 1, marks: 0 });
         assert_eq!(cell.retention(), Retention::Relearnable);
         clock.advance(10 * SECOND);
         assert_eq!(cell.retention(), Retention::Disposable);

@@ -48,7 +48,8 @@ impl Default for MemoryLocks {
 
 impl LockStore for MemoryLocks {
     async fn acquire(&self, name: &str, owner: &str, ttl: Duration) -> Result<Acquired, Unavailable> {
-        Ok(self.with(name, |lock| lock.acquire(self.0.clock.now(), owner, ttl)))
+        // No reply of this store is lost, so its callers have seen every fence.
+        Ok(self.with(name, |lock| lock.acquire(self.0.clock.now(), owner, ttl, lock.last_fence())))
     }
 
     async fn renew(&self, name: &str, owner: &str, fence: u64, ttl: Duration) -> Result<bool, Unavailable> {
@@ -57,6 +58,11 @@ impl LockStore for MemoryLocks {
 
     async fn release(&self, name: &str, owner: &str, fence: u64) -> Result<bool, Unavailable> {
         let released = self.with(name, |lock| lock.release(self.0.clock.now(), owner, fence));
+        Ok(self.notify_if(released, name))
+    }
+
+    async fn withdraw(&self, name: &str, owner: &str) -> Result<bool, Unavailable> {
+        let released = self.with(name, |lock| lock.withdraw(self.0.clock.now(), owner));
         Ok(self.notify_if(released, name))
     }
 

@@ -1,13 +1,17 @@
-//! The background task of a store: keeps the connection, checks its health, syncs pending state, receives pushes and
-//! sends heartbeats.
+//! The background task of a store: keeps the connection, checks its health, syncs pending state, receives pushes, sends
+//! heartbeats and closes blocks of leased permits.
 //!
-//! One task with four concurrent loops, spawned on the runtime of the first caller that needs Redis. If that runtime
-//! ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
+//! One task with five concurrent loops, spawned when the store joins, else on the runtime of the first caller that needs
+//! Redis. If that runtime ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
 //! ends.
 
+pub(crate) mod catch_up;
+pub(crate) mod changes;
 mod connect;
 mod health;
+mod leases;
 mod listen;
+mod slowness;
 mod sync_loop;
 
 use std::sync::Arc;
@@ -19,8 +23,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::breaker;
+use crate::bucket;
 use crate::digest;
 use crate::store::inner::{Registry, StoreInner};
+use crate::tally;
 use crate::wire::RedisWire;
 
 /// The background task and the cells it works for.
@@ -36,6 +42,13 @@ pub(crate) struct Background {
     runtime: Arc<Mutex<Option<Handle>>>,
     pub(crate) breakers: Registry<breaker::Shared>,
     pub(crate) digests: Registry<digest::Shared>,
+    pub(crate) tallies: Registry<tally::Shared>,
+    /// Buckets with leased permits.
+    pub(crate) leases: Registry<bucket::Shared>,
+    /// Notified when a bucket without leased permits has got some.
+    pub(crate) lease_drawn: Notify,
+    pub(crate) catch_up: catch_up::CatchUp,
+    pub(crate) changes: changes::Changes,
     /// The generation token of the last heartbeat. A different token means that the server lost its data.
     generation: Mutex<Option<String>>,
 }
@@ -51,6 +64,11 @@ impl Background {
             runtime,
             breakers: Registry::default(),
             digests: Registry::default(),
+            tallies: Registry::default(),
+            leases: Registry::default(),
+            lease_drawn: Notify::new(),
+            catch_up: catch_up::CatchUp::default(),
+            changes: changes::Changes::default(),
             generation: Mutex::new(None),
         }
     }
@@ -74,13 +92,14 @@ impl Background {
         let background = async move {
             let guard = guard; // dropped with the task, also when the runtime ends
             let store = &store;
-            // All four are polled in turn; a fixed order makes simulations repeatable.
+            // All five are polled in turn; a fixed order makes simulations repeatable.
             tokio::select! {
                 biased;
                 () = store.background.stop.notified() => {}
                 () = health::run(store, &wire) => {}
                 () = sync_loop::run(store) => {}
                 () = listen::run(store, &wire) => {}
+                () = leases::run(store) => {}
             }
             sync_loop::leave(store).await;
             store.background.left.notify_waiters();

@@ -179,13 +179,15 @@ impl<C: Coalesce> Future for PendingRequest<'_, C> {
             let (joined, inline) = this.target.submit(this.request, cx.waker());
             (this.joined, this.inline) = (Some(joined), inline);
         }
-        if let Some(inline) = &mut this.inline {
-            std::task::ready!(inline.poll(cx)); // registers this task's waker, so the batch need not
+        if let Some(inline) = &mut this.inline
+            && inline.poll(cx).is_ready()
+        {
             this.inline = None;
         }
         let Some((batch, index)) = &this.joined else { return Poll::Ready(None) };
         let reply = std::task::ready!(batch.poll(*index, cx.waker()));
-        this.joined = None;
+        // A round trip may go on when the time of this request is over: then it is spawned.
+        (this.joined, this.inline) = (None, None);
         Poll::Ready(reply)
     }
 }

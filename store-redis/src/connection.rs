@@ -1,23 +1,26 @@
-//! An open connection that runs scripts: with `EVALSHA`, and with `EVAL` where the server does not have the script yet.
+//! An open connection that sends scripts: to one server, to a Cluster, or to a Redis that is not reached over a socket.
 
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 
-use crate::dispatcher::ScriptResult;
+use crate::cluster_connection::ClusterConnection;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::store::inner::SLOTS;
-use crate::transport::{Response, ScriptForm, TransportConnection};
+use crate::transport::{Response, TransportConnection};
 
 /// One open connection. Clones share it.
 #[derive(Clone)]
 pub(crate) enum Connection {
-    Single(MultiplexedConnection),
+    Single {
+        connection: MultiplexedConnection,
+        /// Host and port; unknown for a connection of a pool.
+        address: Option<Arc<str>>,
+    },
     Cluster {
         connection: ClusterConnection,
         /// Dispatchers whose shards could not be reached when the connection was opened.
@@ -32,6 +35,34 @@ pub(crate) enum Connection {
 /// The most shards that are distinguished: a Cluster has at most a thousand nodes.
 const MAX_SHARDS: usize = 1_024;
 
+/// Masters of a Cluster that a description names.
+const MAX_SHOWN_SHARDS: usize = 3;
+
+/// Which server a connection leads to. Contains no credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerIdentity {
+    pub(crate) server: String,
+    /// Name and version; `None` if the server did not tell.
+    pub(crate) version: Option<String>,
+}
+
+/// Reads name and version from the reply to `HELLO`: pairs, as an array in RESP2.
+fn version(reply: &Value) -> Option<String> {
+    let of = |value: &Value| match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    };
+    let field = |name: &str| match reply {
+        Value::Map(pairs) => pairs.iter().find(|(key, _)| of(key).as_deref() == Some(name)).and_then(|(_, v)| of(v)),
+        Value::Array(parts) => {
+            parts.chunks_exact(2).find(|pair| of(&pair[0]).as_deref() == Some(name)).and_then(|pair| of(&pair[1]))
+        }
+        _ => None,
+    };
+    Some(format!("{} {}", field("server")?, field("version")?))
+}
+
 /// A master of a Cluster: its address and its slot ranges.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shard {
@@ -45,7 +76,15 @@ pub(crate) const ANY_MASTER: RoutingInfo =
 
 impl Connection {
     pub(crate) const fn single(connection: MultiplexedConnection) -> Self {
-        Self::Single(connection)
+        Self::Single { connection, address: None }
+    }
+
+    /// Records the address of a single connection.
+    pub(crate) fn at(self, known: &redis::ConnectionAddr) -> Self {
+        match self {
+            Self::Single { connection, .. } => Self::Single { connection, address: Some(known.to_string().into()) },
+            other => other,
+        }
     }
 
     pub(crate) const fn cluster(connection: ClusterConnection) -> Self {
@@ -61,73 +100,89 @@ impl Connection {
         match self {
             Self::Cluster { connection, .. } => Self::Cluster { connection, unreachable: dispatchers },
             Self::Transport { connection, .. } => Self::Transport { connection, unreachable: dispatchers },
-            single @ Self::Single(_) => single,
+            single @ Self::Single { .. } => single,
         }
     }
 
     /// Whether the shard of this dispatcher is known to be unreachable over this connection.
     pub(crate) fn unreachable(&self, dispatcher: usize) -> bool {
         match self {
-            Self::Single(_) => false,
+            Self::Single { .. } => false,
             Self::Cluster { unreachable, .. } | Self::Transport { unreachable, .. } => {
                 unreachable.contains(&dispatcher)
             }
         }
     }
 
-    /// Runs all scripts at once. The outer error means that the connection is broken.
-    pub(crate) async fn run(&self, calls: &[Invocation]) -> Result<Vec<ScriptResult>, Failure> {
-        let all: Vec<&Invocation> = calls.iter().collect();
-        let known = self.send(&all, ScriptForm::Digest).await?;
-        let did_not_run = all.iter().zip(&known).filter(|(_, response)| matches!(response, Response::UnknownScript));
-        let unknown: Vec<&Invocation> = did_not_run.map(|(call, _)| *call).collect();
-        // Only scripts that did not run are sent again.
-        let again = if unknown.is_empty() { Vec::new() } else { self.send(&unknown, ScriptForm::Source).await? };
-        let mut again = again.into_iter();
-        let reply = |response: Response| match response {
-            Response::Reply(reply) => reply,
-            Response::UnknownScript => match again.next() {
-                Some(Response::Reply(reply)) => reply,
-                Some(Response::UnknownScript) | None => Err(Failure::Call("NOSCRIPT".to_owned())),
-            },
-        };
-        Ok(known.into_iter().map(reply).collect())
-    }
-
-    pub(crate) async fn send(&self, calls: &[&Invocation], form: ScriptForm) -> Result<Vec<Response>, Failure> {
-        let command = |call: &&Invocation| match form {
-            ScriptForm::Digest => call.evalsha().clone(),
-            ScriptForm::Source => call.eval(),
-        };
+    /// Sends all calls at once, each in its form, and waits for all replies. The outer error means that the connection is
+    /// broken; over the connections of a Cluster every call fails for itself.
+    pub(crate) async fn send(&self, calls: &[Invocation]) -> Result<Vec<Response>, Failure> {
         match self {
-            Self::Single(connection) => send_single(connection.clone(), calls.iter().map(command).collect()).await,
+            Self::Single { connection, .. } => send_single(connection.clone(), calls).await,
             Self::Cluster { connection, .. } => {
                 // Each goes to the master of its key; a pipeline can only go to one.
-                let each = calls.iter().map(command).map(|command| {
+                let each = calls.iter().map(Invocation::command).map(|command| {
                     let mut connection = connection.clone();
-                    async move { classify(connection.req_packed_command(&command).await) }
+                    async move { classify(connection.request(&command).await) }
                 });
-                join_all(each).await.into_iter().collect()
+                let responses = join_all(each).await;
+                Ok(responses
+                    .into_iter()
+                    .map(|sent| sent.unwrap_or_else(|broken| Response::Reply(Err(broken))))
+                    .collect())
             }
-            Self::Transport { connection, .. } => connection.send(calls, form).await,
+            Self::Transport { connection, .. } => connection.send(calls).await,
+        }
+    }
+
+    /// Whether it is a connection to one server.
+    pub(crate) const fn is_single(&self) -> bool {
+        matches!(self, Self::Single { .. })
+    }
+
+    /// Asks which server this is, without permissions and without changing the connection: `HELLO` needs no grant.
+    pub(crate) async fn identify(&self) -> Result<ServerIdentity, Failure> {
+        let hello = redis::cmd("HELLO");
+        let (server, reply) = match self {
+            Self::Transport { .. } => return Ok(ServerIdentity { server: "in-process".to_owned(), version: None }),
+            Self::Single { connection, address } => {
+                let server = address.as_deref().unwrap_or("a connection of a pool").to_owned();
+                (server, connection.clone().req_packed_command(&hello).await)
+            }
+            Self::Cluster { connection, .. } => {
+                let shards = self.shards().await.unwrap_or_default();
+                let shown: Vec<&str> =
+                    shards.iter().take(MAX_SHOWN_SHARDS).map(|shard| shard.address.as_str()).collect();
+                let more = if shards.len() > shown.len() { ", …" } else { "" };
+                let server = format!("a Cluster of {}: {}{more}", shards.len(), shown.join(", "));
+                (server, connection.clone().route(hello, ANY_MASTER).await)
+            }
+        };
+        match reply.and_then(Value::extract_error) {
+            Ok(reply) => Ok(ServerIdentity { server, version: version(&reply) }),
+            Err(error) => match Failure::of(&error) {
+                // A proxy that does not know the command.
+                Failure::Call(_) | Failure::Rejecting("NOSCRIPTING") => Ok(ServerIdentity { server, version: None }),
+                failure => Err(failure),
+            },
         }
     }
 
     /// Returns the shards of a Cluster in the order of their first slot; `None` without a Cluster.
     pub(crate) async fn shards(&self) -> Option<Vec<Shard>> {
         let connection = match self {
-            Self::Single(_) => return None,
+            Self::Single { .. } => return None,
             Self::Transport { .. } => return self.reachable_shards().await.map(|(shards, _)| shards),
             Self::Cluster { connection, .. } => connection,
         };
-        Some(shards(&connection.clone().route_command(cluster_slots(), ANY_MASTER).await.ok()?))
+        Some(shards(&connection.clone().route(cluster_slots(), ANY_MASTER).await.ok()?))
     }
 
     /// The same, with the numbers of the shards that this connection does not reach. A command to all masters is only
     /// sent to those it is connected to, so a missing reply means an unreachable master.
     pub(crate) async fn reachable_shards(&self) -> Option<(Vec<Shard>, Vec<usize>)> {
         let connection = match self {
-            Self::Single(_) => return None,
+            Self::Single { .. } => return None,
             Self::Transport { connection, .. } => {
                 let (shards, unreachable) = connection.shards().await?;
                 let shard = |(number, slots)| Shard { address: format!("shard {number}"), slots };
@@ -136,7 +191,7 @@ impl Connection {
             Self::Cluster { connection, .. } => connection,
         };
         let everyone = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let reply = connection.clone().route_command(cluster_slots(), everyone).await.ok()?;
+        let reply = connection.clone().route(cluster_slots(), everyone).await.ok()?;
         parse_survey(&reply)
     }
 }
@@ -145,18 +200,17 @@ fn cluster_slots() -> Cmd {
     redis::cmd("CLUSTER").arg("SLOTS").to_owned()
 }
 
-async fn send_single(mut connection: MultiplexedConnection, commands: Vec<Cmd>) -> Result<Vec<Response>, Failure> {
-    if let [command] = &commands[..] {
-        return Ok(vec![classify(connection.req_packed_command(command).await)?]);
+async fn send_single(mut connection: MultiplexedConnection, calls: &[Invocation]) -> Result<Vec<Response>, Failure> {
+    if let [call] = calls {
+        return Ok(vec![classify(connection.req_packed_command(&call.command()).await)?]);
     }
-    let count = commands.len();
-    let mut pipeline = Pipeline::with_capacity(count);
-    for command in commands {
-        pipeline.add_command(command);
+    let mut pipeline = Pipeline::with_capacity(calls.len());
+    for call in calls {
+        pipeline.add_command(call.command());
     }
     pipeline.ignore_errors();
-    let replies = connection.req_packed_commands(&pipeline, 0, count).await.map_err(|error| Failure::of(&error))?;
-    replies.into_iter().map(|value| classify(Ok(value))).collect()
+    let replies = connection.req_packed_commands(&pipeline, 0, calls.len()).await;
+    replies.map_err(|error| Failure::of(&error))?.into_iter().map(|value| classify(Ok(value))).collect()
 }
 
 /// Classifies a reply: the outer error concerns the connection, everything else only this call.
@@ -165,7 +219,7 @@ fn classify(reply: Result<Value, RedisError>) -> Result<Response, Failure> {
         Ok(value) => Ok(Response::Reply(Ok(value))),
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Ok(Response::UnknownScript),
         Err(error) => match Failure::of(&error) {
-            failure @ (Failure::Timeout | Failure::Connection) => Err(failure),
+            failure if failure == Failure::Timeout || failure.is_connection() => Err(failure),
             failure => Ok(Response::Reply(Err(failure))),
         },
     }

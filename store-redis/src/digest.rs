@@ -1,9 +1,15 @@
 //! A latency digest shared by the fleet: counted in this process, summed up in Redis, read back.
 //!
 //! Every latency goes into the local digest, which also serves quantiles while Redis is unreachable. Every
-//! `sync_interval` the new counts are flushed to Redis and the fleet's slices are fetched. A quantile is computed in
-//! this process from the fetched slices and the counts not flushed yet, so it lags by at most one interval and never
-//! costs a caller a round trip.
+//! `sync_interval` the new counts are flushed to Redis and the fleet's slices are fetched, by one script. A quantile is
+//! computed in this process from the fetched slices and the counts not flushed yet, so it lags by at most one interval and
+//! never costs a caller a round trip. A digest exists only where a stage of a policy reads a quantile, and one that was
+//! neither fed nor read since the last round costs Redis nothing.
+//!
+//! Only what changed is sent: bins with new counts, and slices that another flush has changed. Each flush has a name, and
+//! the stored digest has with each slice the name of the flush that changed it last. A replica sends the names of the
+//! slices that it holds, and gets the others. Names are random, so no loss of data, failover or step of the server's clock
+//! makes two states of a slice look the same.
 //!
 //! The fleet's slices follow the server's clock, the local ones this replica's. The conversion never makes a latency
 //! look younger than it is, because an epoch must not contain latencies observed before it began: a latency counts as
@@ -26,9 +32,12 @@ use phalanx_core::table::{Entry, Retention};
 use phalanx_lua as lua;
 use redis::Value;
 
-use crate::dispatcher::{BatchSource, Outgoing, ScriptResult};
+use crate::dispatcher::{BatchSource, Outgoing, Queued, ScriptResult, Urgency};
 use crate::keys::{Key, Kind};
 use crate::store::inner::StoreInner;
+
+/// The longest name of a flush, in bytes. Those of this release have 16.
+const MAX_NAME: usize = 64;
 
 /// The digest of one key: this replica's handle to the shared state.
 #[derive(Clone, Debug)]
@@ -41,7 +50,7 @@ pub(crate) struct Shared {
     local: Digest,
     /// Whether the digest was used since the last round.
     used: AtomicBool,
-    queued: AtomicBool,
+    queued: Queued,
     state: Mutex<State>,
 }
 
@@ -55,7 +64,7 @@ struct State {
     fetched: Option<Fetched>,
 }
 
-/// Non-empty bins in ascending order, with their counts.
+/// Non-empty bins with their counts. Those of local slices are in ascending order.
 type Counts = Box<[(usize, u32)]>;
 
 /// The fleet's slices at one moment.
@@ -67,7 +76,18 @@ struct Fetched {
     at: Time,
     server_now: u64,
     slice_micros: u64,
-    slices: Vec<(u64, Counts)>,
+    slices: Vec<FleetSlice>,
+    /// Whether the reply left out a slice that this replica does not hold any more.
+    lacks_a_slice: bool,
+}
+
+/// The latencies of all replicas in one slice of the server's clock.
+#[derive(Clone, Debug)]
+struct FleetSlice {
+    number: u64,
+    /// The name of the flush that changed it last.
+    flush: Arc<str>,
+    counts: Arc<[(usize, u32)]>,
 }
 
 impl Entry for SharedDigest {
@@ -82,8 +102,8 @@ impl SharedDigest {
         Self(Arc::new(Shared {
             redis_key: store.keys.of(Kind::Digest, key),
             local: Digest::new(window),
-            used: AtomicBool::new(true), // a new replica starts by fetching the fleet's slices
-            queued: AtomicBool::new(false),
+            used: AtomicBool::new(false),
+            queued: Queued::default(),
             state: Mutex::default(),
             store,
         }))
@@ -106,6 +126,12 @@ impl SharedDigest {
     pub fn observe(&self, now: Time, latency: Duration) {
         self.0.mark_used();
         self.0.local.observe(now, latency);
+    }
+
+    /// Returns whether the fleet's latencies were fetched, or cannot be: a quantile is then not this replica's alone.
+    pub fn has_fleet_latencies(&self) -> bool {
+        let shared = &self.0;
+        shared.store.dispatcher(shared.redis_key.slot).latch.is_down() || shared.state.lock().fetched.is_some()
     }
 
     /// Returns the fleet's quantile of the latencies observed after `since`; this replica's own while degraded.
@@ -140,9 +166,14 @@ impl Fetched {
         let server_now = self.server_now.saturating_add(now.since(self.at).as_micros() as u64);
         let oldest = (server_now / self.slice_micros).saturating_sub(SLICES - 1);
         let first = oldest.max(self.latest_server_time(since).div_ceil(self.slice_micros));
-        for (_, slice) in self.slices.iter().filter(|(slice, _)| *slice >= first) {
-            slice.iter().for_each(|(bin, count)| bins.count_in(*bin, *count));
+        for slice in self.slices.iter().filter(|slice| slice.number >= first) {
+            slice.counts.iter().for_each(|(bin, count)| bins.count_in(*bin, *count));
         }
+    }
+
+    /// The slices as the scripts take them: what need not be returned.
+    fn names(&self) -> String {
+        self.slices.iter().map(|slice| format!("{} {};", slice.number, slice.flush)).collect()
     }
 
     /// The latest time that the server's clock can have shown at `moment` of this replica's clock. `Time::ZERO` is
@@ -153,20 +184,26 @@ impl Fetched {
         if moment == Time::ZERO { 0 } else { shown.saturating_sub(earlier.as_micros() as u64) }
     }
 
-    fn decode(value: &Value, asked: Time, at: Time, slice_micros: u64) -> Option<Self> {
+    /// Decodes a reply. Slices without bins are those of `held` that have not changed.
+    fn decode(value: &Value, asked: Time, at: Time, slice_micros: u64, held: &[FleetSlice]) -> Option<Self> {
         let Value::Array(values) = value else { return None };
-        let [Value::Int(now), Value::Int(_), Value::Int(_), slices @ ..] = &values[..] else { return None };
-        let slice = |pair: &[Value]| match pair {
-            [Value::Int(slice), Value::BulkString(bytes)] => Some((u64::try_from(*slice).ok()?, unpack(bytes))),
-            _ => None,
-        };
-        Some(Self {
-            asked,
-            at,
-            slice_micros: slice_micros.max(1),
-            server_now: u64::try_from(*now).ok()?,
-            slices: slices.chunks(2).take(SLICES as usize).filter_map(slice).collect(),
-        })
+        let [Value::Int(now), Value::Int(_), parts @ ..] = &values[..] else { return None };
+        let (mut slices, mut lacks_a_slice) = (Vec::new(), false);
+        for part in parts.chunks(3).take(SLICES as usize) {
+            let [Value::Int(number), Value::BulkString(flush), Value::BulkString(bins)] = part else { continue };
+            let (Ok(number), Ok(flush)) = (u64::try_from(*number), str::from_utf8(flush)) else { continue };
+            if flush.len() > MAX_NAME || !flush.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+                continue; // foreign: it is sent back with every request
+            }
+            let same = |slice: &&FleetSlice| slice.number == number && *slice.flush == *flush;
+            match held.iter().find(same) {
+                Some(slice) if bins.is_empty() => slices.push(slice.clone()),
+                None if bins.is_empty() => lacks_a_slice = true,
+                _ => slices.push(FleetSlice { number, flush: flush.into(), counts: unpack(bins).collect() }),
+            }
+        }
+        let (server_now, slice_micros) = (u64::try_from(*now).ok()?, slice_micros.max(1));
+        Some(Self { asked, at, server_now, slice_micros, slices, lacks_a_slice })
     }
 }
 
@@ -177,15 +214,24 @@ pub(crate) fn decode_counts(
     [asked, received, now, since]: [Time; 4],
 ) -> Option<Bins> {
     let mut bins = Bins::EMPTY;
-    Fetched::decode(reply, asked, received, slice_micros)?.add_to(&mut bins, now, since);
+    Fetched::decode(reply, asked, received, slice_micros, &[])?.add_to(&mut bins, now, since);
     Some(bins)
 }
 
-/// Decodes counters: 32 bits each, big endian. Counters missing at the end are zero.
-fn unpack(bytes: &[u8]) -> Counts {
-    let words = bytes.chunks_exact(4).take(BINS);
-    let counts = words.map(|word| word.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte)));
-    counts.enumerate().filter(|(_, count)| *count > 0).collect()
+/// Decodes bins: six bytes each, the number of the bin and its count, big endian. What is behind a whole slice is ignored.
+fn unpack(bytes: &[u8]) -> impl Iterator<Item = (usize, u32)> {
+    bytes.as_chunks().0.iter().take(BINS).map(|&[high, low, a, b, c, d]: &[u8; 6]| {
+        (u16::from_be_bytes([high, low]).into(), u32::from_be_bytes([a, b, c, d]))
+    })
+}
+
+/// Encodes bins for [`unpack`].
+fn pack(bins: &[(usize, u32)]) -> Vec<u8> {
+    let bytes = |(bin, count): &(usize, u32)| {
+        let ([high, low], [a, b, c, d]) = ((*bin as u16).to_be_bytes(), count.to_be_bytes());
+        [high, low, a, b, c, d]
+    };
+    bins.iter().flat_map(bytes).collect()
 }
 
 /// The counts beyond those flushed. Both are in the order of the bins.
@@ -203,11 +249,15 @@ fn unflushed(
 }
 
 impl Shared {
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.store.dispatcher(self.redis_key.slot).latch.is_down()
+    }
+
     #[inline]
-    fn mark_used(&self) {
+    pub(crate) fn mark_used(self: &Arc<Self>) {
         self.store.ensure_background();
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
+        if !self.used.load(Ordering::Relaxed) && !self.used.swap(true, Ordering::Relaxed) {
+            self.store.background.digests.note_use(self);
         }
     }
 
@@ -218,8 +268,8 @@ impl Shared {
             return; // `used` stays set for the first round after the outage
         }
         let used = self.used.swap(false, Ordering::Relaxed) || force_poll;
-        if used && !self.queued.swap(true, Ordering::AcqRel) {
-            dispatcher.enqueue(self.clone());
+        if used && self.queued.mark(Urgency::Background) {
+            dispatcher.enqueue(self.clone(), Urgency::Background);
         }
     }
 
@@ -247,37 +297,43 @@ impl Shared {
         runs
     }
 
-    fn apply_reply(&self, reply: ScriptResult, asked: Time, length: u64) {
+    fn apply_reply(self: &Arc<Self>, reply: ScriptResult, asked: Time, length: u64) {
         let now = self.store.clock.now();
-        let fetched = reply.ok().and_then(|value| Fetched::decode(&value, asked, now, length));
         let mut state = self.state.lock();
+        let fetched = reply.ok().and_then(|value| {
+            let held = state.fetched.as_ref().map_or(&[][..], |fetched| &fetched.slices);
+            Fetched::decode(&value, asked, now, length, held)
+        });
         match fetched {
             // The window was retuned meanwhile.
             Some(_) if self.local.slice_micros() != length => {}
-            Some(fetched) => state.fetched = Some(fetched),
-            None => self.used.store(true, Ordering::Relaxed), // fetch again in the next round
+            Some(fetched) => {
+                if fetched.lacks_a_slice {
+                    self.mark_used();
+                }
+                state.fetched = Some(fetched);
+            }
+            None => self.mark_used(), // fetch again in the next round
         }
     }
 }
 
 impl BatchSource for Shared {
     fn fill(self: Arc<Self>, outgoing: &mut Outgoing) {
-        self.queued.store(false, Ordering::Release);
+        self.queued.clear();
         let (now, length) = (self.store.clock.now(), self.local.slice_micros());
         let runs = self.take_unflushed(now);
-        if !runs.is_empty() {
-            let mut call = self.store.invocation(&lua::DIGEST_FLUSH, &[&self.redis_key]);
-            call.arg(length).arg(runs.len());
-            for (age, bins) in &runs {
-                call.arg(*age).arg(bins.len());
-                for (bin, count) in bins {
-                    call.arg(*bin).arg(*count);
-                }
-            }
-            outgoing.add(call, |_| {});
-        }
-        let mut call = self.store.invocation(&lua::DIGEST_READ, &[&self.redis_key]);
+        let held = self.state.lock().fetched.as_ref().map_or_else(String::new, Fetched::names);
+        let script = if runs.is_empty() { &lua::DIGEST_READ } else { &lua::DIGEST_FLUSH };
+        let mut call = self.store.invocation(script, &[&self.redis_key]);
         call.arg(length);
+        if !runs.is_empty() {
+            call.arg(format!("{:016x}", self.store.identity.next()));
+        }
+        call.arg(format!(";{held}"));
+        for (age, bins) in &runs {
+            call.arg(*age).arg(pack(bins));
+        }
         outgoing.add(call, move |reply| self.apply_reply(reply, now, length));
     }
 }
@@ -295,11 +351,58 @@ mod tests {
 
     /// A reply requested at 500 and received at 700, while the server's clock showed 90,300; one latency per slice.
     fn fetched() -> Fetched {
-        let mut reply = vec![Value::Int(90_300), Value::Int(90), Value::Int(0)];
-        for slice in 86..=90 {
-            reply.extend([Value::Int(slice), Value::BulkString(vec![0, 0, 0, 1])]);
+        let slices: Vec<_> = (86..=90).map(|slice| (slice, "f", pack(&[(0, 1)]))).collect();
+        decode(&slices, &[]).unwrap()
+    }
+
+    /// Decodes a reply with these slices: number, name of the flush, bins.
+    fn decode(slices: &[(i64, &str, Vec<u8>)], held: &[FleetSlice]) -> Option<Fetched> {
+        let mut reply = vec![Value::Int(90_300), Value::Int(0)];
+        for (slice, flush, bins) in slices {
+            reply.extend([Value::Int(*slice), Value::BulkString(flush.as_bytes().to_vec())]);
+            reply.push(Value::BulkString(bins.clone()));
         }
-        Fetched::decode(&Value::Array(reply), at(500), at(700), SLICE).unwrap()
+        Fetched::decode(&Value::Array(reply), at(500), at(700), SLICE, held)
+    }
+
+    /// The number, the flush and the counts of a slice.
+    type Parts<'a> = (u64, &'a str, &'a [(usize, u32)]);
+
+    fn slices(fetched: &Fetched) -> Vec<Parts<'_>> {
+        fetched.slices.iter().map(|slice| (slice.number, &*slice.flush, &*slice.counts)).collect()
+    }
+
+    #[test]
+    fn a_slice_without_bins_is_the_one_that_is_held_under_this_name() {
+        let first = decode(&[(88, "a", pack(&[(7, 1)])), (89, "b", pack(&[(8, 2)]))], &[]).unwrap();
+        assert_eq!(format!(";{}", first.names()), ";88 a;89 b;");
+        let next = [(88, "a", Vec::new()), (89, "c", pack(&[(9, 3)])), (90, "c", pack(&[(1, 1)]))];
+        let second = decode(&next, &first.slices).unwrap();
+        let counts: [&[(usize, u32)]; 3] = [&[(7, 1)], &[(9, 3)], &[(1, 1)]];
+        assert_eq!(slices(&second), [(88, "a", counts[0]), (89, "c", counts[1]), (90, "c", counts[2])]);
+        assert!(!second.lacks_a_slice);
+        // The name of another slice, and another name: this replica does not hold it, and fetches it again.
+        let third = decode(&[(87, "a", Vec::new()), (89, "b", Vec::new()), (90, "c", Vec::new())], &second.slices);
+        let third = third.unwrap();
+        assert_eq!(slices(&third), [(90, "c", counts[2])]);
+        assert!(third.lacks_a_slice);
+        let longest = "a".repeat(64);
+        let too_long = format!("{longest}a");
+        let foreign = ["a;", "a b", "ä", &too_long].map(|name| (90, name, pack(&[(1, 1)])));
+        assert!(decode(&foreign, &[]).unwrap().slices.is_empty(), "no script stores such names");
+        assert_eq!(decode(&[(90, &longest, pack(&[(1, 1)]))], &[]).unwrap().slices.len(), 1);
+        let empty = decode(&[], &third.slices).unwrap();
+        assert!(empty.slices.is_empty() && !empty.lacks_a_slice, "the data was lost");
+    }
+
+    #[test]
+    fn bins_are_six_bytes_and_a_part_of_one_is_ignored() {
+        let bins = [(0, 1), (1_103, u32::MAX), (258, 0x0102_0304)];
+        let bytes = pack(&bins);
+        assert_eq!(bytes[12..], [1, 2, 1, 2, 3, 4]);
+        assert_eq!(unpack(&bytes).collect::<Vec<_>>(), bins);
+        assert_eq!(unpack(&bytes[..17]).collect::<Vec<_>>(), bins[..2]);
+        assert_eq!(unpack(&vec![0; 6 * BINS + 6]).count(), BINS);
     }
 
     fn count(now: u64, since: Time) -> u64 {
@@ -353,7 +456,7 @@ mod tests {
         fn arbitrary_replies_are_decoded_without_panic(
             values in prop::collection::vec(any_value(), 0..16), now in any::<u64>(), since in any::<u64>(), length in any::<u64>(),
         ) {
-            if let Some(fetched) = Fetched::decode(&Value::Array(values), at(500), at(700), length) {
+            if let Some(fetched) = Fetched::decode(&Value::Array(values), at(500), at(700), length, &[]) {
                 prop_assert!(fetched.slices.len() <= SLICES as usize);
                 let mut bins = Bins::EMPTY;
                 fetched.add_to(&mut bins, at(now), at(since));

@@ -2,9 +2,13 @@
 //!
 //! They fail closed: without a reply of Redis in time, nothing is claimed and no answer is stored. A claim has an owner
 //! and expires by the server's clock unless it is renewed, so a replica that dies does not keep its requests.
+//!
+//! The end of a claim that other requests wait for is pushed on the channel of the transitions.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use phalanx_core::lock::Watch;
 use phalanx_lua as lua;
 use redis::Value;
 
@@ -12,6 +16,10 @@ use crate::failure::Failure;
 use crate::invocation::{Invocation, integers};
 use crate::keys::Key;
 use crate::store::RedisStore;
+
+/// How long an operation may take, if the store budget is not longer. An answer that a handler has made is worth more than
+/// the few milliseconds that a decision about a call may wait.
+const BUDGET: Duration = Duration::from_millis(500);
 
 /// The state of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +50,43 @@ impl RedisIdempotency {
     /// # Errors
     /// Redis did not reply, or cannot serve.
     pub async fn claim(&self, key: &str, fingerprint: &str, owner: &str, lease: Duration) -> Result<Claim, Failure> {
-        let reply = self.call(key, &lua::IDEMPOTENCY_CLAIM, |call| {
-            call.arg(owner).arg(fingerprint).arg(micros(lease));
+        self.claim_as(key, fingerprint, owner, lease, false).await
+    }
+
+    /// As [`Self::claim`], for a request that waits while the key is claimed: the end of that claim is pushed.
+    ///
+    /// # Errors
+    /// Redis did not reply, or cannot serve.
+    pub async fn claim_waiting(
+        &self,
+        key: &str,
+        fingerprint: &str,
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Claim, Failure> {
+        self.claim_as(key, fingerprint, owner, lease, true).await
+    }
+
+    /// Subscribes to the end of claims of a key that [`Self::claim_waiting`] found claimed. A push can be lost, so a waiter
+    /// also polls; without a subscription the watch is silent.
+    pub fn watch(&self, key: &str) -> Watch {
+        let store = self.0.inner();
+        match store.subscribed.load(Ordering::Relaxed) {
+            true => store.request_ends.watch(&store.keys.request(key).id),
+            false => Watch::silent(),
+        }
+    }
+
+    async fn claim_as(
+        &self,
+        key: &str,
+        fingerprint: &str,
+        owner: &str,
+        lease: Duration,
+        waits: bool,
+    ) -> Result<Claim, Failure> {
+        let reply = self.call(key, &lua::IDEMPOTENCY_CLAIM, |call, _| {
+            call.arg(owner).arg(fingerprint).arg(micros(lease)).arg(u8::from(waits));
         });
         let reply = reply.await?;
         match (&integers(&reply)[..], &reply) {
@@ -63,7 +106,7 @@ impl RedisIdempotency {
     /// # Errors
     /// Redis did not reply, or cannot serve.
     pub async fn renew(&self, key: &str, owner: &str, lease: Duration) -> Result<bool, Failure> {
-        let reply = self.call(key, &lua::IDEMPOTENCY_RENEW, |call| {
+        let reply = self.call(key, &lua::IDEMPOTENCY_RENEW, |call, _| {
             call.arg(owner).arg(micros(lease));
         });
         is_held(&reply.await?)
@@ -81,8 +124,8 @@ impl RedisIdempotency {
         answer: &[u8],
         ttl: Duration,
     ) -> Result<bool, Failure> {
-        let reply = self.call(key, &lua::IDEMPOTENCY_COMPLETE, |call| {
-            call.arg(owner).arg(fingerprint).arg(answer).arg(micros(ttl));
+        let reply = self.call(key, &lua::IDEMPOTENCY_COMPLETE, |call, push| {
+            call.arg(owner).arg(fingerprint).arg(answer).arg(micros(ttl)).arg(push.channel).arg(push.id);
         });
         is_held(&reply.await?)
     }
@@ -92,8 +135,8 @@ impl RedisIdempotency {
     /// # Errors
     /// Redis did not reply, or cannot serve. The claim then expires.
     pub async fn release(&self, key: &str, owner: &str) -> Result<bool, Failure> {
-        let reply = self.call(key, &lua::IDEMPOTENCY_RELEASE, |call| {
-            call.arg(owner);
+        let reply = self.call(key, &lua::IDEMPOTENCY_RELEASE, |call, push| {
+            call.arg(owner).arg(push.channel).arg(push.id);
         });
         is_held(&reply.await?)
     }
@@ -102,15 +145,21 @@ impl RedisIdempotency {
         &self,
         key: &str,
         script: &'static lua::Script,
-        args: impl FnOnce(&mut Invocation),
+        args: impl FnOnce(&mut Invocation, Push<'_>),
     ) -> Result<Value, Failure> {
         let store = self.0.inner();
         store.ensure_background();
         let key: Key = store.keys.request(key);
         let mut call = store.invocation(script, &[&key]);
-        args(&mut call);
-        store.dispatcher(key.slot).call(call).await
+        args(&mut call, Push { channel: &store.channel, id: &key.id });
+        store.dispatcher(key.slot).call_within(call, BUDGET).await
     }
+}
+
+/// Where the end of a claim is pushed, and what a push calls it.
+struct Push<'a> {
+    channel: &'a str,
+    id: &'a str,
 }
 
 fn is_held(reply: &Value) -> Result<bool, Failure> {

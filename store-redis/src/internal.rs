@@ -15,11 +15,11 @@ use crate::connection::{self, Connection};
 use crate::digest;
 use crate::dispatcher::ScriptResult;
 use crate::failure::Failure;
-use crate::invocation::{Invocation, TimeSource};
+use crate::invocation::{Invocation, MAX_ATTEMPTS, TimeSource, choose_forms};
 use crate::keys::{Key, Keys, Kind};
 use crate::options::RedisOptions;
 use crate::redis_connection::{self, RedisConnection};
-use crate::transport::{Response, ScriptForm, ShardSurvey};
+use crate::transport::{Response, ShardSurvey};
 
 /// The text of a key and its Cluster slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct FleetKeys(Keys);
 impl FleetKeys {
     /// Creates the keys of a store with these options.
     pub fn new(options: &RedisOptions) -> Self {
-        Self(Keys::new(options.prefix.as_deref(), &options.environment, options.key_secret.clone()))
+        Self(Keys::of_options(options))
     }
 
     /// Returns every key that these names lead to, with its purpose.
@@ -60,15 +60,12 @@ impl FleetKeys {
     }
 }
 
-/// Runs scripts over an open connection, as a store does.
+/// Sends scripts over an open connection, as a store does.
 ///
 /// # Errors
 /// The connection is broken, or the server cannot serve.
-pub async fn run_scripts(
-    connection: MultiplexedConnection,
-    calls: &[Invocation],
-) -> Result<Vec<ScriptResult>, Failure> {
-    Connection::single(connection).run(calls).await
+pub async fn send_scripts(connection: MultiplexedConnection, calls: &[Invocation]) -> Result<Vec<Response>, Failure> {
+    Connection::single(connection).send(calls).await
 }
 
 /// Decodes the reply of `digest_read.lua` and returns the counts of the window at `now` that were observed after `since`.
@@ -84,7 +81,7 @@ pub fn shard_survey(reply: &Value) -> Option<ShardSurvey> {
 
 /// Makes a call on a virtual clock that shows `now`.
 pub fn call_at(script: &'static Script, keys: &[&str], args: &[&[u8]], now: Time) -> Invocation {
-    let mut call = Invocation::new(script, TimeSource::Virtual, keys);
+    let mut call = Invocation::new(script, TimeSource::Virtual, 0, keys.iter().copied());
     for arg in args {
         call.arg(arg);
     }
@@ -109,16 +106,37 @@ impl OpenConnection {
     ///
     /// # Errors
     /// The connection is broken.
-    pub async fn send(&self, calls: &[&Invocation], form: ScriptForm) -> Result<Vec<Response>, Failure> {
-        self.0.send(calls, form).await
+    pub async fn send(&self, calls: &[Invocation]) -> Result<Vec<Response>, Failure> {
+        self.0.send(calls).await
     }
 
-    /// Sends all calls at once, and once more those whose script the server does not have.
+    /// Sends all calls at once, and once more those whose script the server does not have, without the timers of a store.
     ///
     /// # Errors
     /// The connection is broken.
     pub async fn run(&self, calls: &[Invocation]) -> Result<Vec<ScriptResult>, Failure> {
-        self.0.run(calls).await
+        let mut responses = self.0.send(calls).await?;
+        for attempt in 1..MAX_ATTEMPTS {
+            let unknown: Vec<usize> =
+                (0..responses.len()).filter(|index| matches!(responses[*index], Response::UnknownScript)).collect();
+            if unknown.is_empty() {
+                break;
+            }
+            let mut again: Vec<Invocation> = unknown.iter().map(|index| calls[*index].clone()).collect();
+            choose_forms(&mut again, attempt);
+            let sent = self.0.send(&again).await;
+            for (place, index) in unknown.into_iter().enumerate() {
+                responses[index] = match &sent {
+                    Ok(sent) => sent[place].clone(),
+                    Err(failure) => Response::Reply(Err(failure.clone())),
+                };
+            }
+        }
+        let reply = |response| match response {
+            Response::Reply(reply) => reply,
+            Response::UnknownScript => Err(Failure::Call("NOSCRIPT".to_owned())),
+        };
+        Ok(responses.into_iter().map(reply).collect())
     }
 
     /// Returns the shards of a Cluster and the numbers of those that this connection does not reach.

@@ -1,13 +1,13 @@
-//! The Redis store of Phalanx: breakers, token buckets and latency digests shared by all replicas.
+//! The Redis store of Phalanx: breakers, token buckets, latency digests and tallies shared by all replicas.
 //!
 //! * A healthy breaker costs a caller no round trip. An exact rate limit costs one, shared with all callers of the
-//!   key that arrived during the previous one.
+//!   key that arrived during the previous one; a leased one costs none.
 //! * A caller waits for Redis at most `store_budget`. If Redis is slow, unreachable or cannot serve, a few calls wait
 //!   that long; then the latch trips and the twin decides in this process. One event is emitted when it trips, and
 //!   one when Redis decides again.
 //! * Locks and idempotency keys fail closed: without a reply in time, nothing is held.
 //! * All state changes are Lua scripts (`phalanx-lua`) on the server's clock. A script that may have run is never
-//!   retried.
+//!   retried, except by the client of deadpool's Cluster pool.
 //!
 //! # Where to find what
 //!
@@ -15,11 +15,12 @@
 //! store.rs             RedisStore, StoreBuilder; store/inner.rs: what all cells share
 //! bucket.rs            the cell of a rate limit     ─┐
 //! breaker.rs           the cell of a breaker         ├─ one cell per key, which also decides during outages
-//! digest.rs            the cell of a latency digest ─┘
+//! digest.rs            the cell of a latency digest  │
+//! tally.rs             the cell of a tally          ─┘
 //! batch.rs             callers of one key that share a round trip
 //! dispatcher.rs        round trips to one server, shared by all cells; latch.rs: whether it is asked at all
-//! wire.rs              the connection in use; connection.rs, redis_connection.rs, invocation.rs, keys.rs
-//! background.rs        one task per store: connect, health, sync_loop, listen
+//! wire.rs              the connection in use; connection.rs, cluster_connection.rs, redis_connection.rs, invocation.rs, keys.rs
+//! background.rs        one task per store: connect, health, sync_loop, listen, changes, leases
 //! locks.rs, idempotency.rs   one call per operation, no cells
 //! ```
 //!
@@ -29,7 +30,9 @@
 //!   caller        store.rs              RateLimitStore::acquire
 //!     │
 //!     ▼
-//!   cell          bucket.rs             acquire_now: with the latch down the twin grants (bucket/share.rs), else acquire
+//!   cell          bucket.rs             acquire_now: a leased bucket grants permits of its block (bucket/lease.rs); with
+//!     │                                  the latch down the twin grants (bucket/twin.rs); an exhausted bucket rejects
+//!     │                                  (bucket/exhausted.rs); else acquire
 //!     │
 //!     ▼
 //!   batch         batch.rs              PendingRequest joins the open batch of the key
@@ -61,7 +64,7 @@
 //!     call fails  breaker.rs            SharedBreaker::record: the fast path counts only successes
 //!       │
 //!       ▼
-//!     queue       breaker/pending.rs    the failure is urgent, so it does not wait for the sync loop
+//!     queue       breaker/outbound.rs   the failure is urgent, so it does not wait for the sync loop
 //!       │
 //!       ▼
 //!     call        breaker/outbound.rs   enqueue, then fill: one call with all pending outcomes
@@ -83,7 +86,8 @@
 //!       ▼
 //!     next call   breaker.rs            admit_now rejects from the fast path, without a round trip
 //!
-//!   A lost push is made up for by background/sync_loop.rs, which polls every breaker in use each `sync_interval`.
+//!   Before a breaker of several replicas trips, Redis asks all of them for what they know (breaker/alone.rs); their answers are
+//!   calls of breaker_sync.lua too. A lost push is noticed by its number (background/changes.rs).
 //!   breaker.rs and breaker/codec.rs appear twice because two replicas run them.
 //! ```
 
@@ -91,6 +95,7 @@ mod background;
 mod batch;
 mod breaker;
 mod bucket;
+mod cluster_connection;
 mod connection;
 mod digest;
 mod dispatcher;
@@ -103,23 +108,28 @@ mod keys;
 mod latch;
 mod locks;
 mod options;
+mod push_health;
 mod redis_connection;
 mod store;
+mod tally;
 #[doc(hidden)] // for the in-process Redis of `phalanx-testkit`
 pub mod transport;
 mod wire;
 
 pub use self::breaker::SharedBreaker;
-pub use self::bucket::SharedBucket;
+pub use self::bucket::{LeasedPermits, SharedBucket};
 pub use self::digest::SharedDigest;
 pub use self::dispatcher::{ScriptResult, Wire};
 pub use self::failure::Failure;
 pub use self::idempotency::{Claim, RedisIdempotency};
 pub use self::invocation::Invocation;
+#[doc(hidden)]
+pub use self::latch::DegradedDecisions;
 pub use self::locks::RedisLocks;
 pub use self::options::{DegradedShare, RedisOptions};
 pub use self::redis_connection::RedisConnection;
 pub use self::store::{RedisStore, StoreBuilder, StoreMode};
+pub use self::tally::SharedTally;
 
 /// Compiles the code in the README.
 #[cfg(doctest)]

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use deadpool_redis::{cluster, sentinel};
 use futures_util::{FutureExt, Stream, StreamExt};
-use redis::aio::{MultiplexedConnection, PubSubSink};
+use redis::aio::PubSubSink;
 use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::SentinelClient;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Mutex, mpsc};
 
+use crate::cluster_connection;
 use crate::connection::{ANY_MASTER, Connection};
 use crate::failure::Failure;
 use crate::transport::{Boxed, Transport, TransportSubscription};
@@ -27,6 +28,8 @@ use crate::transport::{Boxed, Transport, TransportSubscription};
 /// together with all nodes of a Cluster. Both happen in the background; callers wait for their budget at most.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long connecting to one node of a Cluster may take: the client waits for one that hangs while it looks for others.
+pub(crate) const NODE_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What a store connects with: a client, a pool, a Cluster or a Sentinel.
 ///
@@ -43,7 +46,7 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// assert!(!format!("{connection:?}").contains("127.0.0.1"), "no address is logged");
 ///
 /// let store = RedisStore::over(connection).build().expect("the default options are valid");
-/// assert_eq!(store.mode(), StoreMode::Shared);
+/// assert_eq!(store.mode(), StoreMode::Connecting);
 /// # Ok::<(), redis::RedisError>(())
 /// ```
 #[derive(Clone)]
@@ -87,6 +90,18 @@ impl RedisConnection {
         }
     }
 
+    const fn kind(&self) -> &'static str {
+        match &self.provider {
+            Provider::Client(_) => "client",
+            Provider::Pool(_) => "pool",
+            Provider::Cluster(_) => "cluster",
+            Provider::ClusterPool(_) => "cluster pool",
+            Provider::Sentinel(_) => "sentinel",
+            Provider::SentinelPool(_) => "sentinel pool",
+            Provider::Transport(_) => "transport",
+        }
+    }
+
     /// The seed of this replica's ids in a simulation.
     pub(crate) fn identity_seed(&self) -> Option<u64> {
         match &self.provider {
@@ -111,16 +126,15 @@ impl RedisConnection {
     }
 
     async fn connect_unbounded(&self) -> Result<Connection, Failure> {
-        let failed = |error: RedisError| connect_failure(&error);
+        let failed = |error: RedisError| Failure::of_connecting(&error);
         match &self.provider {
-            Provider::Client(client) => connect_client(client).await.map(Connection::single).map_err(failed),
+            Provider::Client(client) => connect_client(client).await.map_err(failed),
             Provider::Sentinel(sentinel) => {
                 let client = sentinel.lock().await.async_get_client().await.map_err(failed)?;
-                connect_client(&client).await.map(Connection::single).map_err(failed)
+                connect_client(&client).await.map_err(failed)
             }
             Provider::Cluster(client) => {
-                let connected = client.get_async_connection_with_config(node_limits()).await;
-                connected.map(Connection::cluster).map_err(failed)
+                cluster_connection::ClusterConnection::open(client).await.map(Connection::cluster).map_err(failed)
             }
             Provider::Pool(pool) => {
                 let object = pool.get().await.map_err(pool_failure)?;
@@ -132,7 +146,9 @@ impl RedisConnection {
             }
             Provider::ClusterPool(pool) => {
                 let object = pool.get().await.map_err(pool_failure)?;
-                Ok(Connection::cluster(cluster::Connection::take(object)))
+                Ok(Connection::cluster(cluster_connection::ClusterConnection::Pooled(cluster::Connection::take(
+                    object,
+                ))))
             }
             Provider::Transport(transport) => transport.connect().await.map(Connection::transport),
         }
@@ -146,7 +162,7 @@ impl RedisConnection {
                 (None, Provider::Client(client)) => (**client).clone(),
                 (None, Provider::Sentinel(sentinel)) => match sentinel.lock().await.async_get_client().await {
                     Ok(client) => client,
-                    Err(error) => return Some(Err(connect_failure(&error))),
+                    Err(error) => return Some(Err(Failure::of_connecting(&error))),
                 },
                 (None, Provider::Cluster(client)) => return subscribe_cluster(client, channel).await,
                 (None, Provider::Transport(transport)) => {
@@ -155,7 +171,7 @@ impl RedisConnection {
                 }
                 (None, Provider::Pool(_) | Provider::SentinelPool(_) | Provider::ClusterPool(_)) => return None,
             };
-            Some(subscribe_client(&client, channel).await.map_err(|error| connect_failure(&error)))
+            Some(subscribe_client(&client, channel).await.map_err(|error| Failure::of_connecting(&error)))
         };
         bounded(self.connect_timeout(), subscribing).await.unwrap_or_else(|failure| Some(Err(failure)))
     }
@@ -167,36 +183,23 @@ async fn bounded<T>(connect_timeout: Duration, work: impl Future<Output = T>) ->
     match tokio::time::timeout(connect_timeout, AssertUnwindSafe(work).catch_unwind()).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(_)) => Err(Failure::Rejecting("TLS")),
-        Err(_) => Err(Failure::Connection),
+        Err(_) => Err(Failure::Unreachable("timeout")),
     }
-}
-
-/// Classifies a failure to connect. A rejection by TLS is only recognizable by the text of the error.
-fn connect_failure(error: &RedisError) -> Failure {
-    const TLS: [&str; 3] = ["certificate", "fatal alert", "corrupt message"];
-    let text = error.to_string();
-    let rejected_by_tls = error.is_io_error() && TLS.iter().any(|code| text.contains(code));
-    if rejected_by_tls { Failure::Rejecting("TLS") } else { Failure::of(error) }
 }
 
 /// The error of the pooled connection, or that the pool had none.
 fn pool_failure(error: deadpool_redis::PoolError) -> Failure {
     match error {
-        deadpool_redis::PoolError::Backend(error) => connect_failure(&error),
+        deadpool_redis::PoolError::Backend(error) => Failure::of_connecting(&error),
         _ => Failure::Connection,
     }
 }
 
-async fn connect_client(client: &Client) -> Result<MultiplexedConnection, RedisError> {
+async fn connect_client(client: &Client) -> Result<Connection, RedisError> {
     // The store budget covers queueing, connecting and the command with one timer, so the client needs none.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(CONNECT_TIMEOUT));
-    client.get_multiplexed_async_connection_with_config(&config).await
-}
-
-/// The Cluster client has no response timeout of its own, and waits for a node that hangs while it looks for others.
-/// The limit is longer than any store budget: when it expires, no caller waits for the command, so it is not retried.
-fn node_limits() -> ClusterConfig {
-    ClusterConfig::new().set_connection_timeout(CONNECT_TIMEOUT / 2).set_response_timeout(CONNECT_TIMEOUT)
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    Ok(Connection::single(connection).at(client.get_connection_info().addr()))
 }
 
 /// A subscription to a channel.
@@ -245,10 +248,13 @@ async fn subscribe_client(client: &Client, channel: &str) -> Result<Subscription
 /// In a Cluster, a message published on any node reaches every node. RESP2 connections cannot receive it.
 async fn subscribe_cluster(client: &ClusterClient, channel: &str) -> Option<Result<Subscription, Failure>> {
     let (sender, receiver) = mpsc::unbounded_channel::<PushInfo>();
-    let config = node_limits().set_push_sender(sender);
+    // The limits of the connection for scripts.
+    let limits =
+        ClusterConfig::new().set_connection_timeout(NODE_CONNECT_TIMEOUT).set_response_timeout(CONNECT_TIMEOUT);
+    let config = limits.set_push_sender(sender);
     let mut connection = match client.get_async_connection_with_config(config).await {
         Ok(connection) => connection,
-        Err(error) => return Some(Err(connect_failure(&error))),
+        Err(error) => return Some(Err(Failure::of_connecting(&error))),
     };
     // A RESP2 connection rejects this at once.
     let rejected = connection.subscribe(channel).now_or_never();
@@ -304,16 +310,10 @@ from! {
 /// Shows neither address nor password, because both may contain secrets.
 impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let provider = match &self.provider {
-            Provider::Client(_) => "client",
-            Provider::Pool(_) => "pool",
-            Provider::Cluster(_) => "cluster",
-            Provider::ClusterPool(_) => "cluster pool",
-            Provider::Sentinel(_) => "sentinel",
-            Provider::SentinelPool(_) => "sentinel pool",
-            Provider::Transport(_) => "transport",
-        };
-        f.debug_struct("RedisConnection").field("from", &provider).field("push", &self.push_client.is_some()).finish()
+        f.debug_struct("RedisConnection")
+            .field("from", &self.kind())
+            .field("push", &self.push_client.is_some())
+            .finish()
     }
 }
 
@@ -327,6 +327,6 @@ mod tests {
         assert_eq!(bounded::<()>(Duration::from_secs(1), panics).await, Err(Failure::Rejecting("TLS")));
         assert_eq!(bounded(Duration::from_secs(1), async { 7 }).await, Ok(7));
         let never = std::future::pending::<()>();
-        assert_eq!(bounded(Duration::from_secs(1), never).await, Err(Failure::Connection));
+        assert_eq!(bounded(Duration::from_secs(1), never).await, Err(Failure::Unreachable("timeout")));
     }
 }

@@ -1,6 +1,7 @@
 //! `RedisStore`: implements the store traits of core over cells that share one [`inner::StoreInner`].
 
 pub(crate) mod inner;
+mod shares;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,23 +17,27 @@ use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::{
-    AcquireRequest, AdmitReply, BreakerStore, Grant, LatencyDigestStore, Level, RateLimitStore, Store,
+    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
+    RateLimitStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::{Retention, Table};
 use phalanx_store_memory::DEFAULT_CAPACITY;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
 use crate::background::Background;
 use crate::breaker::SharedBreaker;
-use crate::bucket::SharedBucket;
+use crate::bucket::{LeasedPermits, SharedBucket};
 use crate::digest::SharedDigest;
 use crate::dispatcher::{Dispatcher, Wire};
 use crate::idempotency::RedisIdempotency;
 use crate::invocation;
+use crate::latch::DegradedDecisions;
 use crate::locks::RedisLocks;
 use crate::options::RedisOptions;
 use crate::redis_connection;
 use crate::store::inner::{StoreInner, StoreParts};
+use crate::tally::SharedTally;
 use crate::wire::RedisWire;
 
 /// Dispatchers of a Cluster; further shards share them.
@@ -47,10 +52,10 @@ const MAX_DISPATCHERS: usize = 64;
 /// ```
 /// use phalanx_store_redis::{RedisStore, StoreMode};
 ///
-/// // Neither `over` nor `build` connects; the first call that needs Redis does.
+/// // Neither `over` nor `build` connects; `join` does, in the background, or the first call that needs Redis.
 /// let client = redis::Client::open("redis://127.0.0.1/")?;
 /// let store = RedisStore::over(client).build().expect("the default options are valid");
-/// assert_eq!(store.mode(), StoreMode::Shared);
+/// assert_eq!(store.mode(), StoreMode::Connecting);
 /// assert_eq!(store.replicas(), None, "unknown before the first heartbeat");
 /// # Ok::<(), redis::RedisError>(())
 /// ```
@@ -63,6 +68,8 @@ struct Cells {
     buckets: Table<SharedBucket>,
     breakers: Table<SharedBreaker>,
     digests: Table<SharedDigest>,
+    /// One for each [`TallyUse`].
+    tallies: [Table<SharedTally>; 3],
 }
 
 impl Drop for Cells {
@@ -74,6 +81,8 @@ impl Drop for Cells {
 /// Where decisions are made at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
+    /// In this process, until Redis replies for the first time.
+    Connecting,
     /// In Redis.
     Shared,
     /// In a Cluster: in Redis, except for the keys of some shards.
@@ -130,7 +139,7 @@ impl RedisStore {
         let wake = Arc::new(Notify::new());
         let runtime = Arc::new(Mutex::new(None));
         let dispatcher =
-            Dispatcher::new(wire, options.store_budget, runtime.clone(), wake.clone(), Observers::default());
+            Dispatcher::new(wire, options.store_budget, runtime.clone(), wake.clone(), Observers::default(), true);
         Self::of(
             StoreParts {
                 options,
@@ -149,25 +158,49 @@ impl RedisStore {
 
     fn of(parts: StoreParts, capacity: usize) -> Self {
         let (buckets, breakers, digests) = (Table::new(capacity), Table::new(capacity), Table::new(capacity));
-        Self(Arc::new(Cells { inner: Arc::new(StoreInner::new(parts)), buckets, breakers, digests }))
+        let tallies = std::array::from_fn(|_| Table::new(capacity));
+        Self(Arc::new(Cells { inner: Arc::new(StoreInner::new(parts)), buckets, breakers, digests, tallies }))
     }
 
-    /// Sends everything that is pending, polls the state of every breaker, and waits until all of it has been answered.
+    /// Sends everything that is pending, polls the state of every breaker, and waits until all of it has been answered, also
+    /// by other replicas that were asked for evidence.
     pub async fn settle(&self) {
+        self.flush().await;
+        let started = Instant::now();
+        while started.elapsed() < 4 * self.0.inner.options.store_budget
+            && self.0.breakers.values().iter().any(|breaker| breaker.0.waits_for_evidence())
+        {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn flush(&self) {
         let inner = &self.0.inner;
         inner.ensure_background();
         // A reply may queue more, so rounds continue until nothing is pending; the number of rounds is limited, because
         // new calls may arrive meanwhile.
         for round in 0..4 {
+            inner.background.breakers.take_in_use(); // all are visited
+            inner.background.digests.take_in_use();
+            inner.background.tallies.take_in_use();
             let mut breakers = self.0.breakers.values();
             breakers.sort_unstable_by(|a, b| a.id().cmp(b.id())); // the same order in every run
             if round > 0 && !breakers.iter().any(|breaker| breaker.0.needs_flush()) {
                 return;
             }
-            breakers.iter().for_each(|breaker| breaker.0.tick(round == 0));
+            breakers.iter().for_each(|breaker| if round == 0 { breaker.0.poll() } else { breaker.0.tick() });
             let mut digests = self.0.digests.values();
             digests.sort_unstable_by(|a, b| a.id().cmp(b.id()));
             digests.iter().for_each(|digest| digest.0.tick(round == 0));
+            let mut tallies: Vec<_> = self.0.tallies.iter().flat_map(Table::values).collect();
+            tallies.sort_by_cached_key(|tally| tally.id());
+            tallies.iter().for_each(|tally| tally.0.tick(true));
+            if round == 0 {
+                for bucket in inner.background.leases.take_in_use() {
+                    bucket.tick_leases();
+                }
+                inner.background.lease_drawn.notify_one();
+            }
             // A caller that sends inline and is not polled any more must not block this.
             let all =
                 futures_util::future::join_all(inner.dispatchers.iter().map(|dispatcher| dispatcher.until_idle()));
@@ -175,11 +208,18 @@ impl RedisStore {
         }
     }
 
-    /// Flushes, then removes this replica from the membership. For an orderly shutdown; dropping the store does the
+    /// Gives leased permits back and flushes, then removes this replica from the membership. For an orderly shutdown; dropping the store does the
     /// same without waiting.
     pub async fn leave(&self) {
-        self.settle().await;
+        self.0.buckets.values().iter().for_each(|bucket| bucket.close_leases());
+        self.flush().await;
         self.0.inner.background.leave().await;
+    }
+
+    /// Connects and joins the membership, in the background, on the runtime of the caller; outside a runtime the first call
+    /// that needs Redis does.
+    pub fn join(&self) {
+        self.0.inner.ensure_background();
     }
 
     /// Returns the fleet's locks.
@@ -195,6 +235,16 @@ impl RedisStore {
     /// Returns the environment, which separates fleets on the same Redis.
     pub fn environment(&self) -> &str {
         &self.0.inner.options.environment
+    }
+
+    /// Returns the service whose replicas share state.
+    pub fn service(&self) -> &str {
+        &self.0.inner.options.service
+    }
+
+    /// Returns the most replicas that the fleet can have, if configured.
+    pub fn expected_replicas(&self) -> Option<u32> {
+        self.0.inner.options.expected_replicas
     }
 
     /// Returns the fleet's idempotency keys.
@@ -214,11 +264,34 @@ impl RedisStore {
         }
     }
 
+    /// Returns how many breakers this replica holds open on its own, while they are closed for the fleet.
+    pub fn odd_breakers(&self) -> u32 {
+        self.0.inner.odd_breakers.load(Ordering::Relaxed)
+    }
+
+    /// Returns the permits that this replica has leased, of all rate limits together.
+    pub fn leased_permits(&self) -> LeasedPermits {
+        let held = self.0.buckets.values().iter().map(|bucket| bucket.leased()).sum();
+        LeasedPermits::new(held, self.0.inner.leases.tally())
+    }
+
+    /// Returns whether pushes are lost while Redis decides: this process is not subscribed, or may not publish.
+    pub fn is_push_lost(&self) -> bool {
+        self.0.inner.push_health.is_lost()
+    }
+
+    /// Returns the counts of decisions that were made without Redis, one for each connection to a server.
+    #[doc(hidden)]
+    pub fn degraded_decisions(&self) -> Vec<Arc<DegradedDecisions>> {
+        self.0.inner.dispatchers.iter().map(|dispatcher| dispatcher.latch.decisions().clone()).collect()
+    }
+
     /// Returns where decisions are made at the moment.
     pub fn mode(&self) -> StoreMode {
         let dispatchers = self.0.inner.dispatchers_in_use();
         match dispatchers.iter().filter(|dispatcher| dispatcher.latch.is_down()).count() {
-            0 => StoreMode::Shared,
+            0 if dispatchers.iter().any(|dispatcher| dispatcher.latch.has_answered()) => StoreMode::Shared,
+            0 => StoreMode::Connecting,
             down if down == dispatchers.len() => StoreMode::Degraded,
             _ => StoreMode::Partial,
         }
@@ -275,14 +348,17 @@ impl StoreBuilder {
         }
         let wake = Arc::new(Notify::new());
         let runtime = Arc::new(Mutex::new(None));
-        let dispatchers = if self.source.is_cluster() { MAX_DISPATCHERS } else { 1 };
+        let is_cluster = self.source.is_cluster();
+        let dispatchers = if is_cluster { MAX_DISPATCHERS } else { 1 };
         let time =
             if self.virtual_clock.is_some() { invocation::TimeSource::Virtual } else { invocation::TimeSource::Server };
         let identity_seed = self.source.identity_seed();
         let wire = Arc::new(RedisWire::new(self.source, wake.clone(), self.virtual_clock));
         let (budget, observers) = (self.options.store_budget, &self.observers);
-        let dispatcher =
-            |_| Arc::new(Dispatcher::new(wire.clone(), budget, runtime.clone(), wake.clone(), observers.clone()));
+        let dispatcher = |_| {
+            let (runtime, wake, observers) = (runtime.clone(), wake.clone(), observers.clone());
+            Arc::new(Dispatcher::new(wire.clone(), budget, runtime, wake, observers, !is_cluster))
+        };
         let dispatchers = (0..dispatchers).map(dispatcher).collect();
         let parts = StoreParts {
             clock: self.clock.unwrap_or_else(Clock::system),
@@ -398,6 +474,7 @@ impl LatencyDigestStore for RedisStore {
         let digest = self.0.digests.find_or_add(key, || SharedDigest::new(self.0.inner.clone(), key, window));
         self.0.inner.background.digests.put(digest.id(), &digest.0);
         digest.retune(window);
+        digest.0.mark_used(); // a new replica starts by fetching the fleet's slices
         digest
     }
 
@@ -408,5 +485,48 @@ impl LatencyDigestStore for RedisStore {
 
     fn quantile_since(&self, digest: &SharedDigest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         digest.quantile_since(now, since, quantile)
+    }
+
+    fn has_fleet_latencies(&self, digest: &SharedDigest) -> bool {
+        digest.has_fleet_latencies()
+    }
+}
+
+impl TallyStore for RedisStore {
+    type Tally = SharedTally;
+
+    fn tally(&self, key: &StateKey, of: TallyUse, window: Duration) -> Arc<SharedTally> {
+        let make = || SharedTally::new(self.0.inner.clone(), key, of, window);
+        let tally = self.0.tallies[of as usize].find_or_add(key, make);
+        tally.retune(window);
+        tally
+    }
+
+    fn add(&self, tally: &SharedTally, now: Time, addition: Addition) {
+        tally.add(now, addition);
+    }
+
+    fn watch(&self, tally: &SharedTally, now: Time) {
+        tally.watch(now);
+    }
+
+    fn sum(&self, tally: &SharedTally, now: Time) -> Counts {
+        tally.sum(now)
+    }
+
+    fn withdraw_now(&self, tally: &SharedTally, now: Time, allowance: Allowance) -> Option<Withdrawal> {
+        tally.withdraw_now(now, allowance)
+    }
+
+    async fn withdraw(&self, tally: &SharedTally, now: Time, allowance: Allowance) -> Withdrawal {
+        tally.withdraw(now, allowance).await
+    }
+
+    fn put_back(&self, tally: &SharedTally, withdrawal: Withdrawal) {
+        tally.put_back(withdrawal);
+    }
+
+    fn lead(&self, tally: &SharedTally) -> Duration {
+        tally.lead()
     }
 }

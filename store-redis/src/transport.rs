@@ -34,8 +34,9 @@ pub trait Transport: Send + Sync + fmt::Debug + 'static {
 
 /// An open connection.
 pub trait TransportConnection: Send + Sync + fmt::Debug + 'static {
-    /// Sends all calls at once and waits for all replies. The outer error means that the connection is broken.
-    fn send<'a>(&'a self, calls: &'a [&'a Invocation], form: ScriptForm) -> Boxed<'a, Result<Vec<Response>, Failure>>;
+    /// Sends all calls at once, each in its [form](Invocation::form), and waits for all replies. The outer error means that
+    /// the connection is broken; a connection to a Cluster has one to each master, so there every call fails for itself.
+    fn send<'a>(&'a self, calls: &'a [Invocation]) -> Boxed<'a, Result<Vec<Response>, Failure>>;
 
     /// Returns the slot ranges of every shard, and the numbers of the shards that this connection does not reach.
     fn shards(&self) -> Boxed<'_, Option<ShardSurvey>>;
@@ -54,7 +55,7 @@ pub enum ScriptForm {
 }
 
 /// The reply to one call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Response {
     /// The script ran, or the server returned an error.
     Reply(ScriptResult),

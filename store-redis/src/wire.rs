@@ -3,20 +3,21 @@
 //! A request without a connection waits for one until the attempt to connect has failed, at most for the timer of its
 //! round trip. Connecting never happens in a caller's task.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use phalanx_core::clock::Clock;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, watch};
 
 use crate::connection::Connection;
-use crate::dispatcher::{ScriptResult, Wire};
+use crate::dispatcher::Wire;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::redis_connection::RedisConnection;
+use crate::transport::{Boxed, Response};
 
 /// The wire to a real Redis.
 pub(crate) struct RedisWire {
@@ -28,6 +29,8 @@ pub(crate) struct RedisWire {
     wanted: Notify,
     /// Held while a second connection to a Cluster is tried: one at a time is enough.
     pub(crate) reconnect_lock: Mutex<()>,
+    /// How many connections were opened.
+    connections: watch::Sender<u64>,
     /// Wakes the health checks, because a new connection can be checked.
     wake: Arc<Notify>,
     /// Sent as the last argument of every call in tests that control time.
@@ -37,7 +40,8 @@ pub(crate) struct RedisWire {
 impl RedisWire {
     pub(crate) fn new(redis: RedisConnection, wake: Arc<Notify>, virtual_clock: Option<Clock>) -> Self {
         let (opened, wanted, reconnect_lock) = (Notify::new(), Notify::new(), Mutex::new(()));
-        Self { redis, connection: ArcSwapOption::empty(), opened, wanted, reconnect_lock, wake, virtual_clock }
+        let (connection, connections) = (ArcSwapOption::empty(), watch::Sender::new(0));
+        Self { redis, connection, opened, wanted, reconnect_lock, connections, wake, virtual_clock }
     }
 
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
@@ -46,8 +50,14 @@ impl RedisWire {
 
     pub(crate) fn put(&self, connection: Connection) {
         self.connection.store(Some(Arc::new(connection)));
+        self.connections.send_modify(|count| *count += 1);
         self.opened.notify_waiters();
         self.wake.notify_one();
+    }
+
+    /// Returns how many connections were opened, and is notified of each.
+    pub(crate) fn connections(&self) -> watch::Receiver<u64> {
+        self.connections.subscribe()
     }
 
     /// Fails the requests that wait for a connection.
@@ -81,17 +91,18 @@ impl RedisWire {
         self.connection().ok_or(Failure::Connection)
     }
 
-    async fn send_all(&self, mut calls: Vec<Invocation>) -> Result<Vec<ScriptResult>, Failure> {
+    async fn send_all(&self, calls: &[Invocation]) -> Result<Vec<Response>, Failure> {
         let connection = self.connected().await?;
+        let mut calls = Cow::Borrowed(calls);
         if let Some(clock) = &self.virtual_clock {
             let now = clock.now().as_micros();
-            calls.iter_mut().for_each(|call| {
+            calls.to_mut().iter_mut().for_each(|call| {
                 call.arg(now);
             });
         }
-        let reply = connection.run(&calls).await;
+        let reply = connection.send(&calls).await;
         // A Cluster connection includes one to every node, and repairs itself.
-        if reply == Err(Failure::Connection) && !self.redis.is_cluster() {
+        if reply.as_ref().is_err_and(Failure::is_connection) && !self.redis.is_cluster() {
             self.discard(Some(&connection));
         }
         reply
@@ -99,10 +110,7 @@ impl RedisWire {
 }
 
 impl Wire for RedisWire {
-    fn send(
-        &self,
-        calls: Vec<Invocation>,
-    ) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
+    fn send<'a>(&'a self, calls: &'a [Invocation]) -> Boxed<'a, Result<Vec<Response>, Failure>> {
         Box::pin(self.send_all(calls))
     }
 }

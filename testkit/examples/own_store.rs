@@ -1,4 +1,4 @@
-//! A store of your own, in four steps: this one keeps its state in maps of one process, under locks. A store over a server
+//! A store of your own, in five steps: this one keeps its state in maps of one process, under locks. A store over a server
 //! has the same shape: where this one locks a cell and asks its state machine, it sends the operation to the server.
 //!
 //! `testkit/tests/own_store.rs` runs the conformance suite on it. `cargo run --example own_store` prints
@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use phalanx::store::{
-    AcquireRequest, AdmitReply, Breaker, BreakerStore, BreakerView, Bucket, Digest, Engine, EngineSpec, Grant,
-    LatencyDigestStore, Level, Override, Phase, Rate, RateLimitStore, Retention, Rng, Sample, StateKey, Store, Ticket,
-    Time, Transition,
+    AcquireRequest, Addition, AdmitReply, Allowance, Breaker, BreakerStore, BreakerView, Bucket, Counts, Digest,
+    Engine, EngineSpec, Grant, LatencyDigestStore, Level, Override, Phase, Rate, RateLimitStore, Retention, Rng,
+    Sample, StateKey, Store, Take, Tally, TallyStore, TallyUse, Ticket, Time, Transition, Withdrawal,
 };
 use phalanx::{BreakerSpec, Clock, Kind, Policy, RateLimitSpec, Source};
 
@@ -33,6 +33,7 @@ struct Shared {
     buckets: Cells<(Bucket, Rate)>,
     breakers: Cells<(Breaker, BreakerSpec)>,
     digests: Mutex<HashMap<StateKey, Arc<Digest>>>, // a digest is safe to share without a lock
+    tallies: [Cells<Tally>; 3],                     // one for each use
 }
 
 type Cells<T> = Mutex<HashMap<StateKey, Arc<Mutex<T>>>>;
@@ -40,8 +41,8 @@ type Cells<T> = Mutex<HashMap<StateKey, Arc<Mutex<T>>>>;
 impl OwnStore {
     /// Creates a store without state. The generator decides the jitter of breaks.
     pub fn new(clock: Clock, rng: Rng) -> Self {
-        let (buckets, breakers, digests) = Default::default();
-        Self(Arc::new(Shared { clock, rng, buckets, breakers, digests }))
+        let (buckets, breakers, digests, tallies) = Default::default();
+        Self(Arc::new(Shared { clock, rng, buckets, breakers, digests, tallies }))
     }
 
     fn now(&self) -> Time {
@@ -88,7 +89,8 @@ impl RateLimitStore for OwnStore {
     async fn acquire(&self, cell: &Self::Bucket, now: Time, request: AcquireRequest) -> Grant {
         let (bucket, rate) = &mut *lock(cell);
         let take = bucket.take(now, *rate, request.cost, request.max_wait);
-        Grant { take, left: bucket.level(*rate), source: Source::Local }
+        let due = if let Take::Granted { wait } = take { now.after(wait) } else { now };
+        Grant { take, left: bucket.level(*rate), source: Source::Local, due }
     }
 
     fn refund(&self, cell: &Self::Bucket, cost: u32, due: Time, _: Source) {
@@ -124,7 +126,7 @@ impl BreakerStore for OwnStore {
         let cell = find_or_make(&self.0.breakers, key, make);
         let (breaker, spec) = &mut *lock(&cell);
         if spec != new {
-            breaker.retune(spec, new);
+            breaker.retune(new);
             *spec = new.clone();
         }
         cell.clone()
@@ -195,6 +197,40 @@ impl LatencyDigestStore for OwnStore {
 
     fn quantile_since(&self, digest: &Digest, now: Time, since: Time, quantile: f64) -> Option<Duration> {
         digest.quantile_since(now, since, quantile)
+    }
+}
+
+// Step 5: tallies, for budgets and adaptive throttles that are shared.
+
+impl TallyStore for OwnStore {
+    type Tally = Mutex<Tally>;
+
+    fn tally(&self, key: &StateKey, of: TallyUse, window: Duration) -> Arc<Self::Tally> {
+        let tally = find_or_make(&self.0.tallies[of as usize], key, || Mutex::new(Tally::new(window)));
+        lock(&tally).retune(window);
+        tally
+    }
+
+    fn add(&self, tally: &Self::Tally, now: Time, addition: Addition) {
+        lock(tally).add(now, addition);
+    }
+
+    fn sum(&self, tally: &Self::Tally, now: Time) -> Counts {
+        lock(tally).sum(now)
+    }
+
+    fn withdraw_now(&self, tally: &Self::Tally, now: Time, allowance: Allowance) -> Option<Withdrawal> {
+        let (granted, slice) = lock(tally).withdraw(now, 1, allowance);
+        Some(Withdrawal { granted: granted > 0, source: Source::Local, slice })
+    }
+
+    async fn withdraw(&self, tally: &Self::Tally, now: Time, allowance: Allowance) -> Withdrawal {
+        let (granted, slice) = lock(tally).withdraw(now, 1, allowance);
+        Withdrawal { granted: granted > 0, source: Source::Local, slice }
+    }
+
+    fn put_back(&self, tally: &Self::Tally, withdrawal: Withdrawal) {
+        lock(tally).put_back(self.now(), withdrawal.slice, withdrawal.granted.into());
     }
 }
 

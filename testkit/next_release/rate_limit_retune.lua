@@ -7,13 +7,13 @@
 --       [5] new price
 --       [6] new capacity
 -- returns: now, level by the new rate, flags (1 repaired, 2 stored by a third rate)
--- keeps: '1 level at gain price capacity', for twice the time to full plus a second; writes nothing if the new rate is
---        stored already, or if a missing (full) bucket is full by it too
+-- keeps: '2 level at gain price capacity' and the tail, for twice the time to full plus a second; writes nothing if the
+--        new rate is stored already, or if a missing (full) bucket is full by it too
 local gain, price, capacity = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local old = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
 local rate = ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[6]
 local now = server_now()
-local level, at, flags, dirty, stored = load_bucket(now, rate, gain, price, capacity)
+local level, at, flags, dirty, tail, stored = load_bucket(now, rate, gain, price, capacity)
 if not stored then
   level = convert(tonumber(ARGV[3]), tonumber(ARGV[2]), price, capacity)
   dirty = level < capacity
@@ -21,5 +21,5 @@ elseif flags == OTHER_RATE then
   dirty = true
   if stored == old then flags = 0 end
 end
-if dirty then save_bucket(now, level, at, rate, gain, capacity) end
+if dirty then save_bucket(now, level, at, rate, gain, capacity, tail) end
 return {now, level, flags}

@@ -1,5 +1,5 @@
 //! The conformance suite: checks every line of the `# Behaviour` lists of [`RateLimitStore`], [`BreakerStore`],
-//! [`LatencyDigestStore`] and [`LockStore`] against any [`Bed`].
+//! [`LatencyDigestStore`], [`TallyStore`] and [`LockStore`] against any [`Bed`].
 //!
 //! Each line of a list is one case of the same name. A case uses the trait methods only, two replicas wherever state is
 //! shared, and asserts exact values.
@@ -7,6 +7,7 @@
 //! [`RateLimitStore`]: phalanx::store::RateLimitStore
 //! [`BreakerStore`]: phalanx::store::BreakerStore
 //! [`LatencyDigestStore`]: phalanx::store::LatencyDigestStore
+//! [`TallyStore`]: phalanx::store::TallyStore
 //! [`LockStore`]: phalanx::store::LockStore
 //!
 //! # Testing a store
@@ -60,6 +61,7 @@ pub mod breaker;
 pub mod digest;
 pub mod lock;
 pub mod rate_limit;
+pub mod tally;
 
 use std::future::Future;
 use std::time::Duration;
@@ -86,10 +88,11 @@ pub struct Case {
 
 /// All cases, in the order of the lists.
 pub fn cases() -> impl Iterator<Item = Case> {
-    const AREAS: [&[Case]; 4] = [
+    const AREAS: [&[Case]; 5] = [
         crate::conformance_cases!(rate_limit => @table),
         crate::conformance_cases!(breaker => @table),
         crate::conformance_cases!(digest => @table),
+        crate::conformance_cases!(tally => @table),
         crate::conformance_cases!(lock => @table),
     ];
     AREAS.into_iter().flatten().copied()
@@ -97,13 +100,13 @@ pub fn cases() -> impl Iterator<Item = Case> {
 
 /// Generates a `#[test]` for every case, run on the given bed.
 ///
-/// `conformance_suite!(MyBed)` tests the three traits of a store. Areas can be chosen:
-/// `conformance_suite!(MyBed: rate_limit, breaker, digest, lock)` also tests locks, which needs a
+/// `conformance_suite!(MyBed)` tests the four traits of a store. Areas can be chosen:
+/// `conformance_suite!(MyBed: rate_limit, breaker, digest, tally, lock)` also tests locks, which needs a
 /// [`LockBed`](crate::bed::LockBed). Each area is a module of its name.
 #[macro_export]
 macro_rules! conformance_suite {
     ($bed:ty) => {
-        $crate::conformance_suite!($bed: rate_limit, breaker, digest);
+        $crate::conformance_suite!($bed: rate_limit, breaker, digest, tally);
     };
     ($bed:ty: $($area:ident),+ $(,)?) => {
         $($crate::conformance_cases!($area => @tests $bed);)+
@@ -154,11 +157,16 @@ macro_rules! conformance_cases {
                     a_cost_takes_that_many_permits,
                     a_cost_above_the_burst_is_rejected_for_good,
                     waiters_are_served_in_the_order_they_came,
-                    a_wait_longer_than_allowed_is_rejected;
+                    a_wait_longer_than_allowed_is_rejected,
+                    a_leased_limit_admits_no_more_than_its_burst_and_its_rate,
+                    leased_permits_that_are_not_called_for_come_back;
                 refund:
                     a_refund_is_there_for_the_next_call,
                     a_refund_never_overfills,
-                    a_reservation_with_others_behind_it_lapses;
+                    a_refund_returns_only_what_has_not_been_refilled_since,
+                    a_place_with_others_behind_it_waits_for_them,
+                    a_crowd_that_leaves_gives_all_its_places_back,
+                    a_leased_permit_that_is_refunded_is_there_for_the_next_call;
                 peek:
                     a_peek_takes_nothing;
                 cached_level:
@@ -174,7 +182,7 @@ macro_rules! conformance_cases {
                     the_same_key_is_the_same_circuit,
                     different_keys_never_share_a_circuit,
                     another_threshold_reaches_a_living_circuit,
-                    another_window_forgets_what_was_counted;
+                    another_window_keeps_what_was_counted;
                 admit:
                     an_open_circuit_rejects_and_names_the_end_of_the_break,
                     after_the_break_the_allowed_number_of_probes_passes,
@@ -221,12 +229,38 @@ macro_rules! conformance_cases {
                 quantile:
                     a_quantile_is_within_its_error,
                     too_few_samples_have_no_quantile,
-                    the_window_forgets;
+                    the_window_forgets,
+                    a_late_latency_reaches_every_reader;
                 quantile_since:
                     an_epoch_holds_nothing_from_before_it,
                     an_epoch_begins_with_the_next_slice,
                     an_epoch_of_one_replica_is_not_the_others,
                     too_few_samples_since_have_no_quantile;
+            }
+        }
+    };
+    (tally => $($what:tt)+) => {
+        $crate::conformance_area! { $($what)+;
+            tally of TallyStore {
+                tally:
+                    a_new_tally_is_empty,
+                    the_same_key_is_the_same_tally,
+                    different_keys_never_share_a_tally,
+                    different_uses_never_share_a_tally,
+                    another_window_starts_the_tally_over;
+                add:
+                    what_was_added_counts_for_one_window,
+                    what_is_taken_back_was_never_counted;
+                sum:
+                    a_watched_tally_is_the_sum_of_all_replicas;
+                withdraw:
+                    marks_never_exceed_their_share_of_the_calls_of_all_replicas,
+                    a_minimum_is_always_allowed,
+                    a_rejected_withdrawal_takes_nothing,
+                    a_mark_counts_for_one_window;
+                put_back:
+                    a_mark_that_is_put_back_is_there_for_the_next_call,
+                    a_mark_of_an_earlier_window_is_not_put_back;
             }
         }
     };
@@ -236,7 +270,8 @@ macro_rules! conformance_cases {
                 acquire:
                     a_free_lock_is_taken_for_its_ttl,
                     a_lock_that_is_held_is_rejected_with_the_time_left,
-                    its_owner_may_take_it_again_and_keeps_its_fence,
+                    its_owner_may_take_it_again_under_a_higher_fence,
+                    a_late_release_of_its_owner_does_not_free_a_lock_that_was_taken_again,
                     a_lock_that_ran_out_is_free,
                     every_new_holder_has_a_higher_fence,
                     different_names_never_share_a_lock;
@@ -247,12 +282,16 @@ macro_rules! conformance_cases {
                 release:
                     a_released_lock_is_free_at_once,
                     a_release_by_another_owner_changes_nothing;
+                withdraw:
+                    a_lock_that_is_withdrawn_from_is_free_at_once,
+                    a_withdrawal_by_another_owner_changes_nothing;
                 complete:
                     completed_work_is_marked_with_its_fence_and_its_lock_is_free,
                     work_whose_lock_was_lost_is_not_marked;
                 completed:
                     a_mark_is_of_one_name_and_one_version,
-                    a_mark_is_forgotten_after_its_time;
+                    a_mark_that_is_not_read_is_forgotten_after_its_time,
+                    a_mark_that_is_read_is_kept_for_another_time;
             }
         }
     };

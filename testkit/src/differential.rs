@@ -3,7 +3,8 @@
 //!
 //! The machine is the reference: it is a pure function of its steps, and every store claims to behave like that machine.
 //! A [`Subject`] applies one step and replies; [`compare`] applies a sequence to all of them and reports the first
-//! difference. A store takes part through its bed: [`rate_limit::BedSubject`], [`breaker::BedSubject`].
+//! difference. A store takes part through its bed: [`rate_limit::BedSubject`], [`breaker::BedSubject`],
+//! [`tally::BedSubject`].
 //!
 //! # Examples
 //! ```
@@ -30,6 +31,7 @@
 
 pub mod breaker;
 pub mod rate_limit;
+pub mod tally;
 
 use std::fmt::Debug;
 use std::future::Future;

@@ -316,7 +316,7 @@ impl FaultyRedis {
         self.effects().scripts
     }
 
-    /// Returns how often this script has been executed.
+    /// Returns on how many cells this script has been executed: one script can run on several.
     pub fn runs_of(&self, script: &str) -> u64 {
         self.model.change(|state| state.script_runs.get(script).copied().unwrap_or(0))
     }

@@ -72,6 +72,16 @@ enum OwnedKind {
     StoreDegraded {
         reason: String,
     },
+    StoreConnected {
+        server: String,
+        version: Option<String>,
+    },
+    StoreConnectFailed {
+        reason: String,
+    },
+    PushLost {
+        reason: String,
+    },
     StoreRoundTrip {
         took: Duration,
         failed: Option<String>,
@@ -232,6 +242,11 @@ impl Recorded {
             OwnedKind::Lever { policy, lever } => EventKind::Lever { policy, lever: lever.as_ref() },
             OwnedKind::ConfigRejected { reason } => EventKind::ConfigRejected { reason },
             OwnedKind::StoreDegraded { reason } => EventKind::StoreDegraded { reason },
+            OwnedKind::StoreConnected { server, version } => {
+                EventKind::StoreConnected { server, version: version.as_deref() }
+            }
+            OwnedKind::StoreConnectFailed { reason } => EventKind::StoreConnectFailed { reason },
+            OwnedKind::PushLost { reason } => EventKind::PushLost { reason },
             OwnedKind::StoreRoundTrip { took, failed } => {
                 EventKind::StoreRoundTrip { took: *took, failed: failed.as_deref() }
             }
@@ -294,6 +309,11 @@ impl OwnedKind {
             Lever { policy, lever } => return Self::Lever { policy: policy.to_owned(), lever: lever.cloned() },
             ConfigRejected { reason } => return Self::ConfigRejected { reason: reason.to_owned() },
             StoreDegraded { reason } => return Self::StoreDegraded { reason: reason.to_owned() },
+            StoreConnected { server, version } => {
+                return Self::StoreConnected { server: server.to_owned(), version: version.map(ToOwned::to_owned) };
+            }
+            StoreConnectFailed { reason } => return Self::StoreConnectFailed { reason: reason.to_owned() },
+            PushLost { reason } => return Self::PushLost { reason: reason.to_owned() },
             StoreRoundTrip { took, failed } => {
                 return Self::StoreRoundTrip { took, failed: failed.map(ToOwned::to_owned) };
             }
@@ -316,9 +336,13 @@ impl OwnedKind {
             ConfigApplied { changed } => ConfigApplied { changed },
             RoutesExhausted => RoutesExhausted,
             StoreRecovered { outage, degraded_decisions } => StoreRecovered { outage, degraded_decisions },
+            PushRestored => PushRestored,
+            StoreSlow { share } => StoreSlow { share },
+            ExpectedReplicasUnknown => ExpectedReplicasUnknown,
             StateLost => StateLost,
             StateRepaired => StateRepaired,
             ConfigMismatch => ConfigMismatch,
+            OddReplica { break_for } => OddReplica { break_for },
             Replicas { live } => Replicas { live },
             Draining { in_flight } => Draining { in_flight },
             Drained(drained) => Drained(drained),

@@ -30,6 +30,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use self::link::Link;
+#[cfg(feature = "servers")]
+pub(crate) use self::node::cells_of;
 pub(crate) use self::node::{Availability, ScriptRun, value};
 use self::node::{Call, Node};
 use self::schedule::{Event, Schedule};
@@ -155,7 +157,6 @@ pub(crate) struct Request {
     node: usize,
     generation: u64,
     calls: Vec<Call>,
-    form: ScriptForm,
     reply: oneshot::Sender<Replies>,
 }
 
@@ -251,11 +252,10 @@ impl RedisModel {
         node: usize,
         generation: u64,
         calls: Vec<Call>,
-        form: ScriptForm,
     ) -> oneshot::Receiver<Replies> {
         let (reply, receiver) = oneshot::channel();
         let mut state = self.state.lock();
-        let request = Request { link, node, generation, calls, form, reply };
+        let request = Request { link, node, generation, calls, reply };
         state.dispatch(request);
         let pending = !state.schedule.is_empty();
         drop(state);
@@ -376,7 +376,7 @@ impl State {
             return None;
         }
         let node = &self.nodes[request.node];
-        let runs = request.calls.iter().filter(|call| request.form == ScriptForm::Source || node.knows(call));
+        let runs = request.calls.iter().filter(|call| call.form == ScriptForm::Source || node.knows(call));
         let scripts: Vec<&str> = runs.map(|call| call.name).collect();
         self.targeted.of_request(&scripts)
     }
@@ -421,20 +421,21 @@ impl State {
                 continue;
             };
             self.effects.scripts += 1;
-            self.sources_sent += u64::from(request.form == ScriptForm::Source);
+            self.sources_sent += u64::from(call.form == ScriptForm::Source);
             let former = if node == request.node { self.former_master(node, request.generation) } else { None };
             self.swap_with_former(node, former);
             let observer = self.observer.as_deref();
-            let response = self.nodes[node].execute(call, request.form, request.link, micros, observer, &mut published);
+            let response = self.nodes[node].execute(call, request.link, micros, observer, &mut published);
             self.swap_with_former(node, former);
             if matches!(response, Response::Reply(_)) {
-                *self.script_runs.entry(call.name).or_default() += 1;
+                *self.script_runs.entry(call.name).or_default() += u64::from(call.cells);
                 ran.push(call.name);
             }
             answered &= !(self.is_cluster() && is_retried_by_cluster_clients(&response));
             responses.push(response);
         }
-        self.nodes[request.node].work(Instant::now(), request.calls.len());
+        let cells = request.calls.iter().fold(0_u32, |sum, call| sum.saturating_add(call.cells));
+        self.nodes[request.node].work(Instant::now(), cells);
         for (channel, message) in published {
             self.publish(&channel, &message);
         }
@@ -522,7 +523,8 @@ impl State {
         let Ok(message) = std::str::from_utf8(message) else { return };
         for index in 0..self.subscribers.len() {
             let subscriber = &self.subscribers[index];
-            if subscriber.channel.as_bytes() != channel || subscriber.isolated {
+            let ended = subscriber.isolated || subscriber.messages.is_closed();
+            if subscriber.channel.as_bytes() != channel || ended {
                 continue;
             }
             let (number, mut receives) = (subscriber.number, false);

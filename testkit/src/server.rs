@@ -2,7 +2,7 @@
 //!
 //! * [`Redis`]: a server in a container or a process, whichever is available. Tests that only need a Redis use
 //!   [`Redis::shared`] with a prefix of their own, or [`Redis::start`] for a server of their own.
-//! * [`RedisProcess`]: a `redis-server` process that a test can stop, kill and restart.
+//! * [`RedisProcess`]: a `redis-server` process that a test can stop, kill and restart; [`Engine`]: which program that is.
 //! * [`Cluster`], [`Sentinel`], [`TlsServer`], [`AclServer`]: Redis in its other deployments.
 //! * [`Proxy`]: a TCP proxy that stalls, delays, throttles or resets connections to any of them.
 //! * [`ChildProcess`]: a child process that exchanges lines with the test.
@@ -15,6 +15,7 @@ pub mod acl;
 pub mod child_process;
 pub mod cluster;
 pub mod container;
+pub mod engine;
 pub mod port;
 pub mod process;
 pub mod proxy;
@@ -29,6 +30,7 @@ pub use self::acl::AclServer;
 pub use self::child_process::ChildProcess;
 pub use self::cluster::Cluster;
 use self::container::{Container, IMAGE_VARIABLE};
+pub use self::engine::Engine;
 pub use self::proxy::Proxy;
 use self::redis_cli::redis_command;
 pub use self::redis_process::{Options, RedisProcess};
@@ -132,6 +134,7 @@ impl Backend {
             Ok("container") => Self::Container,
             Ok("spawn") => Self::Spawn,
             Ok(other) if !other.is_empty() => panic!("{BACKEND_VARIABLE} is container or spawn, not {other:?}"),
+            _ if Engine::is_chosen() => Self::Spawn,
             _ => Self::Any,
         }
     }

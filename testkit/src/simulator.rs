@@ -28,7 +28,7 @@ use std::time::Duration;
 pub use self::history::{Answer, Entry, EntryKind, History, Script};
 #[cfg(feature = "servers")]
 pub use self::on_servers::{ReplicaProcess, play_on_servers};
-pub use self::oracle::{Allowances, Case, ORACLES, Oracle, Verdict};
+pub use self::oracle::{Case, ORACLES, Oracle, Verdict};
 pub use self::plan::{Fault, FaultKind, Load, Plan, Shape};
 pub use self::plant::Plant;
 pub use self::report::Report;
@@ -44,8 +44,6 @@ pub struct Run {
     pub history: History,
     /// Broken promises: the id of the oracle and what it found.
     pub broken: Vec<(&'static str, String)>,
-    /// Known defects that were met.
-    pub allowed: Allowances,
     /// The names of the faults that had an effect, and how often.
     pub faults: std::collections::BTreeMap<&'static str, u64>,
     /// Scripts that the server has run.
@@ -91,8 +89,7 @@ pub fn run_beside(plan: &Plan, plant: Option<Plant>, others: usize) -> Run {
     let mut broken = case.check(if brief { &BRIEF_ORACLES } else { &[] });
     let faults = report::reached(&case);
     broken.extend(report::unreached(plan, &faults));
-    let allowed = case.allowed.into_inner();
-    Run { broken, allowed, faults, scripts: effects.scripts, scripts_per_second, history }
+    Run { broken, faults, scripts: effects.scripts, scripts_per_second, history }
 }
 
 /// Returns a hint with the nearest of these names, if one is near.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 fn limited(redis: &FaultyRedis, per_second: u64) -> ResilienceModule {
     let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(per_second));
-    ResilienceModule::with_redis(redis).policy(policy).build().unwrap()
+    ResilienceModule::with_redis(redis).service("shop").policy(policy).build().unwrap()
 }
 
 async fn admitted(module: &ResilienceModule, calls: usize) -> usize {
@@ -60,8 +60,8 @@ async fn a_hang_costs_a_caller_at_most_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trip_is_pushed_to_the_other_replica_and_a_lost_push_is_polled() {
-    for (lose, most) in [(false, 20), (true, 400)] {
+async fn a_trip_is_pushed_to_the_other_replica_and_a_lost_push_is_found_with_the_heartbeat() {
+    for (lose, most) in [(false, 20), (true, 1_050)] {
         let redis = FaultyRedis::new();
         redis.set_latency(Duration::from_millis(1));
         let module = || {
@@ -72,12 +72,14 @@ async fn a_trip_is_pushed_to_the_other_replica_and_a_lost_push_is_polled() {
         other.run("vendor", "eu", || async { Ok::<_, Kind>(()) }).await.unwrap();
         sleep(Duration::from_secs(1)).await;
         redis.lose_pushes(lose);
+        // The other replica has a failure too: it is not asked for its outcomes, because that message is lost as well.
+        other.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();
         for _ in 0..3 {
             one.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();
         }
         let tripped = Instant::now();
         loop {
-            match other.run("vendor", "eu", || async { Ok::<_, Kind>(()) }).await {
+            match other.run("vendor", "eu", || async { Err::<(), _>(Kind::Throttled) }).await {
                 Err(Error::Rejected(rejection)) if rejection.code() == RejectionCode::CircuitOpen => break,
                 _ => sleep(Duration::from_millis(1)).await,
             }
@@ -94,7 +96,7 @@ async fn a_restart_without_data_gives_one_burst_and_a_restart_with_data_none() {
     redis.restart_with_data_of(Duration::ZERO);
     assert!(admitted(&module, 20).await <= 1);
     redis.restart_empty();
-    sleep(Duration::from_millis(50)).await;
+    sleep(Duration::from_millis(200)).await; // the last rejection is remembered for its time
     let again = admitted(&module, 40).await;
     assert!((10..=14).contains(&again), "{again}");
 }
@@ -102,24 +104,25 @@ async fn a_restart_without_data_gives_one_burst_and_a_restart_with_data_none() {
 #[tokio::test(start_paused = true)]
 async fn in_a_cluster_a_stopped_master_degrades_only_its_own_keys() {
     let redis = FaultyRedis::cluster(3);
-    let module = limited(&redis, 1_000);
-    for route in 0..30 {
-        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
-    }
+    // The buckets of one policy are on one master.
+    let policy = |number: u32| Policy::named(format!("vendor {number}")).rate_limit(RateLimitSpec::per_second(1_000));
+    let module = ResilienceModule::with_redis(&redis).policies((0..30).map(policy)).build().unwrap();
+    let call_all = async || {
+        for number in 0..30 {
+            module.run(&format!("vendor {number}"), "eu", || async { Ok::<_, Kind>(()) }).await.unwrap();
+        }
+    };
+    call_all().await;
     assert_eq!(module.store_mode(), Some(StoreMode::Shared));
     redis.stop_master(1);
-    for route in 0..30 {
-        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
-    }
+    call_all().await;
     sleep(Duration::from_millis(50)).await;
     assert_eq!(module.store_mode(), Some(StoreMode::Partial));
     redis.start_master(1);
     sleep(Duration::from_secs(4)).await;
     assert_eq!(module.store_mode(), Some(StoreMode::Shared));
     redis.move_slots(0..5_000, 2);
-    for route in 0..30 {
-        module.run("vendor", route.to_string().as_str(), || async { Ok::<_, Kind>(()) }).await.unwrap();
-    }
+    call_all().await;
     assert_eq!(module.store_mode(), Some(StoreMode::Shared), "slots move without a degraded decision");
 }
 
@@ -199,7 +202,7 @@ async fn subscriptions_break_are_denied_or_stay_at_a_former_master() {
     admitted(&module, 1).await;
     let subscribers = || {
         let before = redis.pushes();
-        redis.publish("ph1:default:c", "foreign");
+        redis.publish("ph2:shop.default:c", "foreign");
         redis.pushes() - before
     };
     assert_eq!(subscribers(), 1);
@@ -208,12 +211,10 @@ async fn subscriptions_break_are_denied_or_stay_at_a_former_master() {
     sleep(Duration::from_secs(1)).await;
     assert_eq!(subscribers(), 1, "made again");
     redis.fail_over_isolated(Duration::ZERO);
-    sleep(Duration::from_secs(30)).await;
     assert_eq!(subscribers(), 0, "connected to a server on which nothing is published");
-    redis.stop();
-    redis.start();
+    admitted(&module, 3).await;
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(subscribers(), 1, "the former master has gone too");
+    assert_eq!(subscribers(), 1, "made again with the new master, as the connection was");
     redis.deny_channels(true);
     redis.break_subscriptions();
     sleep(Duration::from_secs(5)).await;
@@ -228,9 +229,14 @@ async fn scripts_can_fail_while_health_checks_succeed() {
     redis.fail_scripts(Some("READONLY You can't write against a read only replica."));
     admitted(&module, 1).await;
     assert_eq!(module.store_mode(), Some(StoreMode::Degraded));
-    sleep(Duration::from_secs(3)).await;
+    // A heartbeat that fails may end it again, so the moment does not matter.
+    let mut recovered = false;
+    for _ in 0..300 {
+        sleep(Duration::from_millis(10)).await;
+        recovered |= module.store_mode() == Some(StoreMode::Shared);
+    }
     assert!(redis.runs_of("probe") >= 3);
-    assert_eq!(module.store_mode(), Some(StoreMode::Shared), "by its health checks alone");
+    assert!(recovered, "by its health checks alone");
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,18 +250,23 @@ async fn a_script_is_sent_by_its_source_until_the_server_knows_it() {
     redis.flush_scripts();
     admitted(&module, 3).await;
     assert_eq!(redis.sources_sent(), known + 1);
-    assert!(redis.key_names().iter().any(|key| key.starts_with("ph1:{default:r:")), "{:?}", redis.key_names());
+    assert!(
+        redis.key_names().iter().any(|key| key.starts_with("ph2:{") && key.contains("}:r:")),
+        "{:?}",
+        redis.key_names()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_trip_that_is_pushed_to_a_degraded_replica_opens_its_breaker_too() {
     let redis = FaultyRedis::new();
-    let module = || {
+    // Seeded: a push that meets a subscription which is just being renewed is lost to a degraded replica.
+    let module = |seed| {
         let breaker = BreakerSpec::consecutive_failures(3).break_for(Duration::from_secs(20));
         let policy = Policy::named("vendor").rate_limit(RateLimitSpec::per_second(1_000)).breaker(breaker);
-        ResilienceModule::with_redis(&redis).policy(policy).build().unwrap()
+        ResilienceModule::with_redis(&redis).service("shop").seed(seed).policy(policy).build().unwrap()
     };
-    let (one, other) = (module(), module());
+    let (one, other) = (module(1), module(2));
     assert_eq!((admitted(&one, 1).await, admitted(&other, 1).await), (1, 1));
     sleep(Duration::from_secs(1)).await;
     redis.hang();
@@ -263,13 +274,15 @@ async fn a_trip_that_is_pushed_to_a_degraded_replica_opens_its_breaker_too() {
     assert_eq!(other.store_mode(), Some(StoreMode::Degraded));
     sleep(Duration::from_millis(5)).await;
     assert_eq!(admitted(&other, 3).await, 3, "decided without Redis");
+    (1..=100).for_each(|nth| redis.lose_reply("probe", nth)); // it stays degraded
     redis.resume();
+    sleep(Duration::from_secs(3)).await; // it has subscribed again, with its new connection
     for _ in 0..3 {
         one.run("vendor", "eu", || async { Err::<(), _>(Kind::Infrastructure) }).await.unwrap_err();
     }
-    sleep(Duration::from_millis(15)).await; // the subscription was being checked
+    sleep(Duration::from_millis(100)).await; // the degraded replica is asked for its outcomes and does not answer
     assert_eq!(admitted(&one, 1).await, 0, "it is open");
     assert_eq!(one.store_mode(), Some(StoreMode::Shared));
-    assert_eq!(other.store_mode(), Some(StoreMode::Degraded), "three health checks take longer");
+    assert_eq!(other.store_mode(), Some(StoreMode::Degraded), "its health checks fail");
     assert_eq!(admitted(&other, 1).await, 0, "the push has arrived");
 }

@@ -12,21 +12,31 @@
 //! * **One effect.** The handler runs in its own task. A client that times out or disconnects does not cancel it: it runs
 //!   to its end, its answer is stored, and the retry gets that answer. For the same reason the handler's deadline is
 //!   `finish_within` (60 s) and not the client's. The client is still answered 504 at its own deadline.
+//! * **If the store is away when the handler ends**, the answer is offered at least every second until the store has it,
+//!   for as long as the `lease` and at least for two minutes; meanwhile this replica answers retries itself. Claims are
+//!   renewed every 10 s, so with the default lease the key stays claimed through an outage of two minutes, and no replica
+//!   runs the handler again.
+//! * **A handler that has lost its claim is cancelled** at its next await: the store has lost the claim and another request
+//!   holds the key. A claim that was lost and is free is taken again. The client gets a 409, and its retry the answer of
+//!   the other request. What the handler had done by then stays.
 //! * **Stored answers** have a status below 500. A 5xx, a rejection of a policy, and the temporary statuses 401, 407, 408,
 //!   423, 425 and 429 release the key, so that a retry runs the handler again. A handler that fails must therefore have no
 //!   effect, or one that can be repeated. A panic releases the key too. If `finish_within` cancels the handler, its effect
 //!   is unknown, so the claim stays until its `lease` ends.
 //! * **An answer that is too large to store** is sent with `Idempotency-Stored: false`. A retry does not run the handler
 //!   again and gets a 409.
-//! * **If a replica crashes**, its claims end after `lease` (30 s). Until then retries wait or get a 409.
+//! * **If a replica crashes**, its claims end after `lease` (150 s). Until then retries wait or get a 409.
+//! * **Duplicates wait for a push** of the answer, and poll every second in case it was lost. A store without pushes is
+//!   polled up to four times a second.
 //! * **Limits**: keys of 255 visible characters, request bodies of 1 MiB, stored answers of 64 KiB, 1,024 waiting duplicates
 //!   of at most 5 s each, and 1,024 running handlers.
 //! * **Fails closed**: if the store is unavailable, requests are rejected with 503 `store_unavailable`, unless
 //!   [`OnUnavailable::Pass`] is configured.
 //!
-//! A key belongs to the caller's credentials: by default the `Authorization` header is part of it, so that no caller sees
-//! the answer of another. If tokens change between retries, or the tenant is known otherwise, use
-//! [`IdempotencyLayer::scope`].
+//! A key belongs to the caller's credentials: by default the `Authorization` and `Cookie` headers are part of it, so that
+//! no caller sees the answer of another. If tokens or cookies change between retries, or the tenant is known otherwise, use
+//! [`IdempotencyLayer::scope`]. `Set-Cookie` is not stored: a replayed answer sets no cookies, unless
+//! [`IdempotencyLayer::store_cookies`] is configured.
 //!
 //! | problem | status | `code` | `message_id` |
 //! |---|---|---|---|
@@ -63,6 +73,7 @@ mod replay_body;
 mod service;
 mod store;
 mod stored_answer;
+mod unstored;
 
 use http::HeaderName;
 

@@ -6,8 +6,10 @@ mod effects;
 
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
+use axum::routing::post;
 use effects::{Ledger, request, send, service, text};
 use phalanx_tower::idempotency::{
     Claim, ClaimReply, IdempotencyLayer, IdempotencyStore, MemoryIdempotency, OnUnavailable, StoredAnswer, Unavailable,
@@ -310,4 +312,111 @@ async fn storing_an_answer_is_retried_after_a_failure() {
         "the duplicate waited for it"
     );
     assert_eq!(ledger.effects(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cookies_belong_to_the_scope_and_are_not_replayed() {
+    let sets_cookies = |layer: IdempotencyLayer<MemoryIdempotency>| {
+        Router::new()
+            .route("/pay", post(async || ([("set-cookie", "session=1"), ("x-kept", "1")], "paid")))
+            .layer(layer)
+    };
+    let cookies = async |app: &Router, headers: &[(&str, &str)]| {
+        let response = app.clone().oneshot(request(Some("k"), "5", headers)).await.unwrap();
+        assert_eq!(response.headers()["x-kept"], "1");
+        (response.headers().contains_key("idempotency-replayed"), response.headers().contains_key("set-cookie"))
+    };
+    let app = sets_cookies(memory());
+    let alice = [("cookie", "user=alice")];
+    assert_eq!(cookies(&app, &alice).await, (false, true), "the first answer is sent as it is");
+    assert_eq!(cookies(&app, &alice).await, (true, false));
+    assert_eq!(cookies(&app, &[("cookie", "user=bob")]).await, (false, true), "another user");
+    assert_eq!(cookies(&app, &[("authorization", "user=alice")]).await, (false, true), "another header");
+    assert_eq!(cookies(&app, &[("cookie", "a=1; b=2")]).await, (false, true));
+    assert_eq!(cookies(&app, &[("cookie", "a=1"), ("cookie", "b=2")]).await, (true, false), "split, as in HTTP/2");
+
+    let app = sets_cookies(memory().store_cookies(true));
+    assert_eq!(cookies(&app, &alice).await, (false, true));
+    assert_eq!(cookies(&app, &alice).await, (true, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_offered_for_two_minutes_and_answered_by_this_replica_meanwhile() {
+    let ledger = Ledger::default();
+    // With the pauses doubling from 100 ms to 1 s, the 120th attempt is after 116 s.
+    let layer = IdempotencyLayer::new(FlakyStore(MemoryIdempotency::new(), 120.into())).lease(Duration::from_secs(1));
+    let app = service(&ledger, &layer);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await.0, 201);
+    while begun.elapsed() < Duration::from_secs(150) {
+        assert_eq!(send(&app, request(Some("k"), "5", &[])).await, (201, true, "1: 5".to_owned()));
+        assert_eq!(send(&app, request(Some("k"), "6", &[])).await.0, 409, "another request");
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!((ledger.effects(), layer.counts().run, layer.counts().not_stored), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_stores_an_answer_is_given_up_after_two_minutes() {
+    let ledger = Ledger::default();
+    let layer =
+        IdempotencyLayer::new(FlakyStore(MemoryIdempotency::new(), u32::MAX.into())).lease(Duration::from_secs(1));
+    let app = service(&ledger, &layer);
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await.0, 201);
+    sleep(Duration::from_secs(119)).await;
+    assert_eq!(layer.counts().not_stored, 0);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(layer.counts().not_stored, 1);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(send(&app, request(Some("k"), "5", &[])).await.0, 201, "its claim has expired");
+    assert_eq!(ledger.effects(), 2);
+}
+
+/// A store that remembers the last claim that it granted.
+#[derive(Default)]
+struct RecordingStore(MemoryIdempotency, std::sync::Mutex<Option<Claim>>);
+
+impl IdempotencyStore for &'static RecordingStore {
+    async fn claim(&self, claim: &Claim, lease: Duration) -> Result<ClaimReply, Unavailable> {
+        let reply = self.0.claim(claim, lease).await;
+        if matches!(reply, Ok(ClaimReply::Claimed)) {
+            *self.1.lock().unwrap() = Some(claim.clone());
+        }
+        reply
+    }
+    async fn renew(&self, claim: &Claim, lease: Duration) -> Result<bool, Unavailable> {
+        self.0.renew(claim, lease).await
+    }
+    async fn complete(&self, claim: &Claim, answer: &StoredAnswer, ttl: Duration) -> Result<bool, Unavailable> {
+        self.0.complete(claim, answer, ttl).await
+    }
+    async fn release(&self, claim: &Claim) -> Result<bool, Unavailable> {
+        self.0.release(claim).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_whose_key_another_request_holds_is_cancelled_and_one_whose_key_is_free_is_not() {
+    for taken in [true, false] {
+        let (ledger, store) = (Ledger::default(), &*Box::leak(Box::<RecordingStore>::default()));
+        let layer = IdempotencyLayer::new(store).wait(Duration::ZERO);
+        let app = service(&ledger, &layer);
+        let slow = [("x-takes", "24000"), ("x-request-timeout", "60000")]; // the effect is after 12 s
+        let running = tokio::spawn(async move { send(&app, request(Some("k"), "5", &slow)).await });
+        sleep(Duration::from_secs(1)).await;
+        let claim = store.1.lock().unwrap().take().unwrap();
+        assert_eq!(store.0.release(&claim).await, Ok(true), "the store loses the claim");
+        if taken {
+            let other = Claim { owner: "other".to_owned(), ..claim };
+            assert!(matches!(store.0.claim(&other, Duration::from_secs(60)).await, Ok(ClaimReply::Claimed)));
+        }
+        let (status, _, body) = running.await.unwrap();
+        if taken {
+            assert_eq!((status, code(&body)), (409, "idempotency_in_progress".to_owned()));
+        } else {
+            assert_eq!((status, body), (201, "1: 5".to_owned()));
+        }
+        let counted = (ledger.effects(), layer.counts().lost_claim);
+        assert_eq!(counted, if taken { (0, 1) } else { (1, 0) });
+    }
 }

@@ -34,7 +34,7 @@ fn claim(key: &str, fingerprint: &str, owner: &str) -> Claim {
 }
 
 fn answer() -> StoredAnswer {
-    StoredAnswer::decode(vec![1, 0, 200, 1, 0, 0, b'h', b'i']).unwrap()
+    StoredAnswer::decode(vec![1, 0, 200, 1, 0, 0, 0, 0, 0, 2, b'h', b'i']).unwrap()
 }
 
 /// Checks the behaviour list of `IdempotencyStore`. Leases run in real time, so the check waits for them.
@@ -101,9 +101,10 @@ async fn no_text_of_a_client_appears_in_a_redis_key() {
     for key in ["{x}:y", "a b", "order-17*", &"long".repeat(60)] {
         assert_eq!(send(&app, request(Some(key), "5", &[("authorization", "hunter2")])).await.0, 201);
     }
-    let keys = server.cli(&["KEYS", "hashed:ph1:{default:i:*"]).await;
-    let hashed = |key: &str| key.len() == "hashed:ph1:{default:i:}".len() + 32;
-    assert_eq!(keys.lines().filter(|key| hashed(key.trim_matches('"'))).count(), 4, "{keys}");
+    let keys = server.cli(&["KEYS", "hashed:ph2:{*}:i:*"]).await;
+    let hash = |key: &str| key.trim_matches('"').rsplit(':').next().map(str::to_owned).unwrap();
+    let hashed = |key: &str| hash(key).len() == 32 && hash(key).bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert_eq!(keys.lines().filter(|key| hashed(key)).count(), 4, "{keys}");
     for key in keys.lines() {
         let ttl: i64 = server.cli(&["PTTL", key]).await.parse().unwrap();
         assert!((86_000_000..=86_400_000).contains(&ttl), "{ttl}");

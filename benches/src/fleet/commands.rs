@@ -12,10 +12,10 @@ use redis::Client;
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
-use super::figures::{Bar, Row};
 use super::policies::{self, NAME, PipelineCaller};
-use super::server::Server;
 use crate::contender::Caller;
+use crate::figures::{Bar, Row};
+use crate::server::Server;
 
 pub(crate) const CASES: &[&str] = &["commands_per_1000", "commands_per_1000_8routes"];
 
@@ -85,13 +85,13 @@ async fn call_at_rate(callers: &mut [PipelineCaller], span: Duration) -> Result<
 }
 
 /// Command counters of a server.
-struct CommandCounts {
+pub(super) struct CommandCounts {
     commands: u64,
-    scripts: u64,
+    pub(super) scripts: u64,
 }
 
 impl CommandCounts {
-    fn of(client: &Client) -> Result<Self, String> {
+    pub(super) fn of(client: &Client) -> Result<Self, String> {
         let info = client.get_connection().and_then(|mut connection| {
             redis::cmd("INFO").arg("stats").arg("commandstats").query::<String>(&mut connection)
         });

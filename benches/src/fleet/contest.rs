@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 use super::callers::{self, LoadRun};
-use super::figures::{Bar, Row};
 use crate::contender::Caller;
+use crate::figures::{Bar, Row};
 
 /// The counted span of one load run.
 const SPAN: Duration = Duration::from_millis(200);

@@ -12,11 +12,11 @@ use phalanx_store_redis::{RedisStore, SharedBucket};
 use tokio::runtime::Runtime;
 
 use super::contest::{Case, Compared, Contender};
-use super::figures::Bar;
 use super::naive::Naive;
 use super::policies;
-use super::server::Server;
 use crate::contender::Caller;
+use crate::figures::Bar;
+use crate::server::Server;
 
 /// Name, callers, keys, comparison and bar.
 type CasePlan = (&'static str, usize, usize, Compared, Bar);

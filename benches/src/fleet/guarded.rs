@@ -7,10 +7,10 @@ use phalanx::ResilienceModule;
 use tokio::runtime::Runtime;
 
 use super::contest::{Case, Compared, Contender};
-use super::figures::Bar;
 use super::naive::Naive;
 use super::policies::{self, CallBatch, NAME, PipelineCaller};
-use super::server::Server;
+use crate::figures::Bar;
+use crate::server::Server;
 
 /// Calls between two yields to the scheduler: so many that its cost does not affect the ratio.
 const BATCH_CALLS: u32 = 1_024;

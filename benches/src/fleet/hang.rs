@@ -14,10 +14,10 @@ use quanta::Clock;
 use tokio::runtime::Runtime;
 
 use super::callers::quantile_of;
-use super::figures::{Bar, Row};
 use super::policies::{self, NAME, PipelineCaller};
-use super::server::Server;
 use crate::contender::Caller;
+use crate::figures::{Bar, Row};
+use crate::server::Server;
 
 pub(crate) const CASES: &[&str] = &["hang_worst_wait", "hang_after_latch"];
 

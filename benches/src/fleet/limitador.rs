@@ -12,9 +12,9 @@ use tokio::runtime::Runtime;
 
 use super::contest::{Case, Compared, Contender};
 use super::exact::Ours;
-use super::figures::Bar;
-use super::server::Server;
 use crate::contender::Caller;
+use crate::figures::Bar;
+use crate::server::Server;
 use crate::settings::UNREACHABLE_RATE;
 
 const NAME: &str = "exact_1024_vs_limitador_cached";

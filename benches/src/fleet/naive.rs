@@ -13,8 +13,8 @@ use tokio::runtime::Runtime;
 
 use super::exact::Draw;
 use super::policies;
-use super::server::Server;
 use crate::contender::Caller;
+use crate::server::Server;
 
 /// The connection, the script and the keys.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Caller for Naive {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&*self.digest).arg(1).arg(self.draw.one_of(&self.keys));
         command.arg(self.rate.gain).arg(self.rate.price).arg(self.rate.capacity);
-        command.arg(1).arg(1).arg(1).arg(0); // one group: one caller, one permit, no wait
+        command.arg(0).arg(1).arg(1).arg(1).arg(0); // no charge; one group: one caller, one permit, no wait
         let reply: Result<(i64, i64, i64, i64), _> = command.query_async(&mut self.connection).await;
         matches!(reply, Ok((_, _, _, 1)))
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use phalanx::store::StoreMode;
 use phalanx::{BreakerSpec, Pipeline, Policy, RateLimitSpec, ResilienceModule};
 
-use super::server::Server;
 use crate::contender::Caller;
 use crate::operation::ready;
+use crate::server::Server;
 use crate::settings::{FAILURE_RATIO, LONG_BREAK, MIN_CALLS, UNREACHABLE_RATE};
 
 /// The name of every policy here.
@@ -16,8 +16,13 @@ pub(crate) const NAME: &str = "bench";
 
 /// A breaker with a failure ratio and a latency quantile, which needs the digest.
 pub(crate) fn guarded() -> Policy {
+    guarded_as(NAME)
+}
+
+/// The same under another name.
+pub(crate) fn guarded_as(name: &str) -> Policy {
     let breaker = BreakerSpec::failure_ratio(FAILURE_RATIO).window(Duration::from_secs(10)).min_throughput(MIN_CALLS);
-    Policy::named(NAME).breaker(breaker.or_latency(0.95, Duration::from_secs(1), Duration::from_secs(5)))
+    Policy::named(name).breaker(breaker.or_latency(0.95, Duration::from_secs(1), Duration::from_secs(5)))
 }
 
 /// The same behind an exact rate limit that grants everything.

@@ -11,15 +11,15 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use phalanx::{Pipeline, ResilienceModule};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
 use super::callers::quantile_of;
-use super::figures::{Bar, Row};
 use super::policies::{self, NAME};
-use super::server::Server;
 use super::two_workers;
+use crate::figures::{Bar, Row};
+use crate::monotonic::monotonic;
 use crate::operation::{OperationError, ready};
+use crate::server::Server;
 
 pub(crate) const CASES: &[&str] = &["trip_p99"];
 
@@ -139,10 +139,4 @@ fn rejection(runtime: &Runtime, pipeline: &Pipeline) -> Option<u64> {
         sleep(PAUSE);
     }
     None
-}
-
-/// Returns the nanoseconds of the clock shared by all processes of this machine.
-fn monotonic() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

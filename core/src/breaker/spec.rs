@@ -80,8 +80,8 @@ pub struct BreakerSpec {
     /// Lengthens each break by up to this share, at random, 0.0 to 1.0. Default 0.0.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::ShareOrZero"))]
     pub break_jitter: f64,
-    /// Probes at a time when the break is over, at most 10,000. Default 1.
-    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
+    /// Probes at a time when the break is over, at most 100. Default 1.
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Probes"))]
     pub half_open_max_calls: u32,
     /// Probes that must succeed before the circuit closes. Default 1.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
@@ -94,6 +94,16 @@ pub struct BreakerSpec {
     /// After closing, admits a growing share of the calls. Default none: all at once.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub ramp: Option<RampSpec>,
+    /// Opens for the fleet only if this share of the replicas with calls is over the threshold, above 0.0 and at most 1.0;
+    /// a replica that is over it without them opens a circuit of its own. Default none: the calls of all replicas count
+    /// together. Not with `quorum_replicas`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Share"))]
+    pub quorum_share: Option<f64>,
+    /// The same with a number of replicas, or all that have calls if they are fewer. Default none. Not with `quorum_share`.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
+    pub quorum_replicas: Option<u32>,
     /// Whether a call with its retries is one outcome, or each attempt is one. Default `calls`.
     pub count: CountBy,
 }
@@ -188,6 +198,8 @@ impl Default for BreakerSpec {
             success_threshold: 1,
             probe_lease: None,
             ramp: None,
+            quorum_share: None,
+            quorum_replicas: None,
             count: CountBy::Calls,
         }
     }
@@ -293,6 +305,20 @@ impl BreakerSpec {
     #[must_use]
     pub const fn ramp(mut self, over: Duration, steps: u32) -> Self {
         self.ramp = Some(RampSpec { over, steps });
+        self
+    }
+
+    /// Opens for the fleet only if this share of the replicas with calls is over the threshold.
+    #[must_use]
+    pub const fn quorum_share(mut self, share: f64) -> Self {
+        self.quorum_share = Some(share);
+        self
+    }
+
+    /// Opens for the fleet only if this many replicas are over the threshold.
+    #[must_use]
+    pub const fn quorum_replicas(mut self, replicas: u32) -> Self {
+        self.quorum_replicas = Some(replicas);
         self
     }
 

@@ -323,6 +323,38 @@ fn a_quantile_from_before_the_trip_does_not_open_a_circuit_that_has_just_closed(
 }
 
 #[test]
+fn an_unknown_quantile_changes_nothing_but_a_window_without_any_ends_the_period() {
+    let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, 12 * SECOND));
+    let observe = |rig: &mut Rig, value| rig.breaker.observe_quantile(rig.now, &rig.spec, value, 0.0);
+    for _ in 0..2 {
+        assert_eq!(observe(&mut rig, Some(2 * SECOND)), None);
+        rig.wait(10 * SECOND + Duration::from_micros(1));
+    }
+    assert_eq!(observe(&mut rig, Some(2 * SECOND)), None, "the period begins anew");
+    for _ in 0..2 {
+        rig.wait(6 * SECOND);
+        assert_eq!(observe(&mut rig, None), None);
+    }
+    rig.wait(Duration::ZERO);
+    assert_eq!(observe(&mut rig, Some(2 * SECOND)), None, "twelve seconds without a known quantile");
+    rig.wait(6 * SECOND);
+    assert_eq!(observe(&mut rig, Some(2 * SECOND)), None);
+    rig.wait(6 * SECOND);
+    assert_eq!(observe(&mut rig, Some(2 * SECOND)).unwrap().to, Phase::Open);
+}
+
+#[test]
+fn an_override_ends_by_itself() {
+    let mut rig = Rig::new(ratio());
+    rig.breaker.force_until(Some(Override::Open), rig.now.after(SECOND));
+    assert_eq!(rig.admit(), Err(RejectionCode::ForcedOpen));
+    rig.wait(SECOND);
+    assert_eq!(rig.breaker.inspect(rig.now).overridden, None);
+    assert!(rig.admit().is_ok());
+    assert_eq!(rig.breaker.overridden(), None);
+}
+
+#[test]
 fn a_high_quantile_does_not_trip_under_an_override() {
     let mut rig = Rig::new(BreakerSpec::latency(0.95, SECOND, Duration::ZERO));
     for overridden in [Override::Closed, Override::Disabled] {
@@ -354,14 +386,14 @@ fn a_reset_circuit_is_as_new_and_old_tickets_are_void() {
 }
 
 #[test]
-fn a_new_threshold_keeps_the_counts_a_new_window_starts_over() {
+fn a_new_threshold_and_a_new_window_keep_the_counts() {
     let mut rig = Rig::new(ratio());
     rig.call(Outcome::Failure);
     let stricter = BreakerSpec { failure_ratio: Some(0.1), ..ratio() };
-    rig.breaker.retune(&rig.spec, &stricter);
+    rig.breaker.retune(&stricter);
     assert_eq!(rig.breaker.inspect(rig.now).failures, 1);
-    rig.breaker.retune(&stricter, &ratio().window(20 * SECOND));
-    assert_eq!(rig.breaker.inspect(rig.now).failures, 0);
+    rig.breaker.retune(&ratio().window(20 * SECOND));
+    assert_eq!(rig.breaker.inspect(rig.now).failures, 1);
 }
 
 #[test]

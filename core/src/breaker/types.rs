@@ -56,6 +56,74 @@ impl Override {
     }
 }
 
+/// An override as its author asks for it.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use phalanx_core::breaker::{Override, OverrideRequest};
+///
+/// let request = OverrideRequest::new(Some(Override::Open)).by("ops@example.com").because("vendor maintenance");
+/// let request = request.lasting(Duration::from_secs(3_600));
+/// assert_eq!((request.value, request.lasts), (Some(Override::Open), Some(Duration::from_secs(3_600))));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverrideRequest {
+    /// The override; none releases the one that is set.
+    pub value: Option<Override>,
+    /// Who asks for it, at most 64 bytes. Default empty: this replica.
+    pub author: String,
+    /// Why, at most 200 bytes. Default empty.
+    pub reason: String,
+    /// How long it lasts. Default none: until it is released.
+    pub lasts: Option<Duration>,
+}
+
+impl OverrideRequest {
+    /// Sets or releases an override without an end.
+    pub fn new(value: Option<Override>) -> Self {
+        Self { value, ..Self::default() }
+    }
+
+    /// Sets the author.
+    #[must_use]
+    pub fn by(mut self, author: impl Into<String>) -> Self {
+        self.author = author.into();
+        self
+    }
+
+    /// Sets the reason.
+    #[must_use]
+    pub fn because(mut self, reason: impl Into<String>) -> Self {
+        self.reason = reason.into();
+        self
+    }
+
+    /// Sets how long it lasts.
+    #[must_use]
+    pub const fn lasting(mut self, lasts: Duration) -> Self {
+        self.lasts = Some(lasts);
+        self
+    }
+}
+
+/// The last state of a breaker that a replica received, from which it can be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastState {
+    /// The epoch.
+    pub epoch: u64,
+    /// The phase.
+    pub phase: Phase,
+    /// The rest of the break, while open.
+    pub left: Duration,
+    /// How long the phase has lasted at least.
+    pub age: Duration,
+    /// The number of times that the next break is lengthened.
+    pub escalation: u32,
+    /// The override, if one is set.
+    pub overridden: Option<Override>,
+}
+
 /// What an admitted call holds: the epoch in which its outcome counts and, for a probe, its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {

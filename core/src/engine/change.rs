@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   engine.change(|txn| { txn.retune(policy)?; txn.pull("vendor", lever)?; Ok(()) })
-//!     1 lock     one change at a time; calls on new routes wait, calls on existing ones do not
+//!     1 lock     one change at a time; calls on new routes and new ports wait, calls on existing ones do not
 //!     2 closure  changes a copy of the policies; an error drops the copy, so nothing changes
 //!     3 commit   the copy replaces the policies
 //!     4 routes   every route whose policy or lever changed is recompiled over the same state
@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::policies::{Policies, policy_mistake};
+use super::ports::{PolicyNames, blanket_retry};
 use crate::event::EventKind;
 use crate::levers::LeverSpec;
 use crate::pipeline::RouteEntry;
@@ -82,13 +83,15 @@ impl<S: Store> Engine<S> {
         let one_at_a_time = shared.changing.lock();
         let mut policies = shared.policies.write();
         let before = policies.levers();
-        let mut txn = ConfigTxn { engine: self, policies: policies.clone() };
+        let ports = shared.ports.lock();
+        let mut txn = ConfigTxn { engine: self, policies: policies.clone(), ports: &ports };
         let made = make(&mut txn)?;
         let new = txn.policies;
         *policies = new.clone();
         drop(policies);
         // A call that looked up an old policy did so before the write lock was taken, so its route is in the table by now.
         let retuned: Vec<_> = self.routes().into_iter().filter(|route| route.follow(&new)).collect();
+        drop(ports);
         drop(one_at_a_time); // an observer may make a change itself
         for route in retuned {
             let stages = route.latest();
@@ -113,6 +116,7 @@ impl<S: Store> Engine<S> {
 pub struct ConfigTxn<'a, S: Store> {
     engine: &'a Engine<S>,
     policies: Policies,
+    ports: &'a PolicyNames,
 }
 
 impl<S: Store> ConfigTxn<'_, S> {
@@ -125,7 +129,7 @@ impl<S: Store> ConfigTxn<'_, S> {
     /// Changes a policy. Guards are code: a policy without guards keeps those it had.
     ///
     /// # Errors
-    /// Returns every validation error, or an error if no policy has this name.
+    /// Returns every validation error, or an error if no policy has this name, or if it would retry a whole port.
     pub fn retune(&mut self, policy: Policy) -> Result<(), ConfigError> {
         self.put(policy, true)
     }
@@ -145,6 +149,9 @@ impl<S: Store> ConfigTxn<'_, S> {
             let reason = if exists { "no policy has this name" } else { "a policy has this name already" };
             mistakes.push(policy_mistake(&policy.name, reason));
         }
+        if self.ports.contains(&policy.name) {
+            mistakes.extend(blanket_retry(&policy.name, &policy));
+        }
         fail_on(mistakes)?;
         self.policies.put(policy);
         Ok(())
@@ -155,13 +162,14 @@ impl<S: Store> ConfigTxn<'_, S> {
     ///
     /// # Errors
     /// Returns every validation error of every policy and lever, and an error for every policy that is in use and would
-    /// no longer exist.
+    /// no longer exist, or would retry a whole port.
     pub fn apply(&mut self, set: PolicySet) -> Result<ConfigChange, ConfigError> {
         let (new, mut mistakes) = self.policies.with_set(set);
         let routes = self.engine.routes();
         let in_use: BTreeSet<_> = routes.iter().map(|route| route.latest().policy.name.clone()).collect();
         let lost = in_use.iter().filter(|name| new.find(name).is_none());
         mistakes.extend(lost.map(|name| policy_mistake(name, "is in use, and without it the name would mean nothing")));
+        mistakes.extend(new.blanket_retries(self.ports));
         fail_on(mistakes)?;
         let change = self.policies.difference(&new);
         self.policies = new;
@@ -202,6 +210,17 @@ impl<S: Store> RouteEntry<S> {
 }
 
 impl Policies {
+    /// Returns a mistake for every policy that guards a port and would retry the whole of it.
+    fn blanket_retries(&self, ports: &PolicyNames) -> Vec<Mistake> {
+        let of_port = |name: &String| {
+            // Ports without a policy of their own are under the default policy, whose mistake is reported once.
+            let configured = if self.is_named(name) { name } else { "default" };
+            Some((configured.to_owned(), blanket_retry(configured, &self.find(name)?.policy)?))
+        };
+        let mistakes: BTreeMap<String, Mistake> = ports.iter().filter_map(of_port).collect();
+        mistakes.into_values().collect()
+    }
+
     fn difference(&self, new: &Self) -> ConfigChange {
         let names: BTreeSet<_> = self.names().into_iter().chain(new.names()).collect();
         let own = |policies: &Self, name: &str| policies.find(name).filter(|_| policies.is_named(name));

@@ -7,8 +7,8 @@ use super::{PolicySet, UnknownPolicy};
 use crate::key::MAX_NAME_BYTES;
 use crate::levers::{self, EVERY_POLICY, LeverSpec};
 use crate::pipeline::EffectivePolicy;
-use crate::policy::Policy;
 use crate::policy::validate::Mistake;
+use crate::policy::{OnDegraded, Policy};
 
 /// All policies and levers of an engine.
 #[derive(Clone, Default)]
@@ -16,6 +16,8 @@ pub(super) struct Policies {
     named: HashMap<String, Versioned>,
     default: Option<Arc<Policy>>,
     unknown: UnknownPolicy,
+    /// What policies without their own choice do while the shared store is away.
+    on_degraded: OnDegraded,
     /// Levers of the configuration.
     configured: BTreeMap<String, Arc<LeverSpec>>,
     /// Levers pulled by hand. Each replaces the configured one of the same name.
@@ -30,16 +32,16 @@ struct Versioned {
 
 impl Policies {
     /// Returns the policies of a set with the built-in ones, and every validation error.
-    pub(super) fn new(set: PolicySet, unknown: UnknownPolicy) -> (Self, Vec<Mistake>) {
-        Self { unknown, ..Self::default() }.with_set(set)
+    pub(super) fn new(set: PolicySet, unknown: UnknownPolicy, on_degraded: OnDegraded) -> (Self, Vec<Mistake>) {
+        Self { unknown, on_degraded, ..Self::default() }.with_set(set)
     }
 
     /// Returns the policies with this set in place of the present one, and every validation error. A policy that does not
     /// change keeps its version, one without guards keeps those it had, and levers pulled by hand stay pulled.
     pub(super) fn with_set(&self, set: PolicySet) -> (Self, Vec<Mistake>) {
         let mut mistakes = Vec::new();
-        let (unknown, pulled) = (self.unknown, self.pulled.clone());
-        let mut new = Self { unknown, pulled, ..Self::default() };
+        let (unknown, on_degraded, pulled) = (self.unknown, self.on_degraded, self.pulled.clone());
+        let mut new = Self { unknown, on_degraded, pulled, ..Self::default() };
         let mut seen = HashSet::new();
         for policy in set.policies {
             mistakes.extend(policy.mistakes());
@@ -127,11 +129,20 @@ impl Policies {
         self.unknown
     }
 
+    pub(super) const fn on_degraded(&self) -> OnDegraded {
+        self.on_degraded
+    }
+
     /// Finds a policy by name, else the default policy, else by the rule for unknown names.
     pub(super) fn find(&self, name: &str) -> Option<EffectivePolicy> {
-        let lever = self.lever(name);
+        let effective = |policy: Arc<Policy>, version| EffectivePolicy {
+            on_degraded: policy.on_degraded.unwrap_or(self.on_degraded),
+            lever: self.lever(name),
+            policy,
+            version,
+        };
         if let Some(Versioned { policy, version }) = self.named.get(name).cloned() {
-            return Some(EffectivePolicy { policy, version, lever });
+            return Some(effective(policy, version));
         }
         if name.len() > MAX_NAME_BYTES {
             return None;
@@ -141,7 +152,7 @@ impl Policies {
             (None, UnknownPolicy::Passthrough) => Policy::named(name),
             (None, UnknownPolicy::Error) => return None,
         };
-        Some(EffectivePolicy { policy: Arc::new(policy), version: 1, lever })
+        Some(effective(Arc::new(policy), 1))
     }
 
     /// Returns the lever of this name, without the one of every policy.

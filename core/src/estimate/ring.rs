@@ -32,6 +32,22 @@ impl<C: Counts> Ring<C> {
         Self { slice_micros: slice_micros(window), newest: 0, slots: [C::default(); SLICES] }
     }
 
+    /// Returns the length of a slice, in microseconds.
+    pub const fn slice_micros(&self) -> u64 {
+        self.slice_micros
+    }
+
+    /// Returns the newest slice that was counted in or summed.
+    pub const fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// Returns every slice of the window with its counters, oldest first.
+    pub fn slices(&self) -> impl Iterator<Item = (u64, C)> {
+        let oldest = (self.newest + 1).saturating_sub(SLICES as u64);
+        (oldest..=self.newest).map(|slice| (slice, self.slots[position(slice)]))
+    }
+
     /// Returns the slice that `now` belongs to.
     pub const fn slice_of(&self, now: Time) -> u64 {
         now.as_micros() / self.slice_micros

@@ -14,8 +14,16 @@ const MAX_BACKSTEP: Duration = Duration::from_secs(1);
 pub struct Lock {
     holder: Option<Holder>,
     last_fence: u64,
-    /// By version: the fence under which the work was completed, and when the mark expires.
-    marks: HashMap<String, (u64, Time)>,
+    /// The completed work, by version.
+    marks: HashMap<String, Mark>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    fence: u64,
+    until: Time,
+    /// How long it is kept after it was last read.
+    keep: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -33,21 +41,25 @@ impl Holder {
 }
 
 impl Lock {
-    /// Acquires the lock if it is free, or extends it if this owner holds it.
-    pub fn acquire(&mut self, now: Time, owner: &str, ttl: Duration) -> Acquired {
+    /// Acquires the lock if it is free or this owner holds it. `seen` is the highest fence that the caller has seen: a
+    /// holder whose fence is higher has lost the reply to an earlier request, and gets that fence. Any other grant has a
+    /// fence of its own, so that a late release under an earlier one does not free the lock.
+    pub fn acquire(&mut self, now: Time, owner: &str, ttl: Duration, seen: u64) -> Acquired {
         let ttl = ttl.min(MAX_TTL);
         if let Some(holder) = self.holder.as_mut().filter(|holder| now < holder.until()) {
-            if holder.owner == owner {
+            if holder.owner != owner {
+                if holder.at.since(now) > MAX_BACKSTEP {
+                    holder.at = now; // so that a waiter waits for one ttl at most
+                }
+                return Acquired::Taken { fence: holder.fence, left: holder.until().since(now) };
+            }
+            if holder.fence > seen {
                 (holder.at, holder.ttl) = (now, ttl);
                 return Acquired::Held { fence: holder.fence };
             }
-            if holder.at.since(now) > MAX_BACKSTEP {
-                holder.at = now; // so that a waiter waits for one ttl at most
-            }
-            return Acquired::Taken { fence: holder.fence, left: holder.until().since(now) };
         }
-        // Fences follow the clock, so that they still grow after a store has lost its data.
-        let fence = now.as_micros().max(self.last_fence + 1);
+        // Fences follow the clock and what the caller has seen, so that they still grow after a store has lost its data.
+        let fence = now.as_micros().max(self.last_fence + 1).max(seen.saturating_add(1));
         self.last_fence = fence;
         self.holder = Some(Holder { fence, at: now, ttl, owner: owner.to_owned() });
         Acquired::Held { fence }
@@ -69,22 +81,65 @@ impl Lock {
         held.unwrap_or(false)
     }
 
+    /// Releases the lock if this owner holds it, under any fence; returns whether it was held.
+    pub fn withdraw(&mut self, now: Time, owner: &str) -> bool {
+        let held = self.holder.as_ref().filter(|holder| holder.owner == owner).map(|holder| holder.fence);
+        held.is_some_and(|fence| self.release(now, owner, fence))
+    }
+
+    /// Returns the highest fence that was granted; 0 if there was none.
+    pub const fn last_fence(&self) -> u64 {
+        self.last_fence
+    }
+
     /// Marks the work of this version as completed and releases the lock; returns whether it was held.
     pub fn complete(&mut self, now: Time, owner: &str, fence: u64, version: &str, keep: Duration) -> bool {
         let held = self.release(now, owner, fence);
         if held {
-            self.marks.retain(|_, (_, until)| now < *until);
-            self.marks.insert(version.to_owned(), (fence, now.after(keep.min(MAX_TTL))));
+            let keep = keep.min(MAX_TTL);
+            self.marks.retain(|_, mark| now < mark.until);
+            self.marks.insert(version.to_owned(), Mark { fence, until: now.after(keep), keep });
         }
         held
     }
 
-    /// Returns the fence under which the work of this version was last completed.
-    pub fn completed(&self, now: Time, version: &str) -> Option<u64> {
-        self.marks.get(version).filter(|(_, until)| now < *until).map(|(fence, _)| *fence)
+    /// Returns the fence under which the work of this version was last completed, and keeps its mark for another time.
+    pub fn completed(&mut self, now: Time, version: &str) -> Option<u64> {
+        let mark = self.marks.get_mut(version).filter(|mark| now < mark.until)?;
+        mark.until = now.after(mark.keep);
+        Some(mark.fence)
     }
 
     fn held_by(&mut self, owner: &str, fence: u64) -> Option<&mut Holder> {
         self.holder.as_mut().filter(|holder| holder.owner == owner && holder.fence == fence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn fence_of(acquired: Acquired) -> u64 {
+        match acquired {
+            Acquired::Held { fence } | Acquired::Taken { fence, .. } => fence,
+        }
+    }
+
+    #[test]
+    fn an_owner_that_lost_a_reply_gets_the_same_fence_and_one_that_has_seen_it_a_new_one() {
+        let (mut lock, now) = (Lock::default(), Time::from_micros(1_000));
+        let first = fence_of(lock.acquire(now, "a", TTL, 0));
+        assert_eq!(lock.acquire(now, "a", TTL, first - 1), Acquired::Held { fence: first });
+        assert_eq!(lock.acquire(now, "a", TTL, first), Acquired::Held { fence: first + 1 });
+        assert!(!lock.release(now, "a", first), "the late release of the first grant");
+        assert!(lock.renew(now, "a", first + 1, TTL));
+    }
+
+    #[test]
+    fn a_fence_is_higher_than_the_one_that_its_caller_has_seen() {
+        let mut lock = Lock::default();
+        assert_eq!(lock.acquire(Time::from_micros(5), "a", TTL, 900), Acquired::Held { fence: 901 });
     }
 }

@@ -36,6 +36,11 @@ impl Watch {
         Self(None)
     }
 
+    /// Whether it never reports a release.
+    pub const fn is_silent(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Waits for a release since the last call of this method, or since the watch was made.
     pub async fn changed(&mut self) {
         let released = match &mut self.0 {

@@ -41,7 +41,7 @@ use crate::policy::Stage;
 use crate::rate_limit::Level;
 use crate::rejection::{Rejection, RejectionCode, Source, UNKNOWN};
 use crate::retry::nested::Mark;
-use crate::store::Store;
+use crate::store::{Store, Withdrawal};
 
 /// Whether a call may continue with the next stage.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,8 @@ impl Step {
 enum AdmittedBy {
     None,
     Breaker(Ticket),
-    Throttle,
+    /// At this time.
+    Throttle(Time),
 }
 
 /// One call under way.
@@ -94,11 +95,13 @@ struct Held {
     gate_ticket: GateTicket,
     /// Permits of the rate limit, given back unless the operation starts.
     permits: u32,
-    /// The moment the permits are for, and where they came from.
+    /// The time the permits are for, on the clock of the state that granted them, and that state.
     permits_due: Time,
     permits_source: Source,
     bulkhead_slot: BulkheadSlot,
     admitted_by: AdmittedBy,
+    /// The mark of a retry in the fleet's budget, put back unless the retry starts.
+    retry_mark: Option<Withdrawal>,
     /// How many guards have admitted the call, and the present attempt.
     call_guards: u16,
     attempt_guards: u16,
@@ -142,7 +145,7 @@ pub(super) struct Notes {
     pub(super) gave_up: bool,
     /// The outcome of the last attempt.
     outcome: Option<Outcome>,
-    kind: Option<Kind>,
+    pub(super) kind: Option<Kind>,
     /// Whether that outcome is the call's too: no other attempt follows.
     pub(super) decided: bool,
     pub(super) stage: Option<Stage>,
@@ -185,6 +188,7 @@ impl<'a, S: Store> CallState<'a, S> {
                 permits_source: Source::Local,
                 bulkhead_slot: BulkheadSlot::None,
                 admitted_by: AdmittedBy::None,
+                retry_mark: None,
                 call_guards: 0,
                 attempt_guards: 0,
                 unreported: stages.observers.any() || trace.is_live(),
@@ -238,6 +242,7 @@ impl<'a, S: Store> CallState<'a, S> {
     #[inline(always)]
     pub(super) fn start_attempt(&mut self) {
         self.held.permits = 0;
+        self.held.retry_mark = None;
         self.notes.stage = None;
         self.attempt.ended = self.attempt.started;
         self.notes.attempts += 1;
@@ -354,6 +359,19 @@ impl<'a, S: Store> CallState<'a, S> {
         }
     }
 
+    /// Holds the mark of a retry until the retry starts.
+    pub(super) const fn hold_retry_mark(&mut self, mark: Withdrawal) {
+        self.held.retry_mark = Some(mark);
+    }
+
+    /// Puts back the mark of a retry that does not start.
+    #[cold]
+    fn put_back_retry_mark(&mut self) {
+        if let (Some(mark), Some(tally)) = (self.held.retry_mark.take(), &self.stages.retry_tally) {
+            self.stages.store.put_back(tally, mark);
+        }
+    }
+
     /// Gives back whatever is still held by a call that has no answer.
     #[cold]
     fn release_held(&mut self) {
@@ -380,6 +398,9 @@ impl<S: Store> Drop for CallState<'_, S> {
     fn drop(&mut self) {
         if self.held.permits > 0 || self.is_unsettled() {
             self.release_held();
+        }
+        if self.held.retry_mark.is_some() {
+            self.put_back_retry_mark();
         }
         if self.held.gate_ticket.is_held() {
             self.leave_gate();

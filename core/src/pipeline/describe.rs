@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::stages::Stages;
 use crate::breaker::BreakerSpec;
+use crate::budget::BudgetSpec;
 use crate::bulkhead::{AdaptiveSpec, BulkheadSpec};
 use crate::chaos::ChaosSpec;
 use crate::hedge::HedgeSpec;
@@ -13,7 +14,7 @@ use crate::levers::LeverSpec;
 use crate::policy::{DeadlineSpec, OnDegraded};
 use crate::rate_limit::RateLimitSpec;
 use crate::retry::RetrySpec;
-use crate::store::Store;
+use crate::store::{StateScope, Store};
 use crate::throttle::ThrottleSpec;
 
 /// The description of a pipeline, stage by stage.
@@ -158,13 +159,14 @@ impl fmt::Display for Description {
                 StageDescription::Bulkhead(spec) => bulkhead(f, spec),
                 StageDescription::Breaker(spec) => breaker(f, spec),
                 StageDescription::Throttle(spec) => {
-                    write!(f, "k {} over {:?}", spec.k, spec.window)
+                    write!(f, "k {} over {:?}{}", spec.k, spec.window, of_the_fleet(spec.scope))
                 }
                 StageDescription::Retry(spec) => {
                     let kinds: Vec<_> = spec.retry_on.iter().map(|kind| kind.name()).collect();
                     let (base, max) = (spec.backoff.base, spec.backoff.max);
                     let kinds = kinds.join(", ");
-                    write!(f, "{} attempts on {kinds}, {base:?} to {max:?} apart", spec.max_attempts)
+                    write!(f, "{} attempts on {kinds}, {base:?} to {max:?} apart", spec.max_attempts)?;
+                    spec.budget.map_or(Ok(()), |budget| budget_of_the_fleet(f, budget))
                 }
                 StageDescription::Hedge(spec) => hedge(f, spec),
                 StageDescription::Timeout(limit) => write!(f, "{limit:?} an attempt"),
@@ -195,12 +197,29 @@ fn bulkhead(f: &mut fmt::Formatter<'_>, spec: &BulkheadSpec) -> fmt::Result {
     Ok(())
 }
 
+const fn of_the_fleet(scope: StateScope) -> &'static str {
+    match scope {
+        StateScope::Fleet => ", of the fleet",
+        StateScope::Process => "",
+    }
+}
+
+fn budget_of_the_fleet(f: &mut fmt::Formatter<'_>, budget: BudgetSpec) -> fmt::Result {
+    match budget.scope {
+        StateScope::Fleet => f.write_str(", one budget for the fleet"),
+        StateScope::Process => Ok(()),
+    }
+}
+
 fn hedge(f: &mut fmt::Formatter<'_>, spec: &HedgeSpec) -> fmt::Result {
     let (most, delay) = (spec.max_attempts, spec.delay);
     match spec.adaptive_delay_quantile {
-        Some(quantile) => write!(f, "{most} at a time, after the p{} ({delay:?} until it is known)", quantile * 100.0),
-        None => write!(f, "{most} at a time, after {delay:?}"),
+        Some(quantile) => {
+            write!(f, "{most} at a time, after the p{} ({delay:?} until it is known)", quantile * 100.0)?;
+        }
+        None => write!(f, "{most} at a time, after {delay:?}")?,
     }
+    budget_of_the_fleet(f, spec.budget)
 }
 
 fn chaos(f: &mut fmt::Formatter<'_>, spec: &ChaosSpec) -> fmt::Result {

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use crate::breaker::{BreakerSpec, Override};
 use crate::chaos::ChaosSpec;
 use crate::levers::LeverSpec;
-use crate::policy::Policy;
+use crate::policy::{OnDegraded, Policy};
 
-/// What the stages of a route are compiled from: a policy, its version, and the lever above it.
+/// What the stages of a route are compiled from: a policy, its version, what the engine adds to it, and the lever above it.
 #[derive(Clone, PartialEq)]
 pub(crate) struct EffectivePolicy {
     pub(crate) policy: Arc<Policy>,
     pub(crate) version: u64,
+    /// The policy's own choice, else the engine's.
+    pub(crate) on_degraded: OnDegraded,
     pub(crate) lever: Option<Arc<LeverSpec>>,
 }
 

@@ -109,6 +109,9 @@ impl<S: Store> Stages<S> {
         }
         if let (Some(trip), Circuit::Breaker { breaker, .. }) = (watch.trip, &self.circuit) {
             let value = self.store.quantile(&watch.digest, now, trip.quantile);
+            // The quantile of one replica may be over the threshold, but only the fleet's is within it for all.
+            let over = |value: &Duration| *value > trip.threshold;
+            let value = value.filter(|value| over(value) || self.store.has_fleet_latencies(&watch.digest));
             if let Some(change) = self.store.observe_quantile(breaker, now, value) {
                 self.observers.emit(&self.key, EventKind::Transition(change));
             }

@@ -8,7 +8,8 @@
 //! * A failure or timeout is ignored while others run; that of the last one running is the attempt's.
 //! * A hedge is started only if the bulkhead has a free slot, the hedge budget allows it and, where the breaker counts
 //!   attempts, the breaker admits it; otherwise this attempt gets no more hedges. All of it is given back when the hedge
-//!   is over.
+//!   is over. A budget of the fleet is asked a round trip before the hedge is due; what it grants is put back if the attempt
+//!   answers first.
 //! * Of the others, those that started before the winner took at least as long as they had run by then, and the digest
 //!   records that. Without it slow attempts would never be seen, and the adaptive delay would creep down.
 
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 
 use self::hedge_permit::HedgePermit;
 use super::call_state::CallState;
+use super::fleet_budget::BudgetMark;
 use crate::classify::{Class, Classifier};
 use crate::event::EventKind;
 use crate::hedge::HedgeSpec;
@@ -57,11 +59,61 @@ struct Race<'p, 'a, S: Store, Fut> {
     hedges: Vec<Hedge<'a, S, Fut>>,
     /// When the next hedge starts; none if there will be none.
     next_hedge: Option<Instant>,
+    /// The mark of the next hedge in the fleet's budget.
+    mark: PendingMark<'a, S>,
     started: u32,
     delay: Duration,
     deadline: Option<Instant>,
     /// What the timer is set to.
     wake_at: Option<Instant>,
+}
+
+/// The mark of the next hedge, where the fleet shares the budget.
+enum PendingMark<'a, S: Store> {
+    /// None is needed, or the reply has been taken.
+    None,
+    /// It is asked for at this time.
+    Due(Instant),
+    Asked(Pin<Box<dyn Future<Output = BudgetMark<'a, S>> + Send + 'a>>),
+    Replied(BudgetMark<'a, S>),
+}
+
+impl<'a, S: Store> PendingMark<'a, S> {
+    /// Begins for a hedge at this time.
+    fn begin(call: &CallState<'a, S>, hedge_at: Instant) -> Self {
+        match call.stages.hedge_tally {
+            None => Self::None,
+            Some(_) => Self::Due(hedge_at.checked_sub(call.stages.hedge_lead()).unwrap_or(hedge_at)),
+        }
+    }
+
+    /// Asks when it is time, and takes the reply when it is there.
+    fn poll(&mut self, call: &CallState<'a, S>, now: Instant, cx: &mut Context<'_>) {
+        if matches!(self, Self::Due(due) if *due <= now) {
+            let asking = BudgetMark::ask_for_hedge(call.stages, call.read_clock());
+            *self = asking.map_or(Self::None, |asking| Self::Asked(Box::pin(asking)));
+        }
+        if let Self::Asked(asking) = self
+            && let Poll::Ready(mark) = asking.as_mut().poll(cx)
+        {
+            *self = Self::Replied(mark);
+        }
+    }
+
+    /// Returns when it has to be polled again, unless the reply wakes the task.
+    const fn due(&self) -> Option<Instant> {
+        match self {
+            Self::Due(due) => Some(*due),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self) -> Option<BudgetMark<'a, S>> {
+        match std::mem::replace(self, Self::None) {
+            Self::Replied(mark) => Some(mark),
+            _ => None,
+        }
+    }
 }
 
 struct Hedge<'a, S: Store, Fut> {
@@ -71,18 +123,24 @@ struct Hedge<'a, S: Store, Fut> {
 }
 
 impl<'p, 'a, S: Store, Fut> Race<'p, 'a, S, Fut> {
-    /// Begins when the first hedge is due.
+    /// Begins when the first hedge is due, or its mark in the fleet's budget is.
     fn begin(spec: HedgeSpec, call: &CallState<'a, S>, first: Pin<&'p mut Option<Fut>>) -> Self {
-        let (now, delay) = (Instant::now(), call.attempt.wake_after.unwrap_or_default());
-        // A runtime that stalled may be later than the delay.
-        let ran = call.read_clock().since(call.attempt.started).max(delay);
+        let (now, woken_after) = (Instant::now(), call.attempt.wake_after.unwrap_or_default());
+        // A runtime that stalled may be later than that.
+        let ran = call.read_clock().since(call.attempt.started).max(woken_after);
         let left = |limit: Duration| now.checked_add(limit.saturating_sub(ran));
+        let delay = match call.stages.hedge_tally {
+            None => woken_after,
+            Some(_) => call.stages.hedge_delay(&spec, call.attempt.started).max(woken_after),
+        };
+        let first_hedge = left(delay).unwrap_or(now);
         Self {
             spec,
             first,
             first_ends: call.stages.timeout.and_then(left),
             hedges: Vec::new(),
-            next_hedge: Some(now),
+            next_hedge: Some(first_hedge),
+            mark: PendingMark::begin(call, first_hedge),
             started: 0,
             delay,
             deadline: call.time_left().and_then(|left| now.checked_add(left)),
@@ -112,12 +170,15 @@ impl<'p, 'a, S: Store, Fut> Race<'p, 'a, S, Fut> {
             if call.attempt.limited_by_deadline || !self.drop_timed_out(call, now) {
                 return Poll::Ready(Err(Elapsed));
             }
-            if self.next_hedge.is_some_and(|next| next <= now) {
+            self.mark.poll(call, now, cx);
+            let waits_for_mark = matches!(self.mark, PendingMark::Asked(_));
+            if !waits_for_mark && self.next_hedge.is_some_and(|next| next <= now) {
                 self.start_hedge(call, operation, now);
                 continue; // it may be ready at once
             }
+            let next_hedge = self.next_hedge.filter(|_| !waits_for_mark);
             let ends = self.hedges.iter().map(|hedge| hedge.ends);
-            let ends = ends.chain([self.first_ends, self.next_hedge, self.deadline]);
+            let ends = ends.chain([self.first_ends, next_hedge, self.mark.due(), self.deadline]);
             let Some(wake_at) = ends.flatten().min() else { return call.unless_cancelled(Poll::Pending, cx) };
             if self.wake_at.replace(wake_at) != Some(wake_at) {
                 timer.disarm();
@@ -200,7 +261,8 @@ impl<'p, 'a, S: Store, Fut> Race<'p, 'a, S, Fut> {
         Fut: Future<Output = Result<T, E>>,
     {
         self.next_hedge = None;
-        let Some(mut permit) = call.admit_hedge(&self.spec) else { return };
+        let mark = self.mark.take();
+        let Some(mut permit) = call.admit_hedge(&self.spec, mark) else { return };
         self.started += 1;
         call.emit(EventKind::Hedge { hedge: self.started, delay: self.delay });
         permit.trace = call.trace.begin_hedge(call.notes.attempts, call.stages.timeout, self.started);
@@ -210,6 +272,7 @@ impl<'p, 'a, S: Store, Fut> Race<'p, 'a, S, Fut> {
         if self.started + 1 < self.spec.max_attempts {
             self.delay = call.stages.hedge_delay(&self.spec, call.read_clock());
             self.next_hedge = now.checked_add(self.delay);
+            self.mark = self.next_hedge.map_or(PendingMark::None, |next| PendingMark::begin(call, next));
         }
     }
 }

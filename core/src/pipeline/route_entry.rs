@@ -50,7 +50,7 @@ impl<S: Store> Entry for RouteEntry<S> {
         let bucket = stages.rate_limit.as_ref().map(|limit| stages.store.bucket_retention(&limit.bucket));
         let breaker = match &stages.circuit {
             Circuit::Breaker { breaker, .. } => Some(stages.store.breaker_retention(breaker)),
-            Circuit::Throttle(_) | Circuit::None => None,
+            Circuit::Throttle { .. } | Circuit::None => None,
         };
         bucket.max(breaker).unwrap_or(Retention::Relearnable).max(Retention::Relearnable)
     }

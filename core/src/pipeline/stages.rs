@@ -12,10 +12,11 @@ use super::effective_policy::EffectivePolicy;
 use super::latency_watch::LatencyWatch;
 use super::trace::SpanNames;
 use crate::breaker::{BreakerSpec, CountBy, Override};
-use crate::budget::Budget;
+use crate::budget::{self, Budget};
 use crate::bulkhead::{Bulkhead, BulkheadSpec};
 use crate::clock::{Clock, Time};
 use crate::drain::GateCell;
+use crate::engine::PortBinding;
 use crate::event::Observers;
 use crate::guard::{Guard, Guards};
 use crate::hedge::HedgeSpec;
@@ -24,7 +25,7 @@ use crate::levers::LeverSpec;
 use crate::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
 use crate::retry::RetrySpec;
 use crate::rng::Rng;
-use crate::store::Store;
+use crate::store::{StateScope, Store, TallyUse};
 use crate::throttle::{Throttle, ThrottleSpec};
 
 /// One policy on one route, ready to run.
@@ -58,6 +59,9 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) chaos: Option<ChaosStage>,
     /// Whether retries draw from a budget, so that calls must be counted.
     pub(crate) has_retry_budget: bool,
+    /// Present if the budget of retries, or of hedges, is the fleet's.
+    pub(crate) retry_tally: Option<Arc<S::Tally>>,
+    pub(crate) hedge_tally: Option<Arc<S::Tally>>,
     /// Whether any stage reads the clock.
     pub(crate) needs_clock: bool,
     /// Whether any stage or observer needs the exact latency.
@@ -84,8 +88,15 @@ pub(crate) struct BulkheadStage {
 /// The stage that watches outcomes. A policy has a breaker or a throttle, never both.
 pub(crate) enum Circuit<S: Store> {
     None,
-    Breaker { breaker: Arc<S::Breaker>, count: CountBy },
-    Throttle(ThrottleSpec),
+    Breaker {
+        breaker: Arc<S::Breaker>,
+        count: CountBy,
+    },
+    /// With a tally if requests and accepts are those of the fleet.
+    Throttle {
+        spec: ThrottleSpec,
+        tally: Option<Arc<S::Tally>>,
+    },
 }
 
 /// Where a custom guard runs, by its order.
@@ -145,6 +156,7 @@ pub(crate) struct RouteState {
     pub(crate) rng: Rng,
     gate: GateCell,
     traced: bool,
+    pub(crate) port: PortBinding,
     pub(crate) retry_budget: Budget,
     pub(crate) hedge_budget: Budget,
     pub(crate) throttle: Mutex<Option<Throttle>>,
@@ -156,11 +168,12 @@ pub(crate) struct RouteState {
 }
 
 impl RouteState {
-    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool) -> Self {
+    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool, port: PortBinding) -> Self {
         Self {
             rng,
             gate,
             traced,
+            port,
             retry_budget: Budget::default(),
             hedge_budget: Budget::default(),
             throttle: Mutex::new(None),
@@ -200,16 +213,20 @@ impl<S: Store> Stages<S> {
             bucket: store.bucket(&key, spec),
             max_wait: spec.max_wait.unwrap_or_default(),
         });
+        let tally = |scope, of, window| (scope == StateScope::Fleet).then(|| store.tally(&key, of, window));
+        let retry_budget = policy.retry.and_then(|retry| retry.budget);
+        let retry_tally = retry_budget.and_then(|budget| tally(budget.scope, TallyUse::Retries, budget::WINDOW));
+        let hedge_tally = policy.hedge.and_then(|hedge| tally(hedge.budget.scope, TallyUse::Hedges, budget::WINDOW));
         let circuit = match (effective.breaker(), policy.throttle) {
             (Some(spec), _) => Circuit::Breaker { breaker: store.breaker(&key, &spec), count: spec.count },
-            (None, Some(spec)) => Circuit::Throttle(spec),
+            (None, Some(spec)) => Circuit::Throttle { spec, tally: tally(spec.scope, TallyUse::Throttle, spec.window) },
             (None, None) => Circuit::None,
         };
         let bulkhead = policy.bulkhead.as_ref().map(|spec| state.bulkhead(spec, store.clock()));
         let latency_watch = LatencyWatch::new(&policy, &store, &key);
         let span_names = SpanNames::new(&key, state.traced);
         let observed = observers.any() || span_names.any();
-        let has_retry_budget = policy.retry.is_some_and(|retry| retry.budget.is_some());
+        let has_retry_budget = retry_budget.is_some();
         let has_queue = bulkhead.as_ref().is_some_and(|stage| stage.has_queue);
         let is_adaptive = bulkhead.as_ref().is_some_and(|stage| stage.is_adaptive);
         let takes_time = rate_limit.is_some() || has_retry_budget || policy.hedge.is_some() || has_queue || is_adaptive;
@@ -227,11 +244,13 @@ impl<S: Store> Stages<S> {
             superseded: AtomicBool::new(false),
             name: intern(&policy.name).unwrap_or("(unnamed)"),
             clock: store.clock().clone(),
-            on_degraded: policy.on_degraded,
+            on_degraded: effective.on_degraded,
             deadline: policy.deadline.unwrap_or_default(),
             needs_clock: takes_time || records || !guards.is_empty(),
             needs_latency: observed || breaker_measures || latency_watch.is_some() || is_adaptive,
             has_retry_budget,
+            retry_tally,
+            hedge_tally,
             retry: policy.retry,
             hedge: policy.hedge,
             latency_watch,
@@ -257,7 +276,12 @@ impl<S: Store> Stages<S> {
 
     /// Returns what the stages were compiled from.
     pub(crate) fn effective_policy(&self) -> EffectivePolicy {
-        EffectivePolicy { policy: self.policy.clone(), version: self.version, lever: self.lever.clone() }
+        EffectivePolicy {
+            policy: self.policy.clone(),
+            version: self.version,
+            on_degraded: self.on_degraded,
+            lever: self.lever.clone(),
+        }
     }
 
     pub(crate) fn is_superseded(&self) -> bool {
@@ -274,7 +298,7 @@ impl<S: Store> Stages<S> {
         match &self.circuit {
             Circuit::None => false,
             Circuit::Breaker { count, .. } => *count == unit,
-            Circuit::Throttle(_) => unit == CountBy::Calls,
+            Circuit::Throttle { .. } => unit == CountBy::Calls,
         }
     }
 

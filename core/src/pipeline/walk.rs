@@ -208,7 +208,19 @@ where
                 timer.disarm();
                 let Some(next) = next else { break result };
                 (last, delay) = (Some(result), next);
-                call.sleep(&mut timer, delay).await;
+                match stages.retry_tally.as_deref() {
+                    None => call.sleep(&mut timer, delay).await,
+                    // Boxed, so that calls without a budget of the fleet do not carry the memory for it.
+                    Some(tally) => {
+                        let granted = {
+                            let mut waiting = Box::pin(call.back_off_with_mark(&mut timer, tally, delay));
+                            poll_fn(|cx| poll_out_of_line(waiting.as_mut(), cx)).await
+                        };
+                        if !granted {
+                            break last.take().unwrap_or_else(|| Err(call.rejection()));
+                        }
+                    }
+                }
                 call.attempt.started = call.read_clock();
             }
         };
@@ -271,7 +283,7 @@ impl<S: Store> CallState<'_, S> {
     fn wake_for_hedge(&mut self, hedge: &HedgeSpec) {
         let delay = self.stages.hedge_delay(hedge, self.attempt.started);
         if self.attempt.limit.is_none_or(|limit| delay < limit) {
-            self.attempt.wake_after = Some(delay);
+            self.attempt.wake_after = Some(delay.saturating_sub(self.stages.hedge_lead()));
         }
     }
 
@@ -359,14 +371,14 @@ impl<S: Store> CallState<'_, S> {
             self.notes.gave_up = nested_gave_up || attempts > 1;
             return None;
         }
-        let next = self.back_off(kind, class.retry_after, previous);
+        let next = self.back_off(class.retry_after, previous);
         self.notes.gave_up = next.is_none();
         self.attempt.nested.wipe();
         next
     }
 
     #[cold]
-    fn back_off(&mut self, kind: Kind, retry_after: Option<Duration>, previous: Duration) -> Option<Duration> {
+    fn back_off(&mut self, retry_after: Option<Duration>, previous: Duration) -> Option<Duration> {
         let stages = self.stages;
         let spec = stages.retry.as_ref()?;
         let attempt = self.notes.attempts;
@@ -377,14 +389,24 @@ impl<S: Store> CallState<'_, S> {
             self.emit(EventKind::RetryAbandoned { delay });
             return None;
         }
+        if stages.retry_tally.is_some() {
+            return Some(delay); // the fleet's budget is asked during the backoff
+        }
         if let Some(budget) = &spec.budget
             && !stages.state.retry_budget.withdraw(self.attempt.ended, budget)
         {
             self.emit(EventKind::RetryBudgetExhausted);
             return None;
         }
-        (self.notes.decided, self.notes.hedge_won) = (false, false);
-        self.emit(EventKind::Retry { attempt, delay, kind });
+        self.note_retry(delay);
         Some(delay)
+    }
+
+    /// Notes that another attempt follows after this delay.
+    pub(super) fn note_retry(&mut self, delay: Duration) {
+        (self.notes.decided, self.notes.hedge_won) = (false, false);
+        if let Some(kind) = self.notes.kind {
+            self.emit(EventKind::Retry { attempt: self.notes.attempts, delay, kind });
+        }
     }
 }

@@ -4,6 +4,7 @@ mod check;
 mod concurrency;
 
 use std::fmt;
+use std::time::Duration;
 
 use self::check::{Check, MAX_COUNT};
 use self::concurrency::{bulkhead, hedge};
@@ -13,7 +14,7 @@ use crate::budget::BudgetSpec;
 use crate::chaos::ChaosSpec;
 use crate::clock::micros;
 use crate::key::MAX_NAME_BYTES;
-use crate::rate_limit::{MAX_UNITS, Rate, RateLimitSpec};
+use crate::rate_limit::{Consistency, MAX_UNITS, Rate, RateLimitSpec};
 use crate::retry::{Backoff, RetrySpec};
 use crate::throttle::ThrottleSpec;
 
@@ -115,6 +116,9 @@ fn deadline(check: &mut Check, spec: &DeadlineSpec) {
     }
 }
 
+/// The shortest lease: a shorter one ends within the round trips that it is meant to save.
+const MIN_LEASE: Duration = Duration::from_millis(1);
+
 fn rate_limit(check: &mut Check, spec: &RateLimitSpec) {
     let before = check.found.len();
     check.calls("permits", spec.permits);
@@ -133,6 +137,11 @@ fn rate_limit(check: &mut Check, spec: &RateLimitSpec) {
     if saved.saturating_add(waiting) >= MAX_UNITS {
         let reason = "burst × per is too large to count exactly: choose a rounder rate";
         check.add("burst", reason);
+    }
+    if spec.consistency == Consistency::Leased && rate.lease_time() < MIN_LEASE {
+        let reason = "the burst is too small for leases: a lease lasts an eighth of the time in which the burst is refilled, \
+                      which must be at least 1ms; raise burst, or use \"exact\"";
+        check.add("consistency", reason);
     }
 }
 
@@ -172,9 +181,16 @@ fn breaker(check: &mut Check, spec: &BreakerSpec) {
         check.add("max_break_duration", "must not be shorter than break_duration");
     }
     check.share_or_zero("break_jitter", spec.break_jitter);
-    check.count("half_open_max_calls", spec.half_open_max_calls.into());
+    check.probes("half_open_max_calls", spec.half_open_max_calls);
     check.count("success_threshold", spec.success_threshold.into());
     check.optional_duration("probe_lease", spec.probe_lease);
+    check.optional_share("quorum_share", spec.quorum_share);
+    if let Some(replicas) = spec.quorum_replicas {
+        check.count("quorum_replicas", replicas.into());
+        if spec.quorum_share.is_some() {
+            check.add("quorum_replicas", "not together with quorum_share: choose one");
+        }
+    }
     check.within("ramp", spec.ramp.as_ref(), |check, ramp| {
         check.duration("over", ramp.over);
         check.count("steps", ramp.steps.into());
@@ -239,7 +255,6 @@ fn chaos(check: &mut Check, spec: &ChaosSpec) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
     use crate::kind::Kind;
@@ -298,6 +313,12 @@ mod tests {
         assert_eq!(paths(&policy), ["policies.p.timeout"]);
         let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(u64::MAX));
         assert_eq!(paths(&policy), ["policies.p.rate_limit.permits"]);
+        let leased = |burst| {
+            let spec = RateLimitSpec::per_second(10_000).burst(burst).consistency(Consistency::Leased);
+            paths(&Policy::named("p").rate_limit(spec))
+        };
+        assert_eq!(leased(80), ["policies.p.rate_limit.consistency"], "of 994 µs, in seven slots");
+        assert!(leased(82).is_empty());
         let awkward = RateLimitSpec::new(999_999_937, Duration::from_secs(86_399));
         let policy = Policy::named("p").rate_limit(awkward);
         assert_eq!(paths(&policy), ["policies.p.rate_limit.burst"]);

@@ -46,12 +46,7 @@ impl Policy {
         list.within("hedge", hedge.as_ref(), List::hedge);
         list.plain("idempotent", idempotent);
         list.optional_duration("timeout", *timeout);
-        let on_degraded = match on_degraded {
-            OnDegraded::Local => "local",
-            OnDegraded::Open => "open",
-            OnDegraded::Closed => "closed",
-        };
-        list.text("on_degraded", on_degraded);
+        list.optional("on_degraded", on_degraded.map(OnDegraded::name));
         list.within("chaos", chaos.as_ref(), List::chaos);
         list.found
     }
@@ -120,11 +115,12 @@ impl List {
     }
 
     fn rate_limit(&mut self, spec: &RateLimitSpec) {
-        let RateLimitSpec { permits, per, burst, max_wait } = *spec;
+        let RateLimitSpec { permits, per, burst, max_wait, consistency } = *spec;
         self.plain("permits", permits);
         self.duration("per", per);
         self.optional("burst", burst);
         self.optional_duration("max_wait", max_wait);
+        self.plain("consistency", consistency.name());
     }
 
     fn bulkhead(&mut self, spec: &BulkheadSpec) {
@@ -195,6 +191,8 @@ impl List {
             success_threshold,
             probe_lease,
             ramp,
+            quorum_share,
+            quorum_replicas,
             count,
         } = spec;
         self.optional("failure_ratio", *failure_ratio);
@@ -218,6 +216,8 @@ impl List {
             list.duration("over", over);
             list.plain("steps", steps);
         });
+        self.optional("quorum_share", *quorum_share);
+        self.optional("quorum_replicas", *quorum_replicas);
         let count = match count {
             CountBy::Calls => "calls",
             CountBy::Attempts => "attempts",
@@ -226,10 +226,11 @@ impl List {
     }
 
     fn throttle(&mut self, spec: &ThrottleSpec) {
-        let ThrottleSpec { k, window, min_throughput } = *spec;
+        let ThrottleSpec { k, window, min_throughput, scope } = *spec;
         self.plain("k", k);
         self.duration("window", window);
         self.plain("min_throughput", min_throughput);
+        self.text("scope", scope.name());
     }
 
     fn retry(&mut self, spec: &RetrySpec) {
@@ -266,9 +267,10 @@ impl List {
     }
 
     fn budget(&mut self, spec: &BudgetSpec) {
-        let BudgetSpec { ratio, min_per_second } = *spec;
+        let BudgetSpec { ratio, min_per_second, scope } = *spec;
         self.plain("ratio", ratio);
         self.plain("min_per_second", min_per_second);
+        self.text("scope", scope.name());
     }
 
     fn hedge(&mut self, spec: &HedgeSpec) {

@@ -43,12 +43,49 @@ pub struct RateLimitSpec {
     #[cfg_attr(feature = "serde", serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none"))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::DurationText"))]
     pub max_wait: Option<Duration>,
+    /// Whether every call asks the fleet's bucket, or replicas lease permits from it. Default: `exact`.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub consistency: Consistency,
+}
+
+/// How the replicas of a fleet share a rate limit. Both kinds admit at most burst + rate × time together. Without Redis there
+/// is no difference.
+///
+/// # Examples
+/// ```
+/// use phalanx::{Consistency, RateLimitSpec};
+///
+/// let spec = RateLimitSpec::per_second(10_000).consistency(Consistency::Leased);
+/// assert_eq!(spec.consistency.name(), "leased");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Consistency {
+    /// A call asks the fleet's bucket, in one round trip with all concurrent calls of its replica.
+    #[default]
+    Exact,
+    /// A replica leases blocks of permits, sized by its own demand, and grants them without a round trip. The fleet admits
+    /// fewer calls than it could by at most the permits that are leased and not spent.
+    Leased,
+}
+
+impl Consistency {
+    /// Returns the name, as in a configuration file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Leased => "leased",
+        }
+    }
 }
 
 impl RateLimitSpec {
     /// Allows `permits` every `per`.
     pub const fn new(permits: u64, per: Duration) -> Self {
-        Self { permits, per, burst: None, max_wait: None }
+        Self { permits, per, burst: None, max_wait: None, consistency: Consistency::Exact }
     }
 
     /// Allows `permits` a second.
@@ -72,6 +109,13 @@ impl RateLimitSpec {
     #[must_use]
     pub const fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = Some(wait);
+        self
+    }
+
+    /// Sets how the replicas of a fleet share the limit.
+    #[must_use]
+    pub const fn consistency(mut self, consistency: Consistency) -> Self {
+        self.consistency = consistency;
         self
     }
 

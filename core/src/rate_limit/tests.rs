@@ -72,7 +72,7 @@ fn a_call_without_a_cost_passes_even_behind_waiters() {
 }
 
 #[test]
-fn a_reservation_lapses_if_others_wait_behind_it_and_comes_back_if_not() {
+fn a_place_comes_back_if_none_waits_behind_it() {
     let rate = Rate::of(&RateLimitSpec::per_second(1).burst(1));
     let mut bucket = Bucket::full(at(0), rate);
     let patience = Duration::from_secs(9);
@@ -85,6 +85,33 @@ fn a_reservation_lapses_if_others_wait_behind_it_and_comes_back_if_not() {
     assert_eq!(next(&mut bucket), Take::Granted { wait: Duration::from_secs(4) });
     bucket.refund(at(0), rate, 1, due[3]);
     assert_eq!(next(&mut bucket), Take::Granted { wait: Duration::from_secs(3) });
+    bucket.refund(at(0), rate, 1, due[2]);
+    assert_eq!(
+        next(&mut bucket),
+        Take::Granted { wait: Duration::from_secs(1) },
+        "the one in the middle comes back too"
+    );
+}
+
+#[test]
+fn permits_that_were_refilled_meanwhile_do_not_come_back() {
+    let rate = Rate::of(&RateLimitSpec::per_second(100));
+    let mut bucket = Bucket::full(at(0), rate);
+    assert_eq!(bucket.take(at(0), rate, 100, Duration::ZERO), NOW);
+    assert_eq!(bucket.take(at(1_000_000), rate, 100, Duration::ZERO), NOW);
+    bucket.refund(at(1_000_000), rate, 100, at(0));
+    assert_eq!(bucket.available(at(1_000_000), rate), 0, "a hundred were refilled in that second");
+    bucket.refund(at(1_250_000), rate, 100, at(1_000_000));
+    assert_eq!(bucket.available(at(1_250_000), rate), 100, "25 were refilled, 75 come back");
+}
+
+#[test]
+fn a_refund_of_a_time_that_the_bucket_has_not_reached_mints_nothing() {
+    let rate = Rate::of(&RateLimitSpec::per_second(100));
+    let mut bucket = Bucket::full(at(10_000_000), rate);
+    assert_eq!(bucket.take(at(10_000_000), rate, 60, Duration::ZERO), NOW);
+    bucket.refund(at(1_000_000), rate, 60, at(10_000_000));
+    assert_eq!(bucket.available(at(1_000_000), rate), 40, "the clock was set back");
 }
 
 #[test]
@@ -184,5 +211,59 @@ proptest! {
         }
         let quiet = rate.time_for(2 * rate.capacity) + MAX_BACKSTEP;
         prop_assert!(bucket.is_full(at(now).after(quiet), rate));
+    }
+    /// A crowd that leaves, in any order, leaves an empty queue; nobody who stays is overtaken.
+    #[test]
+    fn a_crowd_of_waiters_that_leaves_gives_its_places_back(
+        permits in 1_u64..1_000, burst in 1_u64..20, crowd in 1_usize..40, stays in 0_usize..40,
+        order in Just((0..40_usize).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let rate = Rate::of(&RateLimitSpec::per_second(permits).burst(burst));
+        let mut bucket = Bucket::full(at(0), rate);
+        while take(&mut bucket, at(0), rate) {}
+        let forever = Duration::MAX;
+        let due = |take| if let Take::Granted { wait } = take { at(0).after(wait) } else { Time::NEVER };
+        let dues: Vec<_> = (0..crowd).map(|_| due(bucket.take(at(0), rate, 1, forever))).collect();
+        for place in order.into_iter().filter(|place| *place < crowd && *place >= stays) {
+            bucket.refund(at(0), rate, 1, dues[place]);
+        }
+        let places = stays.min(crowd) as i64;
+        prop_assert_eq!(bucket.level(rate).units, -places * rate.price as i64);
+    }
+
+    /// Guarantee I-41 (docs/guarantees.md): with cancels of any age, no window holds more than burst + rate × its length of
+    /// the calls that were not cancelled, at the times that their permits were for.
+    #[test]
+    fn refunds_of_any_age_mint_nothing(
+        permits in 1_u64..200, per in 1_u64..3_000_000, burst in 1_u64..30,
+        steps in proptest::collection::vec((0_u64..400_000, 1_u32..6, 0_u64..2_000_000, 0_usize..3, any::<usize>()), 1..80),
+    ) {
+        let spec = RateLimitSpec::new(permits, Duration::from_micros(per)).burst(burst);
+        let rate = Rate::of(&spec);
+        let mut now = 10_000_000_u64;
+        let mut bucket = Bucket::full(at(now), rate);
+        let mut granted: Vec<(u64, u32)> = Vec::new();
+        for (step, cost, max_wait, cancels, which) in steps {
+            now += step;
+            if let Take::Granted { wait } = bucket.take(at(now), rate, cost, Duration::from_micros(max_wait)) {
+                granted.push((now + micros(wait), cost));
+            }
+            for _ in 0..cancels {
+                if !granted.is_empty() {
+                    let (due, cost) = granted.remove(which % granted.len());
+                    bucket.refund(at(now), rate, cost, at(due));
+                }
+            }
+        }
+        granted.sort_unstable();
+        for (first, (start, _)) in granted.iter().enumerate() {
+            let mut admitted = 0_u128;
+            for (end, cost) in &granted[first..] {
+                admitted += u128::from(*cost);
+                // The time of a permit is rounded up to a microsecond.
+                let most = u128::from(burst * per) + u128::from(permits) * u128::from(end - start + 1);
+                prop_assert!(admitted * u128::from(per) <= most, "{} from {} to {}", admitted, start, end);
+            }
+        }
     }
 }

@@ -94,14 +94,12 @@ struct HostileConnection {
 }
 
 impl TransportConnection for HostileConnection {
-    fn send<'a>(&'a self, calls: &'a [&'a Invocation], form: ScriptForm) -> Boxed<'a, Result<Vec<Response>, Failure>> {
+    fn send<'a>(&'a self, calls: &'a [Invocation]) -> Boxed<'a, Result<Vec<Response>, Failure>> {
         let source = |call: &Invocation| match call.script().name {
             "probe" | "membership_heartbeat" | "membership_leave" => &self.background,
             _ => &self.replies,
         };
-        Box::pin(
-            async move { calls.iter().map(|call| source(call).read(|input| respond(input, call, form))).collect() },
-        )
+        Box::pin(async move { calls.iter().map(|call| source(call).read(|input| respond(input, call))).collect() })
     }
 
     fn shards(&self) -> Boxed<'_, Option<ShardSurvey>> {
@@ -116,11 +114,11 @@ impl TransportConnection for HostileConnection {
 }
 
 /// The response to one call: in most cases a list of numbers, as long as that of the script.
-fn respond(input: &mut Input<'_>, call: &Invocation, form: ScriptForm) -> Result<Response, Failure> {
+fn respond(input: &mut Input<'_>, call: &Invocation) -> Result<Response, Failure> {
     let reply = match input.byte() {
         0..=191 => numbers(input, call),
         192..=223 => value(input, 0),
-        224..=231 if form == ScriptForm::Digest => return Ok(Response::UnknownScript),
+        224..=231 if call.form() == ScriptForm::Digest => return Ok(Response::UnknownScript),
         232..=239 => return Ok(Response::Reply(Err(Failure::Call(input.text(20))))),
         240..=243 => return Ok(Response::Reply(Err(Failure::Rejecting("READONLY")))),
         244..=247 => return Err(Failure::Connection),
@@ -146,16 +144,18 @@ fn numbers(input: &mut Input<'_>, call: &Invocation) -> Value {
     };
     let mut parts: Vec<Value> = expected.map(number).map(Value::Int).collect();
     match name {
-        "digest_read" => {
+        "digest_read" | "digest_flush" => {
             let slices = (0..input.below(6)).flat_map(|_| {
                 let slice = (SERVER_NOW / 2_000_000).wrapping_sub(input.number());
-                [Value::Int(slice), Value::BulkString(input.bytes(4_500).to_vec())]
+                let flush = Value::BulkString(input.bytes(2).to_vec());
+                [Value::Int(slice), flush, Value::BulkString(input.bytes(6_700).to_vec())]
             });
-            parts.splice(3.., slices);
+            parts.splice(2.., slices);
         }
         "membership_heartbeat" | "idempotency_claim" => {
             parts.truncate(2 + usize::from(name == "idempotency_claim"));
             parts.push(Value::BulkString(input.bytes(200).to_vec()));
+            parts.push(Value::Int(input.number()));
         }
         _ => parts.truncate(parts.len() - input.below(more + 1)),
     }
@@ -200,7 +200,12 @@ fn push(input: &mut Input<'_>, breaker: &str) -> String {
         _ => {
             let good = [SERVER_NOW, 2, 5, 1_000_000, 0, 0, 1, 1, 1_000_000, 4, 4, 0];
             let numbers = good.map(|good| if input.byte() < 128 { good } else { input.number() }.to_string());
-            format!("{breaker}@{} {}", input.number(), numbers.join(" "))
+            let entry = match input.below(4) {
+                0 => input.text(40),
+                1 => "0 0 0 -1 - -".to_owned(),
+                _ => format!("{} 1 7 {} ops -", SERVER_NOW + input.number() % 1_000, input.number()),
+            };
+            format!("{breaker}@{} {} {entry}", input.number(), numbers.join(" "))
         }
     }
 }

@@ -5,23 +5,27 @@ use phalanx_lua as lua;
 use phalanx_lua::Script;
 use phalanx_testkit::lua_server::LuaServer;
 
-use super::{KEY, SECOND_KEY, args};
+use super::{KEY, SECOND_KEY, THIRD_KEY, args};
 use crate::input::{Input, Recipe};
 
 const SPEC: &str = "0.5 2 -1 1000000 10000000 4 1000000 2 4000000 0 3 2 2000000 1000000 4 7";
 
 /// Good arguments of every script that has a list or a count among them.
-fn good() -> [(&'static Script, Vec<Vec<u8>>); 8] {
-    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0", "ph1:c", "id@7", 0.5], more].concat();
+fn good() -> [(&'static Script, Vec<Vec<u8>>); 9] {
+    let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0 7 1 42 -1 - -", "ph2:c", "id@7", 0.5], more].concat();
     [
-        (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 2, 1, 1, 0, 3, 2, 500]),
+        (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 1, 2, 1, 1, 0, 3, 2, 500]),
         (&lua::RATE_LIMIT_REFUND, args![1, 100_000, 300_000, 2, 1, 0, 1, -5]),
+        (&lua::RATE_LIMIT_LEASE, args![1, 100_000, 300_000, 2, 2, 28_571, 1, 1, 57_142, 2, 0]),
         (&lua::RATE_LIMIT_RETUNE, args![1, 100_000, 300_000, 2, 100_000, 500_000]),
-        (&lua::BREAKER_ADMIT, breaker(args![3, 42])),
-        (&lua::BREAKER_SYNC, breaker(args![2, 2, 0, 5, 0, 2, 2, 1, 0])),
+        (&lua::BREAKER_ADMIT, breaker(args![3, 42, 0, 5, 1])),
+        (&lua::BREAKER_SYNC, breaker(args![3, 50_000, 0, "9 1 0 1", 2, 1, 2, 0, 5, 0, 0, 2, 2, 2, 1, 0, 10])),
         (&lua::BREAKER_SETTLE, breaker(args![2, 2, 1, 0, 2, 2, 2])),
-        (&lua::DIGEST_FLUSH, args![1_000_000, 2, 0, 2, 5, 1, 6, 1, 1_500_000, 1, 7, 2]),
-        (&lua::BREAKER_FORCE, breaker(args![1])),
+        (
+            &lua::DIGEST_FLUSH,
+            args![1_000_000, "a", ";7 a;", 0, "\0\x05\0\0\0\x01\0\x06\0\0\0\x01", 1_500_000, "\0\x07\0\0\0\x02"],
+        ),
+        (&lua::BREAKER_FORCE, breaker(args!["8 1 42 5 - -", 1])),
     ]
 }
 
@@ -37,7 +41,7 @@ pub(super) fn run(server: &LuaServer, input: &mut Input<'_>) {
                 _ => args[index] = input.number().to_string().into_bytes(),
             }
         }
-        let keys = [KEY.to_vec(), SECOND_KEY.to_vec()];
+        let keys = [KEY.to_vec(), SECOND_KEY.to_vec(), THIRD_KEY.to_vec()];
         let _ = server.run(script, &keys[..script.keys], &args);
         assert!(server.get(KEY).is_none_or(|text| text.len() <= 1 << 20), "{}", script.name);
     }
@@ -56,13 +60,14 @@ pub(super) fn seeds() -> Vec<(String, Vec<u8>)> {
         (format!("arguments-{name}"), recipe)
     };
     let mut seeds = vec![
-        count("acquire-groups", 0, 3),
-        count("acquire-callers", 0, 4),
+        count("acquire-charge", 0, 3),
+        count("acquire-groups", 0, 4),
+        count("acquire-callers", 0, 5),
         count("refunds", 1, 3),
         count("sync-runs", 4, 5),
         count("settled-probes", 5, 5),
-        count("flush-runs", 6, 1),
-        count("flush-bins", 6, 3),
+        count("flush-age", 6, 3),
+        count("flush-bins", 6, 4),
         count("admitted-callers", 3, 5),
     ];
     // A spec that allows as many probes as callers ask for.

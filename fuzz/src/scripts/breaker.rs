@@ -1,5 +1,6 @@
 //! A breaker over foreign state: it is not blocked, and it can trip, probe and close again.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use phalanx_lua as lua;
@@ -30,13 +31,14 @@ struct BreakerReply {
     tail: Vec<i64>,
 }
 
-/// The claim of a replica, as arguments.
+/// The claim of a replica, as arguments: epoch, phase, time left, escalation, age; of the override the sequence and the
+/// value.
 #[derive(Clone, Copy, Debug)]
-struct Claim([i64; 5]);
+struct Claim([i64; 7]);
 
 fn ask(server: &LuaServer, script: &Script, claim: Claim, more: &[Vec<u8>]) -> BreakerReply {
-    let claim = claim.0.map(|number| number.to_string()).join(" ");
-    let reply = ints(server, script, &[args![SPEC, claim, "ph1:c", "id@7", 0.5], more.to_vec()].concat());
+    let claim = format!("{} 42 -1 - -", claim.0.map(|number| number.to_string()).join(" "));
+    let reply = ints(server, script, &[args![SPEC, claim, "ph2:c", "id@7", 0.5], more.to_vec()].concat());
     let (head, rest) = reply.split_at(9);
     let tail = rest[7 * head[8] as usize..].to_vec();
     let reply = BreakerReply { phase: head[1], epoch: head[2], left: head[3], overridden: head[4], tail };
@@ -46,22 +48,37 @@ fn ask(server: &LuaServer, script: &Script, claim: Claim, more: &[Vec<u8>]) -> B
     reply
 }
 
-const NO_CLAIM: Claim = Claim([0, 1, 0, 0, 0]);
+const NO_CLAIM: Claim = Claim([0, 1, 0, 0, 0, 0, 0]);
+
+/// A number above all before.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 fn sync(server: &LuaServer, epoch: i64, kind: i64, calls: i64) -> BreakerReply {
-    ask(server, &lua::BREAKER_SYNC, NO_CLAIM, &args![1, epoch, kind, calls, 0])
+    ask(
+        server,
+        &lua::BREAKER_SYNC,
+        NO_CLAIM,
+        &args![1, 50_000, 0, "0 0 0 0", 1, next_number(), epoch, kind, calls, 0, 0],
+    )
 }
 
 fn admit(server: &LuaServer, callers: i64) -> BreakerReply {
-    ask(server, &lua::BREAKER_ADMIT, NO_CLAIM, &args![callers, 42])
+    ask(server, &lua::BREAKER_ADMIT, NO_CLAIM, &args![callers, 42, (1_i64 << 53) - 1, 0, 0])
+}
+
+fn force(server: &LuaServer, entry: &str, is_new: bool) -> BreakerReply {
+    ask(server, &lua::BREAKER_FORCE, NO_CLAIM, &args![entry, u8::from(is_new)])
 }
 
 /// Whether the first caller was admitted.
 fn admitted(reply: &BreakerReply) -> bool {
     match reply.tail[..] {
         [0, ..] => true,
-        [2, _, granted] => granted > 0,
-        [3, step, before] => (before + 1) * (step + 1) / 5 > before * (step + 1) / 5,
+        [2, _, granted, ..] => granted > 0,
+        [3, step, before, ..] => (before + 1) * (step + 1) / 5 > before * (step + 1) / 5,
         _ => false,
     }
 }
@@ -89,13 +106,14 @@ fn step(server: &LuaServer, input: &mut Input<'_>) {
         0 => drop(sync(server, a, b.rem_euclid(6), i64::from(input.byte()))),
         1 => drop(admit(server, 1 + a.rem_euclid(5))),
         2 => drop(ask(server, &lua::BREAKER_SETTLE, NO_CLAIM, &args![1, a, b, input.below(7)])),
-        3 => drop(ask(server, &lua::BREAKER_FORCE, NO_CLAIM, &args![a.rem_euclid(5)])),
+        3 => drop(force(server, &format!("{b} {} 42 {} - -", a.rem_euclid(6), b >> 1), a & 8 == 0)),
         4 => drop(ask(server, &lua::BREAKER_RESET, NO_CLAIM, &[])),
         5 => server.clock().advance(Duration::from_micros(a.unsigned_abs() % 10_000_000)),
         _ => {
-            let claim = Claim([a & i64::MAX, 1 + b.rem_euclid(3), b & ((1 << 52) - 1), b & 0xffff, a.rem_euclid(5)]);
+            let claim =
+                Claim([a & i64::MAX, 1 + b.rem_euclid(3), b & ((1 << 52) - 1), b & 0xffff, a >> 1, b, a.rem_euclid(6)]);
             ask(server, &lua::BREAKER_INSPECT, claim, &[]);
-            ask(server, &lua::BREAKER_SYNC, claim, &args![0]);
+            ask(server, &lua::BREAKER_SYNC, claim, &args![1, 50_000, 0, "0 0 0 0", 0]);
         }
     }
 }
@@ -103,7 +121,7 @@ fn step(server: &LuaServer, input: &mut Input<'_>) {
 /// `I-8`: after the longest break or lease a call is admitted; and with successes the breaker closes.
 fn recovers(server: &LuaServer) {
     // An override stays until it is released.
-    ask(server, &lua::BREAKER_FORCE, NO_CLAIM, &args![0]);
+    force(server, "0 0 42 -1 - -", true);
     admit(server, 1);
     for _ in 0..4 {
         server.clock().advance(LONGEST);
@@ -123,25 +141,27 @@ fn recovers(server: &LuaServer) {
 
 pub(super) fn seeds() -> Vec<(String, Vec<u8>)> {
     let zeros = "0 ".repeat(30);
-    let text = |head: &str, tail: &str| format!("1 {head} {zeros}{tail}");
+    let text = |head: &str, tail: &str| format!("2 {head}\nw 1000000 1700000003 {zeros}\n{tail}");
     let now = "1700000003456789";
     let head = |phase: u8, epoch: &str, next_lease: &str| {
-        format!("{now} {phase} {epoch} {now} {now} 0 0 0 0 {next_lease} 0 -1 0 1000000 1700000003 7")
+        format!("{now} {phase} {epoch} {now} {now} 0 0 0 0 0 {next_lease} -1 0 7")
     };
     let last = "9007199254740991";
     let texts = [
-        ("good", text(&head(1, "1", "1"), "0")),
-        ("last-epoch", text(&head(2, last, "1"), "0")),
-        ("last-epoch-half-open", text(&head(3, last, "1"), "0")),
-        ("last-lease", text(&head(3, "4", last), "0")),
-        ("last-lease-open", text(&head(2, "4", "9007199254740990"), "0")),
-        ("foreign-lease", text(&head(3, "4", "9"), &format!("1 8 {last} {last}"))),
-        ("many-leases", text(&head(3, "4", "9"), &format!("4{}", " 1 1700000009456789 1".repeat(4)))),
-        ("future", text(&format!("{last} 2 5 {last} {last} 1000 0 {last} 0 1 0 -1 0 1000000 0 7"), "0")),
-        ("ramp", text(&format!("{now} 1 5 {now} {now} 0 0 0 0 1 0 4294967295 {last} 1000000 0 7"), "0")),
-        ("override", text(&format!("{now} 3 5 {now} {now} 0 0 0 0 1 4 -1 0 1000000 0 7"), "0")),
-        ("cut-off", text(&head(3, "4", "9"), "9 1 1")),
-        ("minus", text(&head(3, "-", "--"), "-")),
+        ("good", text(&head(1, "1", "1"), "")),
+        ("last-epoch", text(&head(2, last, "1"), "")),
+        ("last-epoch-half-open", text(&head(3, last, "1"), "")),
+        ("last-lease", text(&head(3, "4", last), "")),
+        ("last-lease-open", text(&head(2, "4", "9007199254740990"), "")),
+        ("foreign-lease", text(&head(3, "4", "9"), &format!("l 8 {last} {last}"))),
+        ("many-leases", text(&head(3, "4", "9"), &"l 1 1700000009456789 1\n".repeat(4))),
+        ("future", text(&format!("{last} 2 5 {last} {last} 1000 0 {last} {last} 0 1 -1 0 7"), "")),
+        ("ramp", text(&format!("{now} 1 5 {now} {now} 0 0 0 0 0 1 4294967295 {last} 7"), "")),
+        ("override", text(&head(3, "5", "1"), "o 7 4 42 0 - -")),
+        ("last-override", text(&head(3, "5", "1"), "o 4503599627370496 1 42 9007199254740991 % %")),
+        ("later-release", text(&head(3, "5", "9"), "l 1 1700000009456789 1 7\nr 1 words\no 7 9 42 5 - - words")),
+        ("cut-off", text(&head(3, "4", "9"), "l 1 1")),
+        ("minus", text(&head(3, "-", "--"), "l - - -")),
     ];
     let seed = |(name, text): (&str, String)| {
         let start = Recipe::of(&[1, 0, WHOLE]).number(0).text(&text);

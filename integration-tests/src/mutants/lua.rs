@@ -296,9 +296,9 @@ mod tests {
     fn every_shipped_script_has_mutants_and_every_mutant_differs() {
         let mutants = mutants_in(&crate::mutants::workspace().join("lua/scripts"));
         assert!(mutants.iter().all(|mutant| mutant.source != mutant.original));
+        // A script that only calls what it includes has none of its own.
         for script in phalanx_lua::ALL {
-            let file = format!("{}.lua", script.name);
-            assert!(mutants.iter().any(|mutant| mutant.file == file), "{file}");
+            assert!(mutants.iter().any(|mutant| script.virtual_source.contains(&mutant.original)), "{}", script.name);
         }
         let embedded = |mutant: &Mutant| phalanx_lua::ALL.iter().any(|s| s.virtual_source.contains(&mutant.original));
         assert!(mutants.iter().all(embedded), "a mutant of a file that no script includes would never run");

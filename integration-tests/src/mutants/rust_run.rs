@@ -4,6 +4,7 @@
 //! selection for all crates. A sample depends on its seed and on the names of the mutants without their line numbers, so
 //! that it stays the same while code moves.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,7 +22,8 @@ struct Subject {
 }
 
 const SUBJECTS: [Subject; 3] = [
-    Subject { package: "phalanx-core", test_packages: &["phalanx-core"], tests: &[] },
+    // A pipeline needs a store to run, so its tests are those of the crate that has both.
+    Subject { package: "phalanx-core", test_packages: &["phalanx-core", "phalanx"], tests: &["bulkhead", "retry"] },
     Subject {
         package: "phalanx-store-memory",
         test_packages: &["phalanx-store-memory", "phalanx-integration-tests"],
@@ -141,10 +143,15 @@ fn outcomes<'a>(subject: &Subject, mutants: &[&'a RustMutant]) -> Vec<(&'a RustM
     let folder = output_folder(subject);
     let mut command = cargo_mutants();
     command.args(["--package", subject.package, "--colors", "never", "--output"]).arg(&folder);
+    // Without its feature a mutant is not compiled, and so survives.
+    command.arg("--all-features");
     command.args(subject.test_packages.iter().flat_map(|package| ["--test-package", package]));
     // The selection of tests for the build as well, or every test of the packages would be built.
     command.arg("--cargo-arg=--lib").args(subject.tests.iter().map(|test| format!("--cargo-arg=--test={test}")));
     command.args(mutants.iter().map(|mutant| format!("--re=^{}$", escape(&mutant.name))));
+    // cargo-mutants 27 runs the deleted fields of all files, whatever `--re` names: only those of these files then.
+    let files: BTreeSet<_> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
+    command.args(files.iter().flat_map(|file| ["--file", file]));
     // The copied tree shares the dependencies that the runs before it have built.
     if std::env::var_os("CARGO_TARGET_DIR").is_none() {
         command.env("CARGO_TARGET_DIR", workspace().join("target/mutants"));

@@ -75,13 +75,15 @@ fn spin(lasting: Duration) -> Duration {
 
 async fn call<'a>(shared: &Shared, pipeline: &Pipeline, route: &'a str) -> Entry<'a> {
     let degraded = shared.module.store_mode() == Some(StoreMode::Degraded);
-    let (started, decided_at) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (started, decided_at, answered) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let operation = || async {
         let (now, worked) = (Moment::now(), thread_time());
         started.store(now.as_nanos(), Ordering::Relaxed);
         decided_at.store(worked.as_nanos() as u64, Ordering::Relaxed);
         shared.ledger.record_start(now);
-        shared.dependency.answer().await
+        let answer = shared.dependency.answer().await;
+        answered.store(Moment::now().as_nanos(), Ordering::Relaxed);
+        answer
     };
     let began = Moment::now();
     let (mut polls, mut cpu_time) = (0, Duration::ZERO);
@@ -111,6 +113,7 @@ async fn call<'a>(shared: &Shared, pipeline: &Pipeline, route: &'a str) -> Entry
         failed: answer.is_err() && started.is_some(),
         began,
         started,
+        answered: Some(answered.into_inner()).filter(|at| *at > 0).map(Moment::from_nanos),
         ended,
         degraded: degraded && decision.source == Source::Degraded,
         parked: polls > 1,

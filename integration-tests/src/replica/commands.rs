@@ -94,6 +94,7 @@ impl Setup {
             source = source.with_push(client(url));
         }
         ResilienceModule::with_redis(source)
+            .service("test")
             .environment(&self.environment)
             .store_budget(self.store_budget)
             .sync_interval(self.sync_interval)

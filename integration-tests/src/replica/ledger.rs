@@ -152,6 +152,8 @@ pub(super) struct Entry<'a> {
     pub(super) began: Moment,
     /// When the operation started; none if the call was rejected.
     pub(super) started: Option<Moment>,
+    /// When the operation ended. The call ends later: another one may have been admitted meanwhile.
+    pub(super) answered: Option<Moment>,
     pub(super) ended: Moment,
     /// Whether the store was degraded from the beginning of the call to the decision.
     pub(super) degraded: bool,
@@ -248,7 +250,7 @@ impl Ledger {
             }
             *records.admitted.entry(entry.source).or_default() += 1;
             if entry.probe {
-                tally.probes.push(Span { from: started, to: entry.ended });
+                tally.probes.push(Span { from: started, to: entry.answered.unwrap_or(entry.ended) });
             }
             if entry.failed {
                 record_first(&mut tally.first_failed, entry);

@@ -130,9 +130,16 @@ pub fn stack() -> Policy {
     Policy::named("stack").rate_limit(RateLimitSpec::per_second(1_000_000)).breaker(breaker)
 }
 
+/// The name of a policy of every [`replica`], which is the same as [`stack`]: there are 60.
+pub fn policy_name(number: usize) -> String {
+    format!("stack {number}")
+}
+
 /// Returns the builder of a replica, to which tests add options.
 pub fn replica(source: impl Into<RedisConnection>, log: &EventLog) -> ModuleBuilder {
-    let builder = ResilienceModule::with_redis(source).store_budget(BUDGET).policy(stack());
+    let builder = ResilienceModule::with_redis(source).service("test").store_budget(BUDGET).policy(stack());
+    let copies = (0..60).map(|number| Policy { name: policy_name(number), ..stack() });
+    let builder = builder.policies(copies);
     builder.shared_observer(Arc::new(log.clone()))
 }
 

@@ -28,7 +28,7 @@ impl TestReplica {
     fn new(module: ResilienceModule, log: EventLog, cluster: &Cluster, placed: &[Placed], hung: &RedisProcess) -> Self {
         let (mut affected, mut unaffected) = (Vec::new(), Vec::new());
         for route in placed {
-            let pipeline = module.pipeline("stack", route.pipeline.key().route()).unwrap();
+            let pipeline = module.pipeline(route.pipeline.key().policy(), route.pipeline.key().route()).unwrap();
             if cluster.master_of(route.key('r')).port() == hung.port() {
                 affected.push(pipeline);
             } else if !route.lies_on(cluster, hung) {

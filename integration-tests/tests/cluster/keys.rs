@@ -30,13 +30,14 @@ impl Placed {
     }
 }
 
-/// Calls routes one by one and determines the keys that each created.
+/// Calls routes one by one, each of a policy of its own, because the buckets of one policy are on one master, and
+/// determines the keys that each created.
 pub(crate) async fn place(cluster: &Cluster, module: &ResilienceModule, routes: usize) -> Vec<Placed> {
     module.redis_store().unwrap().settle().await;
     let mut known = keys_of_routes(cluster).await;
     let mut placed = Vec::new();
     for route in 0..routes {
-        let pipeline = module.pipeline("stack", &format!("route {route} {{x}}")).unwrap();
+        let pipeline = module.pipeline(&harness::policy_name(route), &format!("route {route} {{x}}")).unwrap();
         assert_eq!(harness::call(&pipeline).await.0.source, Source::Fleet);
         module.redis_store().unwrap().settle().await;
         let now = keys_of_routes(cluster).await;
@@ -93,11 +94,15 @@ async fn sixty_routes_are_decided_by_redis_and_every_key_is_in_the_slot_of_its_t
     let placed = place(&cluster, &module, 60).await;
 
     for route in &placed {
-        let hashes: BTreeSet<_> = route.keys.iter().map(|key| key.rsplit(':').next()).collect();
-        assert_eq!((route.keys.len(), hashes.len()), (3, 1), "one of each kind under one hash: {:?}", route.keys);
+        // The evidence of a breaker is beside it.
+        let evidence = format!("{}:e", route.key('b'));
+        let hashes: BTreeSet<_> = route.keys.iter().map(|key| key.trim_end_matches(":e").rsplit(':').next()).collect();
+        assert_eq!((route.keys.len(), hashes.len()), (4, 1), "one of each kind under one hash: {:?}", route.keys);
+        assert!(route.keys.contains(&evidence), "{:?}", route.keys);
         for kind in ['r', 'b', 'd'] {
-            let hash = route.key(kind).strip_prefix(&format!("ph1:{{default:{kind}:")).unwrap();
-            let hash = hash.strip_suffix('}').unwrap();
+            let (tag, hash) = route.key(kind).split_once(&format!("}}:{kind}:")).unwrap();
+            let partition = tag.strip_prefix("ph2:{test.default:").unwrap();
+            assert!(u8::from_str_radix(partition, 16).unwrap() < 64, "{partition}");
             assert!(hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hash}");
         }
     }
@@ -114,7 +119,7 @@ async fn sixty_routes_are_decided_by_redis_and_every_key_is_in_the_slot_of_its_t
     log.until("two replicas", |events| events.contains(&harness::LoggedEvent::Replicas(2))).await;
     assert_eq!(other.replicas(), Some(2));
     let keys = all_keys(&cluster).await;
-    assert_eq!(keys.get("ph1:{default:m}"), keys.get("ph1:{default:m}:g"));
+    assert_eq!(keys.get("ph2:{test.default:m}:m"), keys.get("ph2:{test.default:m}:g"));
     for (key, port) in &keys {
         assert_eq!(cluster.master_of(key).port(), *port);
         let left: i64 = cluster.master_of(key).cli(&["PTTL", key]).await.parse().unwrap();

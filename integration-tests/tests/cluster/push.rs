@@ -40,12 +40,12 @@ async fn pair<S: Into<RedisConnection>>(
 
 /// Waits until two clients are subscribed to a fleet's channel on this master.
 async fn until_both_subscribed(master: &RedisProcess, fleet: &str) {
-    master.until(&["PUBSUB", "NUMSUB", &format!("ph1:{fleet}:c")], |reply| reply.ends_with('2')).await;
+    master.until(&["PUBSUB", "NUMSUB", &format!("ph2:test.{fleet}:c")], |reply| reply.ends_with('2')).await;
 }
 
 /// Trips a route on one replica. Returns how long until the other has received the trip.
-async fn trip(here: &ResilienceModule, there: &(ResilienceModule, EventLog), route: &str) -> Duration {
-    let (here, far) = (here.pipeline("stack", route).unwrap(), there.0.pipeline("stack", route).unwrap());
+async fn trip(here: &ResilienceModule, there: &(ResilienceModule, EventLog), policy: &str, route: &str) -> Duration {
+    let (here, far) = (here.pipeline(policy, route).unwrap(), there.0.pipeline(policy, route).unwrap());
     for pipeline in [&here, &far] {
         harness::until_fleet(pipeline).await;
     }
@@ -69,7 +69,7 @@ async fn trips_are_pushed_to_resp3_clients_and_to_pools_with_a_push_client() {
         until_both_subscribed(node, fleet).await;
         let mut slowest = Duration::ZERO;
         for route in 0..20 {
-            slowest = slowest.max(trip(&one.0, &other, &format!("route-{route}")).await);
+            slowest = slowest.max(trip(&one.0, &other, "stack", &format!("route-{route}")).await);
         }
         println!("pushed over the cluster to {fleet}: slowest of 20 {slowest:?}");
         assert!(slowest < SLACK, "{slowest:?}");
@@ -86,14 +86,15 @@ async fn a_hung_master_does_not_affect_pushes_from_the_others() {
     let placed = keys::place(&cluster, &one.0, 20).await;
     for hung in cluster.masters() {
         let well = placed.iter().filter(|route| !route.lies_on(&cluster, hung));
-        let route = well.map(|route| route.pipeline.key().route().unwrap().to_owned()).find(|route| {
-            let tripped = LoggedEvent::Phase(route.clone(), Phase::Open);
+        let mut keys = well.map(|route| route.pipeline.key());
+        let key = keys.find(|key| {
+            let tripped = LoggedEvent::Phase(key.route().unwrap().to_owned(), Phase::Open);
             !other.1.read().contains(&tripped)
         });
-        let route = route.unwrap();
-        harness::until_fleet(&other.0.pipeline("stack", &route).unwrap()).await;
+        let (policy, route) = key.map(|key| (key.policy(), key.route().unwrap())).unwrap();
+        harness::until_fleet(&other.0.pipeline(policy, route).unwrap()).await;
         hung.stop();
-        let took = trip(&one.0, &other, &route).await;
+        let took = trip(&one.0, &other, policy, route).await;
         hung.resume();
         cluster.until_healthy().await;
         println!("pushed past a hung master: {took:?}");

@@ -63,7 +63,7 @@ async fn killed_connections_are_reopened_and_callers_see_no_error() {
     assert!(degraded <= u64::from(KILLS) * 16, "{degraded} degraded decisions, of 16 callers at {KILLS} kills");
 
     // The subscription is restored too: another replica's trip is pushed, well before the next periodic sync.
-    let channel = format!("ph1:{}:c", setup.environment);
+    let channel = format!("ph2:test.{}:c", setup.environment);
     redis.until(&["PUBSUB", "NUMSUB", &channel], |reply| reply.ends_with("\n2")).await;
     other.run(Load::once("guarded", "r")).await;
     one.execute(Command::SetDependency(DependencyBehavior::Fail)).await;

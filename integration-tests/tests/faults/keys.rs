@@ -54,8 +54,8 @@ async fn after_every_operation_every_key_has_a_ttl_and_a_short_name() {
         // −2: it has expired since.
         assert!(left > 0 || left == -2, "{key} never expires");
         assert!(key.len() <= 160, "{key} is {} bytes long", key.len());
-        assert!(key.starts_with("ph1:{") && key.matches('{').count() == 1, "{key} does not follow the key schema");
-        kinds.insert(key.split(':').nth(2).unwrap_or_default().trim_end_matches('}'));
+        assert!(key.starts_with("ph2:{") && key.matches('{').count() == 1, "{key} does not follow the key schema");
+        kinds.insert(key.split_once("}:").map_or("", |(_, rest)| rest).split(':').next().unwrap_or_default());
     }
     println!("{} keys, of kinds {kinds:?}", keys.len());
     for kind in ["b", "d", "m", "p", "r"] {

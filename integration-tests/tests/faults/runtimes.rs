@@ -15,9 +15,14 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// Builds a module outside a runtime: its connection belongs to the first runtime that makes a call.
 async fn module() -> ResilienceModule {
-    let policy = Policy::named("limited").rate_limit(RateLimitSpec::per_second(1_000_000));
-    Setup::new(Redis::shared().await).policy(policy).generous_budget().module().build().unwrap()
+    let url = Redis::shared().await;
+    let built = std::thread::spawn(move || {
+        let policy = Policy::named("limited").rate_limit(RateLimitSpec::per_second(1_000_000));
+        Setup::new(url).policy(policy).generous_budget().module().build().unwrap()
+    });
+    built.join().unwrap()
 }
 
 /// Makes calls and returns the sources of their decisions.
@@ -73,12 +78,7 @@ async fn a_module_whose_first_runtime_ended_works_on_the_next() {
 
 #[tokio::test]
 async fn a_module_may_be_built_and_dropped_outside_a_runtime() {
-    let url = Redis::shared().await;
-    let built = std::thread::spawn(move || {
-        let policy = Policy::named("limited").rate_limit(RateLimitSpec::per_second(1_000_000));
-        Setup::new(url).policy(policy).generous_budget().module().build().unwrap()
-    });
-    let module = built.join().unwrap();
+    let module = module().await;
     assert_eq!(sources(&module, 5).await, [Source::Fleet; 5]);
     // Dropped on a thread without a runtime too.
     std::thread::spawn(move || drop(module)).join().unwrap();

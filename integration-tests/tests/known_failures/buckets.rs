@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::rate_limit::{RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
-use phalanx_core::store::RateLimitStore;
+use phalanx_core::store::{AcquireRequest, RateLimitStore, Store};
 use phalanx_store_redis::{DegradedShare, RedisOptions, RedisStore, SharedBucket, StoreMode};
 use phalanx_testkit::FaultyRedis;
 use tokio::time::{Instant, sleep};
@@ -200,5 +200,167 @@ pub(crate) async fn review_7_2_shares_are_not_those_of_a_half_registered_fleet()
     let second = overload(5 * SECOND).await;
     promise(second <= 300, || {
         format!("{second} calls granted in the second outage of 5 s at 50/s; the replicas counted {seen:?} of 5")
+    })
+}
+
+/// As [`promise`], and prints what was seen in any case: the figures of the documents come from here.
+fn shown(kept: bool, seen: impl FnOnce() -> String) -> Seen {
+    let seen = seen();
+    println!("{seen}");
+    promise(kept, || seen)
+}
+
+/// Makes one call on each of these stores every `pause`, for as long as `lasts`. Returns how many were granted.
+async fn load(stores: &[RedisStore], limit: &RateLimitSpec, pause: Duration, lasts: Duration) -> usize {
+    let end = Instant::now() + lasts;
+    let callers = stores.iter().map(|store| {
+        let (store, bucket) = (store.clone(), store.bucket(&key("eu"), limit));
+        async move {
+            let mut granted = 0;
+            while Instant::now() < end {
+                granted += usize::from(is_granted(&acquire(&store, &bucket, 1).await));
+                sleep(pause).await;
+            }
+            granted
+        }
+    });
+    all(callers.collect::<Vec<_>>().into_iter()).await.into_iter().sum()
+}
+
+pub(crate) async fn replicas_that_never_saw_redis_share_the_limit_by_what_they_expect() -> Seen {
+    let limit = RateLimitSpec::new(30, 3_600 * SECOND);
+    let start = async |expected_replicas: Option<u32>| {
+        let redis = FaultyRedis::new();
+        redis.stop();
+        let options = RedisOptions { expected_replicas, ..RedisOptions::default() };
+        let stores: Vec<_> =
+            (1..=3).map(|seed| builder(&redis, seed).options(options.clone()).build().unwrap()).collect();
+        let at_once = load(&stores, &limit, SECOND, 100 * SECOND).await;
+        (at_once, at_once + load(&stores, &limit, 10 * SECOND, 3_500 * SECOND).await)
+    };
+    let (at_once, in_an_hour) = start(Some(3)).await;
+    let (alone_at_once, alone_in_an_hour) = start(None).await;
+    assert!(alone_in_an_hour > 80, "without a number each grants the whole rate: {alone_in_an_hour}");
+    shown(at_once == 0 && alone_at_once == 0 && (27..=30).contains(&in_an_hour), || {
+        format!("{in_an_hour} calls granted in an hour at 30 an hour, {at_once} and {alone_at_once} of them at once")
+    })
+}
+
+pub(crate) async fn a_rate_that_changes_five_times_in_an_outage_mints_nothing() -> Seen {
+    let hourly = |permits, burst| RateLimitSpec::new(permits, 3_600 * SECOND).burst(burst);
+    let redis = FaultyRedis::new();
+    let store = replica(&redis, 1);
+    meet(std::slice::from_ref(&store)).await;
+    assert!(is_granted(&acquire(&store, &store.bucket(&key("eu"), &hourly(25, 25)), 1).await));
+    redis.stop();
+    degrade(&store).await;
+    let mut granted = 1;
+    for limit in [hourly(25, 25), hourly(50, 25), hourly(7, 20), hourly(100, 25), hourly(31, 30), hourly(25, 25)] {
+        let bucket = store.bucket(&key("eu"), &limit);
+        for _ in 0..10 {
+            granted += usize::from(is_granted(&acquire(&store, &bucket, 1).await));
+        }
+    }
+    shown(granted <= 25, || format!("{granted} calls granted at 25 an hour while the rate changed five times"))
+}
+
+pub(crate) async fn a_crowd_of_waiters_that_leaves_leaves_no_queue() -> Seen {
+    let limit = RateLimitSpec::per_second(10);
+    let redis = FaultyRedis::new();
+    redis.set_latency(MS);
+    let stores = replicas(&redis, 2);
+    meet(&stores).await;
+    let ask = async |store: &RedisStore| {
+        let request = AcquireRequest { cost: 1, max_wait: 20 * SECOND };
+        store.acquire(&store.bucket(&key("eu"), &limit), store.clock().now(), request).await
+    };
+    for _ in 0..10 {
+        ask(&stores[0]).await;
+    }
+    let mut crowd = Vec::new();
+    for place in 0..100 {
+        crowd.push((place % 2, ask(&stores[place % 2]).await));
+    }
+    // They leave from the front on, each by its own refund.
+    for (of, grant) in crowd {
+        stores[of].refund(&stores[of].bucket(&key("eu"), &limit), 1, grant.due, grant.source);
+        sleep(MS).await;
+    }
+    sleep(10 * MS).await;
+    let newcomer = ask(&stores[0]).await;
+    let Take::Granted { wait } = newcomer.take else { panic!("{newcomer:?}") };
+    shown(wait <= 200 * MS, || format!("a call waits {wait:?} behind an empty queue at 10 a second"))
+}
+
+pub(crate) async fn a_redis_with_many_late_replies_starves_no_caller() -> Seen {
+    const LASTS: Duration = Duration::from_secs(10);
+    let redis = FaultyRedis::new();
+    redis.set_latency(MS);
+    let stores = replicas(&redis, 2);
+    meet(&stores).await;
+    redis.delay_replies(Some((3, 25 * MS)));
+    let granted = load(&stores, &LIMIT, MS, LASTS).await;
+    assert!(stores.iter().all(|store| store.mode() == StoreMode::Shared), "no outage");
+    shown((500..=1_200).contains(&granted), || {
+        format!("{granted} calls granted in {LASTS:?} with every third reply late; burst + rate x time is 1100")
+    })
+}
+
+pub(crate) async fn outages_that_follow_closely_add_no_burst_each() -> Seen {
+    let redis = FaultyRedis::new();
+    let stores = replicas(&redis, 2);
+    meet(&stores).await;
+    let start = Instant::now();
+    let mut granted = load(&stores, &LIMIT, 2 * MS, 2 * SECOND).await;
+    for _ in 0..6 {
+        redis.hang();
+        granted += load(&stores, &LIMIT, 2 * MS, 1_500 * MS).await;
+        redis.resume();
+        granted += load(&stores, &LIMIT, 2 * MS, 1_500 * MS).await;
+    }
+    let most = 100.0 + 100.0 * start.elapsed().as_secs_f64();
+    // One burst is what the replicas may hold in their shares beside the bucket.
+    shown(granted as f64 <= most + 100.0, || {
+        format!("{granted} calls granted in {:?} with six outages; burst + rate x time is {most:.0}", start.elapsed())
+    })
+}
+
+pub(crate) async fn an_exhausted_bucket_costs_few_scripts_and_is_shared_fairly() -> Seen {
+    const LASTS: Duration = Duration::from_secs(10);
+    let limit = RateLimitSpec::per_second(10);
+    let redis = FaultyRedis::new();
+    redis.set_latency(MS);
+    let stores = replicas(&redis, 3);
+    meet(&stores).await;
+    let before = redis.runs_of("rate_limit_acquire");
+    let end = Instant::now() + LASTS;
+    // 21 calls a millisecond: seven callers on each of three replicas.
+    let callers = stores.iter().flat_map(|store| std::iter::repeat_n(store, 7)).map(|store| {
+        let (store, bucket) = (store.clone(), store.bucket(&key("eu"), &limit));
+        async move {
+            let (mut granted, mut rejected) = (0_usize, 0_usize);
+            while Instant::now() < end {
+                let grant = acquire(&store, &bucket, 1).await;
+                assert_eq!(grant.source, Source::Fleet);
+                if is_granted(&grant) {
+                    granted += 1
+                } else {
+                    rejected += 1
+                }
+                sleep(MS).await;
+            }
+            (granted, rejected)
+        }
+    });
+    let counts = all(callers.collect::<Vec<_>>().into_iter()).await;
+    let scripts = redis.runs_of("rate_limit_acquire") - before;
+    let rejected: usize = counts.iter().map(|count| count.1).sum();
+    let granted: Vec<usize> = counts.chunks(7).map(|of| of.iter().map(|count| count.0).sum()).collect();
+    let sum: usize = granted.iter().sum();
+    assert!(rejected > 150_000, "{rejected} calls were rejected");
+    let cost = scripts as f64 / rejected as f64 * 1_000.0;
+    let fair = granted.iter().all(|granted| *granted >= 20);
+    shown(cost <= 5.0 && (95..=110).contains(&sum) && fair, || {
+        format!("{cost:.2} scripts for 1,000 rejected calls; {granted:?} granted to the replicas, of at most 110")
     })
 }

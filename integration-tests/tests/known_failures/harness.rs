@@ -196,7 +196,7 @@ impl Events {
     /// Returns the kinds that healthy replicas do not emit.
     pub(crate) fn notable(&self) -> Vec<String> {
         let mut kinds = self.0.lock().clone();
-        kinds.retain(|kind| kind != "Replicas" && kind != "Transition");
+        kinds.retain(|kind| !["Replicas", "Transition", "StoreConnected"].contains(&kind.as_str()));
         kinds.dedup();
         kinds
     }

@@ -100,3 +100,56 @@ pub(crate) async fn review_1_12_a_late_release_does_not_free_a_lock_that_was_tak
     let most = most.load(Ordering::SeqCst);
     promise(most == 1, || format!("{most} replicas ran the singleton step at the same time"))
 }
+
+pub(crate) async fn review_1_12_a_release_is_repeated_until_redis_has_it() -> Seen {
+    let redis = FaultyRedis::new();
+    let (one, other) = (replica(&redis, 1), replica(&redis, 2));
+    meet(&[one.clone(), other.clone()]).await;
+    let (dropped, released) = (lock(&one, 1), DistributedLock::new(one.locks(), LockSpec::named("other")));
+    let guards = (dropped.try_acquire().await.unwrap(), released.try_acquire().await.unwrap());
+    redis.stop();
+    drop(guards.0);
+    let release = guards.1.release().await;
+    assert!(release.is_err(), "{release:?}");
+    sleep(4 * SECOND).await;
+    redis.start();
+    recover(&other).await;
+    sleep(3 * SECOND).await;
+    let next = [lock(&other, 2), DistributedLock::new(other.locks(), LockSpec::named("other"))];
+    let next = [next[0].try_acquire().await.is_ok(), next[1].try_acquire().await.is_ok()];
+    promise(next == [true, true], || {
+        format!("free 7 s after a guard was dropped, and released, in an outage of 4 s: {next:?}")
+    })
+}
+
+pub(crate) async fn review_1_14_a_denied_channel_does_not_keep_a_lock_held() -> Seen {
+    let redis = FaultyRedis::new();
+    let store = replica(&redis, 1);
+    meet(std::slice::from_ref(&store)).await;
+    let guards = [lock(&store, 1), DistributedLock::new(store.locks(), LockSpec::named("other"))];
+    let guards = [guards[0].try_acquire().await.unwrap(), guards[1].try_acquire().await.unwrap()];
+    redis.deny_channels(true);
+    let [release, complete] = guards;
+    let ends = (release.release().await, complete.complete("1", SECOND).await);
+    promise(ends == (Ok(true), Ok(true)), || format!("released and completed without a channel: {ends:?}"))
+}
+
+pub(crate) async fn review_4_4_a_mark_that_is_read_outlives_thirty_days() -> Seen {
+    let redis = FaultyRedis::new();
+    let store = replica(&redis, 1);
+    meet(std::slice::from_ref(&store)).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    for _ in 0..5 {
+        let counted = runs.clone();
+        let step = Step::new("migrate").on_start(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Ok::<_, std::convert::Infallible>(()))
+        });
+        let step = singleton(step, store.locks(), SingletonSpec::version("1"));
+        Runtime::builder().step(step).build().unwrap().start().await.unwrap();
+        redis.step_clock_forward(11 * 24 * 3_600 * SECOND);
+        sleep(SECOND).await;
+    }
+    let runs = runs.load(Ordering::SeqCst);
+    promise(runs == 1, || format!("{runs} runs of one version in 55 days, with a start every 11 days"))
+}

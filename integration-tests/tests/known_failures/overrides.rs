@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use phalanx_core::breaker::{BreakerSpec, Override};
+use phalanx_core::breaker::{BreakerSpec, Override, OverrideRequest};
 use phalanx_core::kind::Outcome;
 use phalanx_core::rejection::RejectionCode;
 use phalanx_core::store::BreakerStore;
@@ -92,8 +92,9 @@ pub(crate) async fn review_1_3_a_released_override_does_not_come_back_when_the_k
     assert_eq!(rejections(&[&one, &other]).await, [Ok(()); 2], "the override is released");
     one.settle().await;
     let before = redis.keys();
-    sleep(Duration::from_secs(7 * 60)).await; // nothing uses the breaker, so its key expires
-    assert_eq!(redis.keys(), before - 1, "the key of the breaker has expired");
+    sleep(Duration::from_secs(7 * 60)).await; // nothing uses the breaker
+    assert_eq!(redis.keys(), before, "the release is kept for a week");
+    redis.flush_all();
     succeed(&late).await.ok();
     sleep(SECOND).await;
     let after = rejections(&[&one, &other]).await;
@@ -124,6 +125,47 @@ pub(crate) async fn review_1_3_an_override_set_in_an_outage_is_sent_until_redis_
             "6 s after an outage in which the override was set, one request lost: {after:?}, Redis ran it {sent} times"
         )
     })
+}
+
+pub(crate) async fn an_override_with_an_end_ends_on_every_replica_and_stays_ended() -> Seen {
+    let redis = FaultyRedis::new();
+    let (one, other) = (replica(&redis, 1), replica(&redis, 2));
+    use_everywhere(&[&one, &other]).await;
+    let request = OverrideRequest::new(Some(Override::Open)).by("ops").because("maintenance").lasting(10 * SECOND);
+    breaker(&one).force_with(&request).await;
+    sleep(5 * SECOND).await;
+    redis.flush_all();
+    sleep(3 * SECOND).await;
+    let during = rejections(&[&one, &other]).await;
+    assert_eq!(during, [Err(RejectionCode::ForcedOpen); 2], "8 s after it was set for 10 s, and 3 s after a flush");
+    sleep(2_500 * MS).await;
+    let ended = rejections(&[&one, &other]).await;
+    redis.flush_all();
+    sleep(3 * SECOND).await;
+    let after = rejections(&[&one, &other]).await;
+    promise([&ended, &after].iter().all(|results| results[..] == [Ok(()); 2]), || {
+        format!("set for 10 s; after 10.5 s {ended:?}, and 3 s after another flush {after:?}")
+    })
+}
+
+pub(crate) async fn an_override_set_in_an_outage_yields_to_one_that_was_set_later() -> Seen {
+    let redis = FaultyRedis::new();
+    let (one, other) = (replica(&redis, 1), replica(&redis, 2));
+    use_everywhere(&[&one, &other]).await;
+    redis.stop();
+    degrade(&one).await;
+    one.force(&breaker(&one), Some(Override::Open)).await;
+    degrade(&other).await;
+    sleep(SECOND).await;
+    other.force(&breaker(&other), Some(Override::MetricsOnly)).await;
+    redis.start();
+    recover(&one).await;
+    recover(&other).await;
+    sleep(3 * SECOND).await;
+    rejections(&[&one, &other]).await;
+    sleep(SECOND).await;
+    let known = [&one, &other].map(|store| breaker(store).cached_phase().1);
+    promise(known == [Some(Override::MetricsOnly); 2], || format!("open, and later metrics_only: {known:?}"))
 }
 
 /// Recovers, and loses the first request that carries an override.

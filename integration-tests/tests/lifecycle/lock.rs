@@ -5,7 +5,7 @@ use std::time::Duration;
 use phalanx::ResilienceModule;
 use phalanx::lifecycle::Fences;
 use phalanx::lifecycle::{DistributedLock, LockSpec};
-use phalanx_integration_tests::lifecycle_process::{Fleet, ProcessEvent, Role};
+use phalanx_integration_tests::lifecycle_process::{Fleet, ProcessEvent, Role, SERVICE};
 use phalanx_integration_tests::replica::Moment;
 use phalanx_testkit::server::Redis;
 use tokio::time::sleep;
@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(1);
 
 fn lock(fleet: &Fleet, poll: Duration) -> DistributedLock<phalanx::lifecycle::Locks> {
     let client = redis::Client::open(fleet.url.as_str()).unwrap();
-    let builder = ResilienceModule::with_redis(client).environment(&fleet.environment);
+    let builder = ResilienceModule::with_redis(client).service(SERVICE).environment(&fleet.environment);
     let module = builder.store_budget(Duration::from_millis(500)).build().unwrap();
     DistributedLock::new(module.locks(), LockSpec::named("lock").ttl(TTL).poll(poll))
 }

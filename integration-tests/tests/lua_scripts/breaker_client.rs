@@ -1,11 +1,12 @@
 //! A client of the breaker scripts: encodes arguments and decodes replies.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use phalanx_core::breaker::{BreakerSpec, Override, Phase, Ticket, Transition};
 use phalanx_core::rejection::RejectionCode;
 use phalanx_lua::{BREAKER_ADMIT, BREAKER_FORCE, BREAKER_INSPECT, BREAKER_RESET, BREAKER_SETTLE, BREAKER_SYNC, Script};
-use phalanx_testkit::lua_server::LuaServer;
+use phalanx_testkit::lua_server::{LuaServer, Reply};
 
 use crate::harness::*;
 
@@ -30,7 +31,7 @@ pub(crate) fn spec_text(spec: &BreakerSpec, fingerprint: usize) -> String {
     let ramp = spec.ramp.map_or((0, 1), |ramp| (micros(ramp.over), ramp.steps));
     let lease = spec.probe_lease.unwrap_or(spec.break_duration.max(30 * SECOND));
     format!(
-        "{} {} {} {lasting} {} {} {} {} {} {} {} {} {} {} {} {fingerprint}",
+        "{} {} {} {lasting} {} {} {} {} {} {} {} {} {} {} {} {fingerprint} {} {}",
         ratio(spec.failure_ratio),
         spec.consecutive_failures.unwrap_or(0),
         ratio(spec.slow_call_ratio),
@@ -45,6 +46,8 @@ pub(crate) fn spec_text(spec: &BreakerSpec, fingerprint: usize) -> String {
         micros(lease),
         ramp.0,
         ramp.1,
+        ratio(spec.quorum_share),
+        spec.quorum_replicas.unwrap_or(0),
     )
 }
 
@@ -69,18 +72,32 @@ pub(crate) const fn override_number(overridden: Option<Override>) -> i64 {
 pub(crate) const OVERRIDES: [Option<Override>; 5] =
     [None, Some(Override::Open), Some(Override::Closed), Some(Override::Disabled), Some(Override::MetricsOnly)];
 
+/// Higher than any lease: all leases of the owner were received.
+pub(crate) const EVERY_LEASE: u64 = (1 << 53) - 1;
+
+/// Returns the integers of a reply, before the entry of the override.
+pub(crate) fn leading_ints(reply: &Reply) -> Vec<i64> {
+    let Reply::Array(parts) = reply else { panic!("{reply:?}") };
+    let int = |part: &Reply| if let Reply::Int(int) = part { Some(*int) } else { None };
+    parts.iter().map_while(int).collect()
+}
+
 /// The last state received by a replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     pub(crate) epoch: u64,
     pub(crate) phase: Phase,
     pub(crate) left: Duration,
+    pub(crate) age: Duration,
     pub(crate) escalation: u32,
-    pub(crate) overridden: Option<Override>,
+    /// The entry of the override, as text.
+    pub(crate) entry: &'static str,
 }
 
+pub(crate) const NO_ENTRY: &str = "0 0 0 -1 - -";
+
 pub(crate) const NO_CLAIM: Claim =
-    Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, escalation: 0, overridden: None };
+    Claim { epoch: 0, phase: Phase::Closed, left: Duration::ZERO, age: Duration::ZERO, escalation: 0, entry: NO_ENTRY };
 
 /// The part of the reply common to all breaker scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +123,20 @@ pub(crate) fn transition_numbers(transition: &Transition) -> Vec<i64> {
 /// The result of one call of an admit.
 pub(crate) type Admitted = Result<Ticket, RejectionCode>;
 
+/// A message without the number of its change and that of the change before, which only grow.
+pub(crate) fn without_change_number(message: &str) -> String {
+    let words: Vec<&str> = message.splitn(4, ' ').collect();
+    let [signature, before, seq, rest] = words[..] else { panic!("{message}") };
+    assert!(before.parse::<u64>().unwrap() < seq.parse().unwrap(), "{message}");
+    format!("{signature} {rest}")
+}
+
+/// A number above all before.
+pub(crate) fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// A breaker as used by one replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Circuit {
@@ -127,15 +158,30 @@ impl Circuit {
 
     /// Runs a script. Returns the part of the reply that all scripts share, and the rest.
     pub(crate) fn ask(&self, server: &LuaServer, script: &Script, more: &[Vec<u8>]) -> (State, Vec<i64>) {
+        self.ask_signed(server, "id7", script, more)
+    }
+
+    /// Runs a script as this replica.
+    pub(crate) fn ask_as(
+        &self,
+        server: &LuaServer,
+        replica: u64,
+        script: &Script,
+        more: &[Vec<u8>],
+    ) -> (State, Vec<i64>) {
+        self.ask_signed(server, &format!("id7@{replica}"), script, more)
+    }
+
+    fn ask_signed(&self, server: &LuaServer, signature: &str, script: &Script, more: &[Vec<u8>]) -> (State, Vec<i64>) {
         let claim = self.claim;
-        let overridden = override_number(claim.overridden);
-        let claim =
-            args![claim.epoch, phase_number(claim.phase), micros(claim.left), claim.escalation, overridden].join(&b' ');
+        let (left, age) = (micros(claim.left), micros(claim.age));
+        let numbers = args![claim.epoch, phase_number(claim.phase), left, claim.escalation, age, claim.entry];
+        let claim = numbers.join(&b' ');
         let mut args = args![spec_text(&self.spec, self.fingerprint)];
         args.push(claim);
-        args.extend(args!["ph1:news", "id7", self.jitter]);
+        args.extend(args!["ph2:news", signature, self.jitter]);
         args.extend_from_slice(more);
-        let reply = run(server, script, &args).ints();
+        let reply = leading_ints(&run(server, script, &args));
         let (head, rest) = reply.split_at(9);
         let (transitions, tail) = rest.split_at(7 * head[8] as usize);
         let state = State {
@@ -154,7 +200,7 @@ impl Circuit {
 
     /// Asks to admit `n` calls and returns the result of each, as a client computes it.
     pub(crate) fn admit(&self, server: &LuaServer, n: u64) -> (State, Vec<Admitted>) {
-        let (state, tail) = self.ask(server, &BREAKER_ADMIT, &args![n, 42]);
+        let (state, tail) = self.ask(server, &BREAKER_ADMIT, &args![n, 42, EVERY_LEASE, 0, 0]);
         let (a, b) = (tail[1] as u64, tail[2] as u64);
         let ticket = |lease| Ticket { epoch: state.epoch as u64, lease };
         let steps = self.spec.ramp.map_or(0, |ramp| u64::from(ramp.steps));
@@ -174,14 +220,15 @@ impl Circuit {
 
     /// Asks to admit `n` calls and returns mode, a and b of the reply.
     pub(crate) fn admit_reply(&self, server: &LuaServer, n: u64) -> [i64; 3] {
-        let tail = self.ask(server, &BREAKER_ADMIT, &args![n, 42]).1;
-        tail.try_into().unwrap()
+        let tail = self.ask(server, &BREAKER_ADMIT, &args![n, 42, EVERY_LEASE, 0, 0]).1;
+        tail[..3].try_into().unwrap()
     }
 
-    /// Sends runs of (epoch, kind, count, age).
+    /// Sends runs of (epoch, kind, count, age), for a replica that is alone.
     pub(crate) fn sync(&self, server: &LuaServer, runs: &[(u64, u8, u64, u64)]) -> State {
-        let mut args = args![runs.len()];
-        args.extend(runs.iter().flat_map(|(epoch, kind, count, age)| args![epoch, kind, count, age]));
+        let mut args = args![1, 50_000, 0, "0 0 0 0", runs.len()];
+        let number = next_number();
+        args.extend(runs.iter().flat_map(|(epoch, kind, count, age)| args![number, epoch, kind, count, age, 0]));
         self.ask(server, &BREAKER_SYNC, &args).0
     }
 
@@ -193,7 +240,12 @@ impl Circuit {
     }
 
     pub(crate) fn force(&self, server: &LuaServer, overridden: Option<Override>) -> State {
-        self.ask(server, &BREAKER_FORCE, &args![override_number(overridden)]).0
+        self.force_entry(server, &format!("0 {} 42 -1 - -", override_number(overridden)), true)
+    }
+
+    /// Sends an entry: a new one, or one that is put back.
+    pub(crate) fn force_entry(&self, server: &LuaServer, entry: &str, is_new: bool) -> State {
+        self.ask(server, &BREAKER_FORCE, &args![entry, u8::from(is_new)]).0
     }
 
     pub(crate) fn reset(&self, server: &LuaServer) -> State {

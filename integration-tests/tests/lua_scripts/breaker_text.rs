@@ -16,14 +16,14 @@ const ENDS: usize = 5;
 const ESCALATION: usize = 6;
 const STREAK: usize = 7;
 const SLOW_SINCE: usize = 8;
-const PROVEN: usize = 9;
-const NEXT_LEASE: usize = 10;
-const OVERRIDE: usize = 11;
+const SLOW_SEEN: usize = 9;
+const PROVEN: usize = 10;
+const NEXT_LEASE: usize = 11;
 const RAMP_STEP: usize = 12;
 const RAMP_ASKED: usize = 13;
-const SLICE_LEN: usize = 14;
-const NEWEST: usize = 15;
-const FINGERPRINT: usize = 16;
+const FINGERPRINT: usize = 14;
+const SLICE_LEN: usize = 15;
+const NEWEST: usize = 16;
 const SEEN: usize = 17;
 const LEASES: usize = 47;
 
@@ -42,22 +42,36 @@ const HALF_OPEN: i64 = 3;
 
 /// The fields of a half-open breaker with counts in every slice and the leases 1 and 4.
 fn half_open() -> Vec<i64> {
-    let mut fields = vec![1, NOW, HALF_OPEN, 7, 0, 0, 2, 0, 0, 1, 5, 0, -1, 0, 1_000_000, 0, 0];
+    let mut fields = vec![2, NOW, HALF_OPEN, 7, 0, 0, 2, 0, 0, 0, 1, 5, -1, 0, 0, 1_000_000, 0];
     fields.extend([5, 3, 2].repeat(10));
-    fields.push(2);
     fields.extend([1, NOW + 1_000_000, 42, 4, NOW + 1_000_000, 42]);
     fields
 }
 
-fn put(server: &LuaServer, fields: &[i64]) {
-    let text: Vec<_> = fields.iter().map(i64::to_string).collect();
-    server.put(KEY, Stored::Text(text.join(" ").into_bytes()));
+fn line(letter: &str, fields: &[i64]) -> String {
+    fields.iter().fold(letter.to_owned(), |line, field| format!("{line} {field}"))
 }
 
-/// Returns the stored fields.
+/// The text of these fields: the line of the breaker, of its window, and of each lease.
+fn text_of(fields: &[i64]) -> String {
+    let mut lines = vec![line(&fields[0].to_string(), &fields[1..SLICE_LEN]), line("w", &fields[SLICE_LEN..LEASES])];
+    lines.extend(fields[LEASES..].chunks(3).map(|lease| line("l", lease)));
+    lines.join("\n")
+}
+
+fn put(server: &LuaServer, fields: &[i64]) {
+    server.put(KEY, Stored::Text(text_of(fields).into_bytes()));
+}
+
+fn text(server: &LuaServer) -> String {
+    String::from_utf8(server.get(KEY).unwrap()).unwrap()
+}
+
+/// Returns the stored fields, without an override.
 fn fields(server: &LuaServer) -> Vec<i64> {
-    let text = String::from_utf8(server.get(KEY).unwrap()).unwrap();
-    text.split(' ').map(|field| field.parse().unwrap()).collect()
+    let text = text(server);
+    let numbers = text.lines().filter(|line| !line.starts_with('o')).flat_map(|line| line.split(' '));
+    numbers.filter(|field| *field != "w" && *field != "l").map(|field| field.parse().unwrap()).collect()
 }
 
 /// Returns whether a stored text with this value in one field is believed.
@@ -82,7 +96,7 @@ fn assert_range(base: &[i64], field: usize, least: i64, most: i64) {
 fn every_field_is_believed_within_its_range_and_not_one_beyond() {
     let base = half_open();
     let ranges = [
-        (0, 1, 1),
+        (0, 2, 2),
         (AT, 0, MAX_EXACT),
         (PHASE, CLOSED, HALF_OPEN),
         (EPOCH, 1, MAX_SERIAL),
@@ -91,20 +105,19 @@ fn every_field_is_believed_within_its_range_and_not_one_beyond() {
         (ESCALATION, 0, 1_000),
         (STREAK, 0, MAX_U32),
         (SLOW_SINCE, 0, NOW),
+        (SLOW_SEEN, 0, NOW),
         (PROVEN, 0, MAX_U32),
         (NEXT_LEASE, 5, MAX_SERIAL),
-        (OVERRIDE, 0, 4),
         (RAMP_STEP, -1, MAX_U32),
         (RAMP_ASKED, 0, MAX_EXACT),
         (SLICE_LEN, 1, MAX_EXACT),
         (NEWEST, 0, NOW / 1_000_000),
         (FINGERPRINT, 0, MAX_U32),
-        (LEASES, 2, 2),
     ];
     for (field, least, most) in ranges {
         assert_range(&base, field, least, most);
     }
-    let without_leases = [&base[..LEASES], &[0]].concat();
+    let without_leases = base[..LEASES].to_vec();
     assert_range(&without_leases, NEXT_LEASE, 1, MAX_SERIAL);
 }
 
@@ -122,7 +135,7 @@ fn every_slice_counts_no_more_failures_and_slow_calls_than_calls() {
 #[test]
 fn every_lease_has_a_number_that_was_given_and_exact_numbers() {
     let base = half_open();
-    for lease in [LEASES + 1, LEASES + 4] {
+    for lease in [LEASES, LEASES + 3] {
         assert_range(&base, lease, 1, 4);
         assert_range(&base, lease + 1, 0, MAX_EXACT);
         assert_range(&base, lease + 2, 0, MAX_EXACT);
@@ -130,32 +143,75 @@ fn every_lease_has_a_number_that_was_given_and_exact_numbers() {
 }
 
 #[test]
-fn a_text_of_a_mebibyte_is_read_and_a_longer_one_is_not() {
+fn a_text_of_64_kib_is_read_and_a_longer_one_is_not() {
     let server = LuaServer::new();
     let circuit = steady(0);
     put(&server, &half_open());
     let mut text = server.get(KEY).unwrap();
-    for (length, flags) in [(1 << 20, 0), ((1 << 20) + 1, 1)] {
-        text.resize(length, b' ');
+    text.push(b'\n');
+    for (length, flags) in [(1 << 16, 0), ((1 << 16) + 1, 1)] {
+        text.resize(length, b'x');
         server.put(KEY, Stored::Text(text.clone()));
         assert_eq!(circuit.inspect(&server).0.flags, flags, "{length} bytes");
     }
 }
 
 #[test]
-fn a_text_with_too_many_or_too_few_leases_is_repaired() {
+fn a_line_with_too_few_fields_or_other_than_numbers_is_repaired() {
     let server = LuaServer::new();
     let circuit = steady(0);
-    let whole = half_open();
-    for wrong in [[&whole[..], &[1, 1, 1]].concat(), whole[..51].to_vec(), whole[..47].to_vec()] {
-        put(&server, &wrong);
-        assert_eq!(circuit.inspect(&server).0.flags, 1);
+    let whole = text_of(&half_open());
+    let cut = |line: &str| whole.replace(line, line.rsplit_once(' ').unwrap().0);
+    let lines: Vec<_> = whole.lines().collect();
+    let mut wrong: Vec<_> = lines.iter().map(|line| cut(line)).collect();
+    wrong.extend(lines.iter().map(|line| whole.replace(line, &format!("{line} 0x1"))));
+    wrong.extend(["o 1 1 1 0 -", "o 0 1 1 0 - -", "o 1 -1 1 0 - -"].map(|line| format!("{whole}\n{line}")));
+    wrong.extend([whole.replace('2', "3"), format!("w 1 1\n{whole}"), String::new()]);
+    for text in wrong {
+        server.put(KEY, Stored::Text(text.clone().into_bytes()));
+        assert_eq!(circuit.inspect(&server).0.flags, 1, "{text}");
     }
 }
 
-/// The fields after the first 17: no counts and no leases.
+/// I-38: what a later release has added is no damage, and is still there after this release has written.
+#[test]
+fn fields_and_lines_of_a_later_release_are_kept_and_written_back() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    let lines = ["w 500 0", "o 7 4 42 0 ops why", "r 1 quorum", "z"];
+    let counts = " 0".repeat(30);
+    let mut text = text_of(&half_open()).replace('\n', " 77\n");
+    text = format!("{text} 77\n{}{counts} 78 79\n{} a b\n{}\n{}", lines[0], lines[1], lines[2], lines[3]);
+    server.put(KEY, Stored::Text(text.clone().into_bytes()));
+    let (state, tail) = circuit.inspect(&server);
+    assert_eq!((state.flags, state.phase, state.overridden, tail[4]), (0, HALF_OPEN, 4, 2));
+    circuit.settle(&server, &[(7, 1, 6)]);
+    let stored = self::text(&server);
+    let last_of = |letter: &str| {
+        let line =
+            stored.lines().find(|line| line.starts_with(letter)).unwrap_or_else(|| panic!("{letter} in {stored}"));
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    assert_eq!(["2 ", "w 1000000 ", "w 500 ", "l 4 ", "o "].map(last_of), ["77", "77", "79", "77", "b"]);
+    assert!(stored.ends_with("\nr 1 quorum\nz"), "{stored}");
+    circuit.sync(&server, &[(7, 0, 1, 0)]);
+    assert_eq!(self::text(&server), stored, "written again, it is the same");
+}
+
+#[test]
+fn what_a_later_release_adds_is_bounded() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    let mut line = "\nr ".to_owned();
+    line.push_str(&"x".repeat(5_000));
+    server.put(KEY, Stored::Text((text_of(&half_open()) + &line).into_bytes()));
+    assert_eq!(circuit.settle(&server, &[(7, 1, 6)]).flags, 0);
+    assert!(text(&server).len() < 1_000);
+}
+
+/// The fields after those of the breaker and the head of its window: no counts and no leases.
 fn nothing_counted() -> Vec<i64> {
-    vec![0; 31]
+    vec![0; 30]
 }
 
 #[test]
@@ -163,33 +219,33 @@ fn every_step_of_a_recovery_is_stored_field_by_field() {
     let server = LuaServer::new();
     let circuit = steady(0);
     circuit.force(&server, None);
-    let new = [1, NOW, CLOSED, 1, NOW, NOW, 0, 0, 0, 0, 1, 0, -1, 0, 1_000_000, 0, 0];
+    let new = [2, NOW, CLOSED, 1, NOW, NOW, 0, 0, 0, 0, 0, 1, -1, 0, 0, 1_000_000, 0];
     assert_eq!(fields(&server), [&new[..], &nothing_counted()].concat());
 
     circuit.sync(&server, &[(1, 2, 9, 0)]);
     let ends = NOW + 3_000_000;
-    let open = [1, NOW, OPEN, 2, NOW, ends, 1, 0, 0, 0, 1, 0, -1, 0, 1_000_000, 0, 0];
+    let open = [2, NOW, OPEN, 2, NOW, ends, 1, 0, 0, 0, 0, 1, -1, 0, 0, 1_000_000, 0];
     assert_eq!(fields(&server), [&open[..], &nothing_counted()].concat());
 
     server.clock().advance(Duration::from_micros(3_000_000));
     circuit.admit(&server, 2);
-    let probing = [1, ends, HALF_OPEN, 3, ends, ends, 1, 0, 0, 0, 3, 0, -1, 0, 1_000_000, 0, 0];
-    let leases = [2, 1, ends + 2_000_000, 42, 2, ends + 2_000_000, 42];
-    assert_eq!(fields(&server), [&probing[..], &nothing_counted()[..30], &leases].concat());
+    let probing = [2, ends, HALF_OPEN, 3, ends, ends, 1, 0, 0, 0, 0, 3, -1, 0, 0, 1_000_000, 0];
+    let leases = [1, ends + 2_000_000, 42, 2, ends + 2_000_000, 42];
+    assert_eq!(fields(&server), [&probing[..], &nothing_counted(), &leases].concat());
 
     server.clock().advance(SECOND);
     circuit.settle(&server, &[(3, 1, 0)]);
-    assert_eq!((fields(&server)[PROVEN], fields(&server)[LEASES]), (1, 1));
+    assert_eq!((fields(&server)[PROVEN], fields(&server).len()), (1, LEASES + 3));
     circuit.settle(&server, &[(3, 2, 0)]);
     let closed_at = ends + 1_000_000;
-    let ramping = [1, closed_at, CLOSED, 4, closed_at, ends, 1, 0, 0, 0, 3, 0, 0, 0, 1_000_000, 0, 0];
+    let ramping = [2, closed_at, CLOSED, 4, closed_at, ends, 1, 0, 0, 0, 0, 3, 0, 0, 0, 1_000_000, 0];
     assert_eq!(fields(&server), [&ramping[..], &nothing_counted()].concat());
 
     circuit.admit(&server, 3);
     assert_eq!((fields(&server)[RAMP_STEP], fields(&server)[RAMP_ASKED]), (0, 3));
     let ramping = server.get(KEY).unwrap();
     circuit.reset(&server);
-    let reset = [1, closed_at, CLOSED, 5, closed_at, ends, 0, 0, 0, 0, 3, 0, -1, 0, 1_000_000, 0, 0];
+    let reset = [2, closed_at, CLOSED, 5, closed_at, ends, 0, 0, 0, 0, 0, 3, -1, 0, 0, 1_000_000, 0];
     assert_eq!(fields(&server), [&reset[..], &nothing_counted()].concat());
 
     server.put(KEY, Stored::Text(ramping));
@@ -201,10 +257,11 @@ fn every_step_of_a_recovery_is_stored_field_by_field() {
 /// The messages that a breaker has published, without signature and time.
 fn published(server: &LuaServer) -> Vec<String> {
     let text = |(channel, message): (Vec<u8>, Vec<u8>)| {
-        assert_eq!(channel, b"ph1:news");
-        let text = String::from_utf8(message).unwrap();
+        assert_eq!(channel, b"ph2:news");
+        let text = without_change_number(&String::from_utf8(message).unwrap());
         let now = now(server).as_micros();
-        text.strip_prefix(&format!("id7 {now} ")).unwrap_or_else(|| panic!("{text} at {now}")).to_owned()
+        let numbers = text.strip_prefix(&format!("id7 {now} ")).unwrap_or_else(|| panic!("{text} at {now}"));
+        numbers.split(' ').take(11).collect::<Vec<_>>().join(" ") // the entry of the override is behind them
     };
     server.take_published().into_iter().map(text).collect()
 }
@@ -239,6 +296,22 @@ fn every_change_of_phase_epoch_or_override_is_published_once() {
     assert_eq!(published(&server), ["2 6 3000000 0 0 1 1 3000000 4 4 0"]);
     circuit.reset(&server);
     assert_eq!(published(&server), ["1 7 0 0 0 0 2 -1 0 0 0"]);
+}
+
+#[test]
+fn a_change_that_may_not_be_published_is_stored_and_flagged() {
+    let server = LuaServer::new();
+    let circuit = steady(0);
+    server.deny_channels(true);
+    assert_eq!(circuit.sync(&server, &[(1, 0, 1, 0)]).flags, 0, "no change");
+    let tripped = circuit.sync(&server, &[(1, 3, 4, 0)]);
+    assert_eq!((tripped.transitions.len(), tripped.flags), (1, 16));
+    assert!(published(&server).is_empty());
+    server.deny_channels(false);
+    assert_eq!(circuit.admit(&server, 1).0.epoch, tripped.epoch, "it was stored");
+    server.clock().advance(4 * SECOND);
+    assert_eq!(circuit.admit(&server, 1).0.flags, 0);
+    assert_eq!(published(&server).len(), 1);
 }
 
 #[test]
@@ -282,14 +355,16 @@ fn stored_times_move_back_with_the_clock_and_end_at_zero() {
         let mut stored = half_open();
         (stored[AT], stored[PHASE]) = (NOW + 2_000_000, CLOSED);
         (stored[SINCE], stored[ENDS], stored[SLOW_SINCE]) = (since, ends, slow_since);
-        (stored[LEASES + 2], stored[LEASES + 5]) = (expires, expires);
+        stored[SLOW_SEEN] = slow_since;
+        (stored[LEASES + 1], stored[LEASES + 4]) = (expires, expires);
         put(&server, &stored);
         circuit.sync(&server, &[]);
         let moved = fields(&server);
         assert_eq!(moved[AT], NOW);
         assert_eq!(moved[SEEN..LEASES], [0; 30], "counts of a time that is yet to come are dropped");
         assert!(raw(&server).1.is_some(), "written, with a TTL");
-        [moved[SINCE], moved[ENDS], moved[SLOW_SINCE], moved[LEASES + 2], moved[LEASES + 5]]
+        assert_eq!(moved[SLOW_SINCE], moved[SLOW_SEEN]);
+        [moved[SINCE], moved[ENDS], moved[SLOW_SINCE], moved[LEASES + 1], moved[LEASES + 4]]
     };
     let later = |by| NOW + by;
     assert_eq!(
@@ -313,13 +388,13 @@ fn stored_breaks_and_leases_are_limited_to_those_of_the_spec() {
     assert_eq!(circuit.inspect(&server).0.left, 26_000_001 - 5, "1.3 times the longest break, rounded down");
 
     circuit.claim =
-        Claim { epoch: 9, phase: Phase::Open, left: Duration::from_secs(900), escalation: 1_001, overridden: None };
+        Claim { epoch: 9, phase: Phase::Open, left: Duration::from_secs(900), escalation: 1_001, ..NO_CLAIM };
     let restored = circuit.inspect(&server).0;
     assert_eq!((restored.left, restored.escalation), (26_000_001, 1_000));
     circuit.claim = NO_CLAIM;
 
     let mut stored = half_open();
-    (stored[LEASES + 2], stored[LEASES + 5]) = (MAX_EXACT, NOW + 1);
+    (stored[LEASES + 1], stored[LEASES + 4]) = (MAX_EXACT, NOW + 1);
     put(&server, &stored);
     assert_eq!(circuit.inspect(&server).1[4], 2);
     server.clock().advance(Duration::from_micros(1));
@@ -344,10 +419,12 @@ fn a_breaker_is_kept_for_twice_its_longest_duration_and_five_minutes() {
     for (spec, millis) in specs {
         let server = fresh_server();
         let circuit = Circuit { spec, ..steady(0) };
-        circuit.force(server, None);
+        circuit.sync(server, &[(1, 0, 1, 0)]);
         assert_eq!(raw(server).1, Some(millis + 300_000));
         circuit.force(server, Some(Override::Closed));
         assert_eq!(raw(server).1, Some(30 * 86_400_000));
+        circuit.force(server, None);
+        assert_eq!(raw(server).1, Some(7 * 86_400_000), "a release is kept for a week");
     }
 }
 
@@ -368,10 +445,10 @@ fn a_quantile_above_its_threshold_is_stored_once_and_trips_when_it_has_lasted() 
     let circuit = steady(2);
     let observe = |kind| circuit.sync(&server, &[(1, kind, 1, 0)]);
     assert_eq!(observe(5).phase, CLOSED);
-    assert_eq!(fields(&server)[SLOW_SINCE], NOW);
+    assert_eq!((fields(&server)[SLOW_SINCE], fields(&server)[SLOW_SEEN]), (NOW, NOW));
     server.clock().advance(Duration::from_micros(1));
     observe(4);
-    assert_eq!((fields(&server)[SLOW_SINCE], fields(&server)[AT]), (0, NOW + 1));
+    assert_eq!((fields(&server)[SLOW_SINCE], fields(&server)[SLOW_SEEN], fields(&server)[AT]), (0, 0, NOW + 1));
     server.clock().advance(Duration::from_micros(1));
     let before = raw(&server);
     observe(4);
@@ -379,9 +456,10 @@ fn a_quantile_above_its_threshold_is_stored_once_and_trips_when_it_has_lasted() 
     observe(5);
     server.clock().advance(Duration::from_micros(1_999_999));
     assert_eq!(observe(5).phase, CLOSED);
-    assert_eq!(fields(&server)[SLOW_SINCE], NOW + 2);
+    assert_eq!((fields(&server)[SLOW_SINCE], fields(&server)[SLOW_SEEN]), (NOW + 2, NOW + 2_000_001));
     server.clock().advance(Duration::from_micros(1));
     assert_eq!(observe(5).phase, OPEN);
+    assert_eq!((fields(&server)[SLOW_SINCE], fields(&server)[SLOW_SEEN]), (0, 0), "the period has ended with the trip");
     observe(5);
     assert_eq!(fields(&server)[SLOW_SINCE], 0, "an open breaker observes nothing");
 

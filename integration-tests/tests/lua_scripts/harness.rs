@@ -7,7 +7,14 @@ use phalanx_lua::Script;
 use phalanx_testkit::lua_server::{LuaServer, Reply, Stored};
 use proptest::prelude::*;
 
-pub(crate) const KEY: &[u8] = b"ph1:{t}";
+pub(crate) const KEY: &[u8] = b"ph2:{t}";
+pub(crate) const LOG: &[u8] = b"ph2:{t}:s";
+pub(crate) const EVIDENCE: &[u8] = b"ph2:{t}:e";
+
+/// The keys of a script.
+pub(crate) fn keys_of(script: &Script) -> Vec<Vec<u8>> {
+    [KEY, LOG, EVIDENCE].iter().take(script.keys).map(|key| key.to_vec()).collect()
+}
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns this thread's server, empty and at its initial time. Shared, because compiling the scripts for every case is slow.
@@ -29,7 +36,7 @@ pub(crate) use args;
 
 /// Runs a script on the one key; an error fails the test.
 pub(crate) fn run(server: &LuaServer, script: &Script, args: &[Vec<u8>]) -> Reply {
-    server.run(script, &[KEY.to_vec()], args).unwrap_or_else(|error| panic!("{}: {error}", script.name))
+    server.run(script, &keys_of(script), args).unwrap_or_else(|error| panic!("{}: {error}", script.name))
 }
 
 /// Returns whether the second field of a reply is 1. Panics if it is neither 1 nor 0.

@@ -5,30 +5,27 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What the next release changes: the file, today's text and its own.
-const CHANGES: [(&str, &str, &str); 6] = [
-    // A bucket has one more number at its end; readers take records with and without it.
-    ("include/bucket.lua", "'^1 (%-?%d+) (%d+) (%d+ %d+ %d+)$'", "'^1 (%-?%d+) (%d+) (%d+ %d+ %d+)'"),
-    (
-        "include/bucket.lua",
-        "string.format('1 %.0f %.0f %s', level, at, rate)",
-        "string.format('1 %.0f %.0f %s 7', level, at, rate)",
-    ),
-    // So has a breaker, and it counts in slices of half the length.
-    ("include/breaker_state.lua", "#w ~= 48 + 3 * w[48] then return end", "#w < 48 + 3 * w[48] then return end"),
-    ("include/breaker_state.lua", "for i = 49, #w, 3 do", "for i = 49, 48 + 3 * w[48], 3 do"),
-    (
-        "include/breaker_state.lua",
-        " .. ' ' .. #s.leases .. table.concat(text), 'PX'",
-        " .. ' ' .. #s.leases .. table.concat(text) .. ' 7', 'PX'",
-    ),
+const CHANGES: [(&str, &str, &str); 9] = [
+    // A bucket has one more number at its end; readers of both releases keep it.
+    ("include/bucket.lua", "local FRESH = EMPTY", "local FRESH = EMPTY .. ' 7'"),
+    // Every line of a breaker has one more field, there is another line, a message is longer, and it counts in slices of
+    // half the length.
+    ("include/breaker_store.lua", "s.fingerprint) .. (s.more or ''),", "s.fingerprint) .. ' 7',"),
+    ("include/breaker_store.lua", "counts .. window.more", "counts .. ' 7'"),
+    ("include/breaker_store.lua", ".. table.concat(s.lines), 'PX'", ".. '\\nn 7 words', 'PX'"),
+    ("include/breaker_answer.lua", "text .. ' ' .. entry_text(s))", "text .. ' ' .. entry_text(s) .. ' 7 words')"),
     (
         "include/breaker_state.lua",
         "slice_len = math.max(1, math.floor(w[5] / SLICES)),",
         "slice_len = math.max(1, math.floor(w[5] / (2 * SLICES))),",
     ),
+    // The first line of a digest and that of each slice have one more field, and there is an entry of another kind.
+    ("digest_flush.lua", "{'2' .. digest.more .. '\\n'}", "{'2 7\\n'}"),
+    ("digest_flush.lua", "head .. found.more .. '\\n'", "head .. ' 7 words\\n'"),
+    ("digest_flush.lua", ".. digest.others, 'PX'", ".. 'n 7 words\\na\\nb\\nc\\n\\n', 'PX'"),
 ];
 
-/// The files of the folder: those of buckets and breakers.
+/// The files of the folder: those of buckets, breakers and digests, and those of all scripts.
 fn files() -> Vec<PathBuf> {
     let today = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lua/scripts");
     let mut files: Vec<PathBuf> = ["", "include"]
@@ -37,7 +34,8 @@ fn files() -> Vec<PathBuf> {
         .map(|entry| entry.unwrap().path().strip_prefix(&today).unwrap().to_owned())
         .filter(|file| {
             let name = file.file_stem().unwrap().to_str().unwrap();
-            ["rate_limit", "breaker", "bucket"].iter().any(|start| name.starts_with(start)) || name == "clock"
+            ["rate_limit", "breaker", "bucket", "digest"].iter().any(|start| name.starts_with(start))
+                || ["clock", "cells", "value"].contains(&name)
         })
         .collect();
     files.sort();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use phalanx_core::clock::Time;
 use phalanx_core::rate_limit::{Bucket, MAX_BACKSTEP, Rate, RateLimitSpec, Take};
-use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
+use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_LEASE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
 use phalanx_testkit::lua_server::LuaServer;
 use proptest::prelude::*;
 
@@ -21,6 +21,8 @@ pub(crate) fn rates() -> Vec<Rate> {
         RateLimitSpec::new(3, 7 * day).burst(10_000),
         RateLimitSpec::per_second(1_000_000_000),
         RateLimitSpec::per_second(999_999_937).burst(3),
+        RateLimitSpec::per_second(40).burst(20),
+        RateLimitSpec::per_second(20).burst(20),
     ];
     specs.iter().map(Rate::of).collect()
 }
@@ -40,6 +42,8 @@ struct Group {
 enum Step {
     Acquire(usize, Vec<Group>),
     Refund(usize, Vec<(u32, i64)>),
+    /// Draws permits, and closes blocks: which of the drawn ones, their size, and what was not spent.
+    Lease(usize, u64, Vec<(usize, u64, u64)>),
     Peek(usize),
     Retune(usize, usize),
     Clock(i64),
@@ -54,11 +58,15 @@ fn group() -> impl Strategy<Value = Group> {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let any_rate = 0..rates().len();
     // Mostly one rate, so that steps affect the same bucket.
-    let rate = prop_oneof![6 => Just(0_usize), 3 => Just(2), 1 => any_rate];
+    let rate = prop_oneof![6 => Just(0_usize), 3 => Just(2), 3 => Just(7), 1 => Just(8), 1 => any_rate];
+    let close = (0_usize..6, 0_u64..20, 0_u64..20);
+    let closed = prop_oneof![2 => Just(Vec::new()), 2 => prop::collection::vec(close, 1..3)];
     let refund = prop::collection::vec((0_u32..3, -1_000_000_i64..3_000_000), 1..3);
     let step = prop_oneof![
         6 => (rate.clone(), prop::collection::vec(group(), 1..4)).prop_map(|(rate, groups)| Step::Acquire(rate, groups)),
         2 => (rate.clone(), refund).prop_map(|(rate, refunds)| Step::Refund(rate, refunds)),
+        5 => (rate.clone(), prop_oneof![9 => 0_u64..12, 1 => Just(1 << 40)], closed)
+            .prop_map(|(rate, want, closed)| Step::Lease(rate, want, closed)),
         1 => rate.clone().prop_map(Step::Peek),
         1 => (rate.clone(), rate).prop_map(|(old, new)| Step::Retune(old, new)),
         6 => clock_step().prop_map(Step::Clock),
@@ -74,7 +82,9 @@ struct StoredBucket {
     at: Time,
 }
 
-struct Model(Option<StoredBucket>);
+/// What is stored, the ends of the leases that were drawn, and whether the last step drew as much as it closed: then it has
+/// written what was there.
+struct Model(Option<StoredBucket>, Vec<Time>, bool);
 
 impl Model {
     /// Returns the bucket now at this rate, the flags, and whether it was re-anchored and must be stored.
@@ -98,7 +108,7 @@ impl Model {
 
     fn acquire(&mut self, now: Time, rate: Rate, groups: &[Group]) -> Vec<i64> {
         let (mut stored, flags, reanchored) = self.load(now, rate);
-        let before = stored.bucket.level(rate).units;
+        let (before, bucket) = (stored.bucket.level(rate).units, stored.bucket);
         let mut reply = vec![now.as_micros() as i64, before, flags];
         for group in groups {
             let max_wait = Duration::from_micros(group.max_wait);
@@ -107,24 +117,41 @@ impl Model {
             assert!(granted.is_sorted_by(|a, b| a >= b), "the first calls of a group are granted");
             reply.push(granted.iter().filter(|granted| **granted).count() as i64);
         }
-        if reanchored || stored.bucket.level(rate).units != before {
+        if reanchored || stored.bucket != bucket {
             self.0 = Some(stored);
         }
         reply
     }
 
+    fn lease(&mut self, now: Time, rate: Rate, want: u64, closed: &[(Time, u64, u64)]) -> Vec<i64> {
+        let (mut stored, flags, reanchored) = self.load(now, rate);
+        let before = stored.bucket;
+        for (ends, size, unspent) in closed {
+            stored.bucket.close(now, rate, *ends, *size, *unspent);
+        }
+        let closes = stored.bucket != before;
+        let drawn = stored.bucket.draw(now, rate, want);
+        self.1.push(drawn.ends);
+        self.2 = stored.bucket == before && (closes || drawn.permits > 0);
+        if reanchored || closes || drawn.permits > 0 {
+            self.0 = Some(stored);
+        }
+        let level = stored.bucket.level(rate).units;
+        let [permits, ends, lasts] = [drawn.permits, drawn.ends.as_micros(), micros(drawn.lasts)].map(|n| n as i64);
+        vec![now.as_micros() as i64, level, flags, permits, ends, lasts]
+    }
+
     fn refund(&mut self, now: Time, rate: Rate, refunds: &[(u32, i64)]) -> Vec<i64> {
         let (mut stored, flags, reanchored) = self.load(now, rate);
-        let before = stored.bucket.level(rate).units;
+        let before = stored.bucket;
         for (cost, due_in) in refunds {
             let due = Time::from_micros(now.as_micros().saturating_add_signed(*due_in));
             stored.bucket.refund(now, rate, *cost, due);
         }
-        let after = stored.bucket.level(rate).units;
-        if reanchored || after != before {
+        if reanchored || stored.bucket != before {
             self.0 = Some(stored);
         }
-        vec![now.as_micros() as i64, after, flags]
+        vec![now.as_micros() as i64, stored.bucket.level(rate).units, flags]
     }
 
     fn retune(&mut self, now: Time, old: Rate, new: Rate) -> Vec<i64> {
@@ -156,15 +183,24 @@ fn apply_step(server: &LuaServer, model: &mut Model, step: &Step) -> Result<(), 
         }
         Step::Acquire(rate, groups) => {
             let mut args = rate_args(rates[*rate]);
-            args.extend(args![groups.len()]);
+            args.extend(args![0, groups.len()]);
             args.extend(groups.iter().flat_map(|group| args![group.count, group.cost, group.max_wait]));
             (run(server, &RATE_LIMIT_ACQUIRE, &args), model.acquire(now, rates[*rate], groups))
         }
         Step::Refund(rate, refunds) => {
             let mut args = rate_args(rates[*rate]);
             args.extend(args![refunds.len()]);
-            args.extend(refunds.iter().flat_map(|(cost, due_in)| args![cost, due_in]));
+            let due = |due_in: &i64| now.as_micros().saturating_add_signed(*due_in);
+            args.extend(refunds.iter().flat_map(|(cost, due_in)| args![cost, due(due_in)]));
             (run(server, &RATE_LIMIT_REFUND, &args), model.refund(now, rates[*rate], refunds))
+        }
+        Step::Lease(rate, want, closed) => {
+            let last = |back: usize| model.1.iter().rev().nth(back).copied().unwrap_or(Time::ZERO);
+            let closed: Vec<_> = closed.iter().map(|(back, size, unspent)| (last(*back), *size, *unspent)).collect();
+            let mut args = rate_args(rates[*rate]);
+            args.extend(args![want, closed.len()]);
+            args.extend(closed.iter().flat_map(|(ends, size, unspent)| args![ends.as_micros(), size, unspent]));
+            (run(server, &RATE_LIMIT_LEASE, &args), model.lease(now, rates[*rate], *want, &closed))
         }
         Step::Peek(rate) => {
             let (stored, flags, _) = model.load(now, rates[*rate]);
@@ -187,7 +223,7 @@ proptest! {
     #[test]
     fn a_bucket_in_lua_replies_like_the_machine_for_any_clock(steps in steps()) {
         let server = fresh_server();
-        let mut model = Model(None);
+        let mut model = Model(None, Vec::new(), false);
         for step in &steps {
             // A key expires only when its bucket is full, and a missing key is a full bucket.
             if let (Some(stored), None) = (&mut model.0, server.get(KEY)) {
@@ -195,8 +231,9 @@ proptest! {
                 model.0 = None;
             }
             let (before, stored) = (raw(server), model.0.map(|stored| (stored.bucket, stored.rate)));
+            model.2 = false;
             apply_step(server, &mut model, step)?;
-            if matches!(step, Step::Clock(_)) {
+            if matches!(step, Step::Clock(_)) || model.2 {
                 continue;
             }
             match model.0 {
@@ -222,7 +259,7 @@ proptest! {
         for (by, count, cost) in steps {
             move_clock(server, by);
             forward += by.max(0) as u128;
-            let args = [rate_args(rate), args![1, count, cost, 0]].concat();
+            let args = [rate_args(rate), args![0, 1, count, cost, 0]].concat();
             let granted = run(server, &RATE_LIMIT_ACQUIRE, &args).ints()[3] as u64;
             admitted += u128::from(granted * cost);
             prop_assert!(admitted * u128::from(per) <= u128::from(burst * per) + u128::from(permits) * forward);

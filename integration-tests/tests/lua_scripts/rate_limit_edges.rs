@@ -1,5 +1,7 @@
 //! A bucket at exact levels and times, and the stored values that it believes.
 
+use std::time::Duration;
+
 use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
 use phalanx_testkit::lua_server::{LuaServer, Stored};
 
@@ -8,6 +10,9 @@ use crate::harness::*;
 /// The initial time of a server.
 const NOW: i64 = 1_700_000_000_000_000;
 const MAX_UNITS: i64 = 1 << 52;
+
+/// No leases and no abandoned places.
+const EMPTY: &str = " 0 0 0 0 0 0 0 0 0 0 0 0";
 
 /// A rate as the scripts take it: gain, price, capacity.
 type Units = [i64; 3];
@@ -21,7 +26,7 @@ fn units(rate: Units) -> Vec<Vec<u8>> {
 
 fn put(server: &LuaServer, level: i64, at: i64, rate: Units) {
     let [gain, price, capacity] = rate;
-    server.put(KEY, Stored::Text(format!("1 {level} {at} {gain} {price} {capacity}").into_bytes()));
+    server.put(KEY, Stored::Text(format!("2 {level} {at} {gain} {price} {capacity}{EMPTY}").into_bytes()));
 }
 
 /// Returns level and flags.
@@ -32,12 +37,13 @@ fn peek(server: &LuaServer, rate: Units) -> [i64; 2] {
 
 /// Acquires one permit for each of `count` callers that do not wait. Returns how many are granted.
 fn acquire(server: &LuaServer, rate: Units, count: u64) -> i64 {
-    run(server, &RATE_LIMIT_ACQUIRE, &[units(rate), args![1, count, 1, 0]].concat()).ints()[3]
+    run(server, &RATE_LIMIT_ACQUIRE, &[units(rate), args![0, 1, count, 1, 0]].concat()).ints()[3]
 }
 
 /// Refunds permits that are due in this number of microseconds. Returns the level.
 fn refund(server: &LuaServer, rate: Units, permits: u64, due_in: i64) -> i64 {
-    run(server, &RATE_LIMIT_REFUND, &[units(rate), args![1, permits, due_in]].concat()).ints()[1]
+    let due = now(server).as_micros().saturating_add_signed(due_in);
+    run(server, &RATE_LIMIT_REFUND, &[units(rate), args![1, permits, due]].concat()).ints()[1]
 }
 
 fn retune(server: &LuaServer, old: Units, new: Units) -> [i64; 2] {
@@ -73,8 +79,9 @@ fn a_stored_rate_is_believed_within_its_range_and_not_one_beyond() {
         ([2 * MAX_UNITS + 2, 10, 30], 1),
         ([2, 0, 30], 1),
         ([2, 1, 30], 2),
-        ([2, 2 * MAX_UNITS, 30], 2),
-        ([2, 2 * MAX_UNITS + 2, 30], 1),
+        ([2, 30, 30], 2),
+        ([2, 31, 30], 1),
+        ([2, MAX_UNITS, MAX_UNITS], 2),
         ([2, 10, MAX_UNITS], 2),
         ([2, 10, MAX_UNITS + 1], 1),
     ];
@@ -92,6 +99,17 @@ fn a_stored_rate_is_believed_within_its_range_and_not_one_beyond() {
     assert_eq!(peek(server, [2, 10, 50]), [0, 1], "more than the rate it was stored with can hold");
 }
 
+/// Its level is never enough for a permit of any rate, and a rejection writes nothing, so it would stay as it is.
+#[test]
+fn a_bucket_whose_stored_rate_holds_no_permit_is_repaired_and_refills() {
+    let server = fresh_server();
+    put(server, 20, NOW, [2, 31, 30]);
+    assert_eq!(acquire(server, RATE, 1), 0);
+    server.clock().advance(Duration::from_micros(15));
+    assert_eq!(peek(server, RATE), [30, 0]);
+    assert_eq!(acquire(server, RATE, 3), 3);
+}
+
 #[test]
 fn a_clock_that_steps_back_by_a_second_stops_the_bucket_and_by_more_moves_it() {
     let server = LuaServer::new();
@@ -101,7 +119,7 @@ fn a_clock_that_steps_back_by_a_second_stops_the_bucket_and_by_more_moves_it() {
     assert_eq!(raw(&server), before, "a rejection writes nothing");
     put(&server, 5, NOW + 1_000_001, RATE);
     assert_eq!(acquire(&server, RATE, 1), 0);
-    assert_eq!(server.get(KEY).unwrap(), format!("1 5 {NOW} 2 10 30").into_bytes());
+    assert_eq!(server.get(KEY).unwrap(), format!("2 5 {NOW} 2 10 30{EMPTY}").into_bytes());
 }
 
 #[test]
@@ -137,8 +155,14 @@ fn a_refund_counts_if_it_is_due_no_earlier_than_the_end_of_the_queue() {
         let server = fresh_server();
         put(server, level, NOW, RATE);
         let before = raw(server);
-        assert_eq!(refund(server, RATE, 1, -1_000_000), after, "without a queue a refund always counts");
+        assert_eq!(refund(server, RATE, 1, 0), after, "without a queue a refund counts");
         assert_eq!(raw(server) == before, level == after, "an unchanged level is not written");
+    }
+    // Two units a microsecond have been refilled since; a time that was not reached yet is of a clock that was set back.
+    for (due_in, after) in [(-1, 8), (-4, 2), (-5, 0), (-1_000_000, 0), (1, 0)] {
+        let server = fresh_server();
+        put(server, 0, NOW, RATE);
+        assert_eq!(refund(server, RATE, 1, due_in), after, "due in {due_in} µs");
     }
     let server = fresh_server();
     put(server, -3, NOW + 5, RATE);
@@ -151,7 +175,7 @@ fn a_refund_returns_no_more_than_can_be_counted() {
     let server = LuaServer::new();
     put(&server, -MAX_UNITS, NOW, RATE);
     assert_eq!(refund(&server, RATE, 1 << 52, MAX_UNITS), 0);
-    assert_eq!(refund(&server, RATE, 1 << 52, MAX_UNITS), 30);
+    assert_eq!(refund(&server, RATE, 1 << 52, 0), 30);
 }
 
 #[test]
@@ -192,5 +216,5 @@ fn a_retune_writes_only_what_it_changes_and_flags_a_third_rate() {
     assert_eq!(retune(&server, slow, fast), [10, 2], "stored by a third rate");
     assert_eq!(peek(&server, fast), [10, 0]);
     assert_eq!(retune(&server, fast, slow), [10, 0]);
-    assert_eq!(server.get(KEY).unwrap(), format!("1 10 {NOW} 1 10 30").into_bytes());
+    assert_eq!(server.get(KEY).unwrap(), format!("2 10 {NOW} 1 10 30{EMPTY}").into_bytes());
 }

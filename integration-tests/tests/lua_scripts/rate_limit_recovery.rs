@@ -12,7 +12,7 @@ use crate::rate_limit::{rate_args, rates};
 
 fn acquire(server: &LuaServer, rate: Rate, groups: &[(u64, u64, u64)]) -> Vec<i64> {
     let mut args = rate_args(rate);
-    args.extend(args![groups.len()]);
+    args.extend(args![0, groups.len()]);
     args.extend(groups.iter().flat_map(|(count, cost, wait)| args![count, cost, wait]));
     run(server, &RATE_LIMIT_ACQUIRE, &args).ints()
 }
@@ -55,7 +55,7 @@ proptest! {
         let rate = rates()[0];
         acquire(server, rate, &[(2, 1, 0)]);
         server.put(KEY, damaged(&server.get(KEY).unwrap(), at, &word));
-        let refund = [rate_args(rate), args![1, 1, 0]].concat();
+        let refund = [rate_args(rate), args![1, 1, now(server).as_micros()]].concat();
         prop_assert!(run(server, &RATE_LIMIT_REFUND, &refund).ints()[1] <= rate.capacity as i64);
         let granted: i64 = (0..3).map(|_| acquire(server, rate, &[(9, 1, 0)])[3]).sum();
         prop_assert!(granted <= 3);

@@ -9,6 +9,7 @@ use phalanx_testkit::server::cluster::slot;
 use phalanx_testkit::server::{Cluster, Proxy};
 use redis::ProtocolVersion;
 use redis::cluster::ClusterClientBuilder;
+use tokio::time::sleep;
 
 use crate::harness::{CHANNEL, Deployment, Log, MS, SECOND, ZERO, compare, key, lock, peek, push, release, take};
 
@@ -112,11 +113,11 @@ impl ThreeMasters {
         }
     }
 
-    /// Moves the slots of these routes' buckets, with all keys, each from its first master to the next.
-    pub(crate) async fn move_bucket_slots(&self, routes: &[String]) {
+    /// Moves the slots of the buckets of these policies, with all keys, each from its first master to the next.
+    pub(crate) async fn move_bucket_slots(&self, policies: &[String]) {
         let keys = FleetKeys::new(&RedisOptions::default());
-        for route in routes {
-            let all = keys.all(&StateKey::new("policy", route.as_str()), "");
+        for policy in policies {
+            let all = keys.all(&StateKey::new(policy.as_str(), ()), "");
             let (_, bucket) = all.iter().find(|(purpose, _)| *purpose == "bucket").unwrap();
             let from = usize::from(bucket.slot) * 3 / 16_384;
             self.move_slot(bucket.slot, from, (from + 1) % 3).await;
@@ -336,26 +337,19 @@ impl Deployment for MastersBehindProxies {
     }
 
     async fn start() -> Self {
-        let (cluster, mut proxies) = (Cluster::start().await, Vec::new());
-        for master in cluster.masters() {
-            let proxy = Proxy::start(master.address()).await;
-            master.cli(&["CONFIG", "SET", "cluster-announce-port", &proxy.port().to_string()]).await;
-            proxies.push(proxy);
-        }
-        for master in cluster.masters() {
-            let announced = |slots: &str| proxies.iter().all(|proxy| slots.contains(&proxy.port().to_string()));
-            master.until(&["CLUSTER", "SLOTS"], announced).await;
-        }
+        let cluster = Cluster::start().await;
+        let proxies = cluster.behind_proxies().await;
         Self::Real { _cluster: cluster, proxies }
     }
 }
 
 impl MastersBehindProxies {
-    fn redis(&self) -> RedisConnection {
+    fn redis(&self, protocol: ProtocolVersion) -> RedisConnection {
         match self {
             Self::Model(model) => model.into(),
             Self::Real { proxies, .. } => {
-                ClusterClientBuilder::new(proxies.iter().map(Proxy::url)).build().unwrap().into()
+                let client = ClusterClientBuilder::new(proxies.iter().map(Proxy::url)).use_protocol(protocol);
+                client.build().unwrap().into()
             }
         }
     }
@@ -380,25 +374,30 @@ impl MastersBehindProxies {
                     proxy.delay(ZERO);
                     proxy.reset_connections().await;
                 }
+                sleep(10 * MS).await; // the tasks of the client read that their connections have ended
             }
         }
     }
 }
 
 #[test]
-fn a_request_whose_connection_breaks_is_sent_again_and_runs_twice() {
-    let seen = compare::<MastersBehindProxies>(async |cluster, log| {
-        let redis = log.connected(&cluster.redis()).await;
-        let name = name_on(1, 0);
-        log.run(&redis, &[take(&name, 1), peek(&name)]).await;
-        cluster.delay_replies();
-        let pending = log.send_unanswered(&redis, &[take(&name, 2)]).await;
-        cluster.break_connections().await;
-        log.answered(pending).await;
-        log.run(&redis, &[peek(&name)]).await;
-    });
-    // Nine permits less four: the script took its two permits twice.
-    assert!(seen.last().is_some_and(|level| level.ends_with("18000000000, 0]")), "{seen:?}");
+fn a_script_whose_connection_breaks_fails_and_runs_once() {
+    for protocol in [ProtocolVersion::RESP2, ProtocolVersion::RESP3] {
+        let seen = compare::<MastersBehindProxies>(async |cluster, log| {
+            let redis = log.connected(&cluster.redis(protocol)).await;
+            let [a, b, c] = [0, 1, 2].map(|master| name_on(master, 0));
+            log.run(&redis, &[take(&b, 1), peek(&b)]).await;
+            cluster.delay_replies();
+            let pending = log.send_unanswered(&redis, &[take(&b, 2)]).await;
+            cluster.break_connections().await;
+            log.answered(pending).await;
+            log.run(&redis, &[peek(&b)]).await;
+            // The connections to the other masters broke while nothing was under way, so nothing fails.
+            log.run(&redis, &[take(&a, 1), take(&c, 1), peek(&b)]).await;
+        });
+        // Nine permits less two.
+        assert!(seen.last().is_some_and(|level| level.ends_with("25200000000, 0]")), "{seen:?}");
+    }
 }
 
 #[test]

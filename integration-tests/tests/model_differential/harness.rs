@@ -26,7 +26,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const NOW: Time = Time::from_micros(1_700_000_000_000_000);
 
 /// The channel of all pushes.
-pub(crate) const CHANNEL: &str = "ph1:test:c";
+pub(crate) const CHANNEL: &str = "ph2:test:c";
 
 /// A deployment of Redis that exists as a model and as real servers.
 pub(crate) trait Deployment: Sized {
@@ -93,7 +93,7 @@ impl Log {
     /// of them can be the first.
     pub(crate) async fn connect_in_vain(&mut self, redis: &RedisConnection) {
         let connected = OpenConnection::open(redis).await;
-        let given_up = matches!(connected, Err(Failure::Timeout | Failure::Connection));
+        let given_up = matches!(connected, Err(Failure::Timeout | Failure::Unreachable("timeout")));
         self.note("connect", if given_up { "no reply".to_owned() } else { format!("{connected:?}") });
     }
 
@@ -111,8 +111,8 @@ impl Log {
 
     /// Sends scripts once, by their digest or by their source.
     pub(crate) async fn send(&mut self, on: &OpenConnection, form: ScriptForm, steps: &[Step]) {
-        let calls: Vec<&Invocation> = steps.iter().map(|step| &step.call).collect();
-        let seen = match in_time(on.send(&calls, form)).await {
+        let calls: Vec<Invocation> = steps.iter().map(|step| step.call.clone().in_form(form)).collect();
+        let seen = match in_time(on.send(&calls)).await {
             Some(Ok(responses)) => joined(responses.iter().map(text_of_response)),
             Some(Err(failure)) => text_of_failure(&failure),
             None => NOTHING.to_owned(),
@@ -264,13 +264,13 @@ const RATE: [&str; 3] = ["1", "3600000000", "36000000000"];
 /// The key of a bucket or a lock with this name. What follows a slash does not change its slot.
 pub(crate) fn key(name: &str) -> String {
     let (tag, rest) = name.split_once('/').unwrap_or((name, ""));
-    format!("ph1:{{{tag}}}{rest}")
+    format!("ph2:{{{tag}}}{rest}")
 }
 
 /// Takes permits out of a bucket of ten.
 pub(crate) fn take(name: &str, permits: u32) -> Step {
     let permits_text = permits.to_string();
-    let args = [&RATE[..], &["1", "1", &permits_text, "0"]].concat();
+    let args = [&RATE[..], &["0", "1", "1", &permits_text, "0"]].concat();
     Step { name: format!("take {permits} of {name}"), ..script(&lua::RATE_LIMIT_ACQUIRE, ZERO, &[&key(name)], &args) }
 }
 
@@ -282,7 +282,7 @@ pub(crate) fn peek(name: &str) -> Step {
 /// Acquires a lock, which has two keys, for an hour.
 pub(crate) fn lock(name: &str, owner: &str) -> Step {
     let (key, fence) = (key(name), format!("{}:f", key(name)));
-    let step = script(&lua::LOCK_ACQUIRE, ZERO, &[&key, &fence], &[owner, "3600000000"]);
+    let step = script(&lua::LOCK_ACQUIRE, ZERO, &[&key, &fence], &[owner, "3600000000", "0"]);
     Step { name: format!("lock {name} for {owner}"), ..step }
 }
 

@@ -273,7 +273,7 @@ fn a_server_that_is_killed_while_it_hangs_executes_nothing_of_what_was_sent() {
 fn a_script_that_fails_does_not_affect_the_others_of_its_pipeline() {
     let seen = compare::<OneServer>(async |server, log| {
         let redis = log.connected(&server.redis()).await;
-        let wrong = || script(&lua::RATE_LIMIT_ACQUIRE, SECOND, &["ph1:{a}"], &["x", "y", "z", "1", "1", "1", "0"]);
+        let wrong = || script(&lua::RATE_LIMIT_ACQUIRE, SECOND, &["ph2:{a}"], &["x", "y", "z", "1", "1", "1", "0"]);
         log.run(&redis, &[take("a", 1), wrong(), take("a", 2)]).await;
         log.run(&redis, &[wrong()]).await;
         log.run(&redis, &[peek("a")]).await;

@@ -240,9 +240,9 @@ fn a_demoted_primary_keeps_its_connections_reads_and_rejects_writes() {
         // It has its scripts and replicates the keys.
         log.send(&old, ScriptForm::Digest, &[peek("a"), take("a", 1), lock("l", "other"), lock("l", "me")]).await;
         log.run(&old, &[take("full", 1), take("a", 10), peek("full")]).await;
-        let heartbeat = ["ph1:{m}".to_owned(), "ph1:{m}:g".to_owned()];
+        let heartbeat = ["ph2:{m}".to_owned(), "ph2:{m}:g".to_owned()];
         let keys: Vec<&str> = heartbeat.iter().map(String::as_str).collect();
-        log.run(&old, &[script(&lua::MEMBERSHIP_HEARTBEAT, ZERO, &keys, &["1", "3500000", "token"])]).await;
+        log.run(&old, &[script(&lua::MEMBERSHIP_HEARTBEAT, ZERO, &keys, &["1", "3500000", "token", "0"])]).await;
         log.run(&old, &[script(&lua::PROBE, ZERO, &[&key("p")], &["60000000"])]).await;
         let new = log.connected(&pair.redis()).await;
         log.send(&new, ScriptForm::Digest, &[take("a", 1)]).await;

@@ -13,12 +13,12 @@ const SPEC: &str = "0.5 3 -1 -1 10000000 4 10000000 2 60000000 0.25 2 2 5000000 
 /// A call of a breaker script.
 fn breaker(of: &'static lua::Script, after: Duration, more: &[&str]) -> Step {
     let args = [&[SPEC, "0 1 0 0 0", CHANNEL, "id@12", "0.5"][..], more].concat();
-    script(of, after, &["ph1:{b}"], &args)
+    script(of, after, &["ph2:{b}", "ph2:{b}:s", "ph2:{b}:e"][..of.keys], &args)
 }
 
 fn bucket(of: &'static lua::Script, after: Duration, more: &[&str]) -> Step {
     let args = [&["3", "1000000", "10000000"][..], more].concat();
-    script(of, after, &["ph1:{r}"], &args)
+    script(of, after, &["ph2:{r}"], &args)
 }
 
 fn other(of: &'static lua::Script, after: Duration, keys: &[&str], args: &[&str]) -> Step {
@@ -28,9 +28,10 @@ fn other(of: &'static lua::Script, after: Duration, keys: &[&str], args: &[&str]
 fn buckets() -> Vec<Step> {
     vec![
         bucket(&lua::RATE_LIMIT_PEEK, ZERO, &[]),
-        bucket(&lua::RATE_LIMIT_ACQUIRE, ZERO, &["2", "3", "2", "0", "5", "1", "500000"]),
-        bucket(&lua::RATE_LIMIT_ACQUIRE, SECOND / 7, &["1", "9", "1", "0"]),
+        bucket(&lua::RATE_LIMIT_ACQUIRE, ZERO, &["0", "2", "3", "2", "0", "5", "1", "500000"]),
+        bucket(&lua::RATE_LIMIT_ACQUIRE, SECOND / 7, &["2", "1", "9", "1", "0"]),
         bucket(&lua::RATE_LIMIT_REFUND, SECOND, &["2", "1", "0", "1", "-5000000"]),
+        bucket(&lua::RATE_LIMIT_LEASE, SECOND / 7, &["1", "1", "7000000", "2", "1"]),
         bucket(&lua::RATE_LIMIT_RETUNE, SECOND, &["1", "1000000", "4000000"]),
         bucket(&lua::RATE_LIMIT_PEEK, 2 * SECOND, &[]),
     ]
@@ -39,66 +40,93 @@ fn buckets() -> Vec<Step> {
 fn breakers() -> Vec<Step> {
     vec![
         breaker(&lua::BREAKER_ADMIT, ZERO, &["3", "12"]),
-        breaker(&lua::BREAKER_SYNC, ZERO, &["2", "1", "0", "2", "0", "1", "2", "1", "1000"]),
+        breaker(
+            &lua::BREAKER_SYNC,
+            ZERO,
+            &["1", "50000", "0", "2 1 0 1", "2", "7", "1", "0", "2", "0", "0", "7", "1", "2", "1", "1000", "0"],
+        ),
         breaker(&lua::BREAKER_INSPECT, SECOND, &[]),
-        breaker(&lua::BREAKER_SYNC, SECOND, &["1", "1", "2", "3", "0"]),
+        other(&lua::LOG_READ, SECOND, &["ph2:{b}:s"], &["0"]),
+        other(&lua::BREAKER_ABSTAIN, SECOND, &["ph2:{b}:e"], &["13", "7"]),
+        other(&lua::LOG_HEADS, SECOND, &["ph2:{b}:s"], &[]),
+        breaker(&lua::BREAKER_SYNC, SECOND, &["3", "50000", "0", "5 4 0 4", "1", "8", "1", "2", "1", "0", "10"]),
+        breaker(&lua::BREAKER_SYNC, SECOND, &["1", "50000", "0", "5 4 0 4", "1", "9", "1", "2", "3", "0", "10"]),
         breaker(&lua::BREAKER_ADMIT, 2 * SECOND, &["1", "12"]),
         breaker(&lua::BREAKER_ADMIT, 13 * SECOND, &["3", "12"]),
         breaker(&lua::BREAKER_SETTLE, 14 * SECOND, &["2", "3", "1", "0", "3", "2", "0"]),
         breaker(&lua::BREAKER_ADMIT, 15 * SECOND, &["5", "12"]),
-        breaker(&lua::BREAKER_FORCE, 15 * SECOND, &["1"]),
+        breaker(&lua::BREAKER_FORCE, 15 * SECOND, &["0 1 7 60000000 me incident", "1"]),
         breaker(&lua::BREAKER_ADMIT, 16 * SECOND, &["1", "12"]),
-        breaker(&lua::BREAKER_FORCE, 16 * SECOND, &["0"]),
+        breaker(&lua::BREAKER_FORCE, 16 * SECOND, &["0 0 7 -1 me over", "1"]),
         breaker(&lua::BREAKER_RESET, 17 * SECOND, &[]),
         breaker(&lua::BREAKER_INSPECT, 18 * SECOND, &[]),
     ]
 }
 
 fn digests() -> Vec<Step> {
-    let slice = "2000000";
+    let (key, slice) = (&["ph2:{d}"], &b"2000000"[..]);
     vec![
-        other(&lua::DIGEST_READ, ZERO, &["ph1:{d}"], &[slice]),
-        other(&lua::DIGEST_FLUSH, ZERO, &["ph1:{d}"], &[slice, "1", "0", "2", "7", "3", "1103", "5000000000"]),
-        other(
+        script(&lua::DIGEST_READ, ZERO, key, &[slice, b";"]),
+        script(&lua::DIGEST_FLUSH, ZERO, key, &[slice, b"a", b";", b"0", b"\0\x07\0\0\0\x03\x04\x4f\xff\xff\xff\xff"]),
+        script(
             &lua::DIGEST_FLUSH,
             3 * SECOND,
-            &["ph1:{d}"],
-            &[slice, "2", "0", "1", "8", "1", "1000000", "1", "7", "2"],
+            key,
+            &[slice, b"b", b";850000000 a;", b"0", b"\0\x08\0\0\0\x01", b"1000000", b"\0\x07\0\0\0\x02"],
         ),
-        other(&lua::DIGEST_READ, 3 * SECOND, &["ph1:{d}"], &[slice]),
+        script(&lua::DIGEST_READ, 3 * SECOND, key, &[slice, b";850000001 b;"]),
+    ]
+}
+
+fn tallies() -> Vec<Step> {
+    let slice = "1000000";
+    vec![
+        other(&lua::TALLY_SYNC, ZERO, &["ph2:{t}"], &[slice, "2", "0.2", "1.0", "1", "0", "0", "7", "0"]),
+        other(
+            &lua::TALLY_SYNC,
+            SECOND,
+            &["ph2:{t}"],
+            &[slice, "3", "0.2", "1.0", "2", "1", "500000", "40", "1", "0", "-1", "0", "1"],
+        ),
+        other(&lua::TALLY_SYNC, 2 * SECOND, &["ph2:{t}"], &[slice, "0", "0", "0", "0", "0"]),
     ]
 }
 
 fn members_and_locks() -> Vec<Step> {
     let fence = NOW.as_micros().to_string();
-    let (members, locks) = (&["ph1:{m}", "ph1:{m}:g"], &["ph1:{l}", "ph1:{l}:f"]);
-    let (lock, mark) = (&["ph1:{l}"], &["ph1:{l}:d:1"]);
+    let (members, locks) = (&["ph2:{m}", "ph2:{m}:g"], &["ph2:{l}", "ph2:{l}:f"]);
+    let (lock, mark) = (&["ph2:{l}"], &["ph2:{l}:d:1"]);
     vec![
-        other(&lua::MEMBERSHIP_HEARTBEAT, ZERO, members, &["1", "3500000", "first"]),
-        other(&lua::MEMBERSHIP_HEARTBEAT, SECOND, members, &["2", "3500000", "second"]),
-        other(&lua::MEMBERSHIP_HEARTBEAT, 4 * SECOND, members, &["2", "3500000", "third"]),
-        other(&lua::MEMBERSHIP_LEAVE, 4 * SECOND, &["ph1:{m}"], &["2"]),
-        other(&lua::LOCK_ACQUIRE, ZERO, locks, &["me", "9000000"]),
-        other(&lua::LOCK_ACQUIRE, SECOND, locks, &["other", "9000000"]),
+        other(&lua::MEMBERSHIP_HEARTBEAT, ZERO, members, &["1", "3500000", "first", "0"]),
+        other(&lua::MEMBERSHIP_HEARTBEAT, SECOND, members, &["2", "3500000", "second", "3"]),
+        other(&lua::MEMBERSHIP_HEARTBEAT, 4 * SECOND, members, &["2", "3500000", "third", "2"]),
+        other(&lua::MEMBERSHIP_LEAVE, 4 * SECOND, &["ph2:{m}"], &["2"]),
+        other(&lua::LOCK_ACQUIRE, ZERO, locks, &["me", "9000000", "0"]),
+        other(&lua::LOCK_ACQUIRE, SECOND, locks, &["other", "9000000", "0"]),
         other(&lua::LOCK_RENEW, SECOND, lock, &["me", &fence, "9000000"]),
         other(&lua::LOCK_RELEASE, SECOND, lock, &["other", &fence, CHANNEL, "l"]),
         other(&lua::LOCK_COMPLETE, SECOND, &[lock[0], mark[0]], &["me", &fence, "60000000", CHANNEL, "l"]),
         other(&lua::LOCK_COMPLETED, 2 * SECOND, mark, &[]),
-        other(&lua::LOCK_ACQUIRE, 2 * SECOND, locks, &["other", "9000000"]),
+        other(&lua::LOCK_ACQUIRE, 2 * SECOND, locks, &["other", "9000000", "0"]),
     ]
 }
 
 fn requests() -> Vec<Step> {
-    let key = &["ph1:{i}"];
+    let key = &["ph2:{i}"];
     vec![
-        other(&lua::IDEMPOTENCY_CLAIM, ZERO, key, &["0a", "ff", "5000000"]),
-        other(&lua::IDEMPOTENCY_CLAIM, SECOND, key, &["0b", "ff", "5000000"]),
+        other(&lua::IDEMPOTENCY_CLAIM, ZERO, key, &["0a", "ff", "5000000", "0"]),
+        other(&lua::IDEMPOTENCY_CLAIM, SECOND, key, &["0b", "ff", "5000000", "1"]),
         other(&lua::IDEMPOTENCY_RENEW, SECOND, key, &["0a", "5000000"]),
-        other(&lua::IDEMPOTENCY_RELEASE, SECOND, key, &["0b"]),
-        script(&lua::IDEMPOTENCY_COMPLETE, SECOND, key, &[&b"0a"[..], b"ff", b"\x00\xffanswer", b"5000000"]),
-        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ff", "5000000"]),
-        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ee", "5000000"]),
-        other(&lua::PROBE, 2 * SECOND, &["ph1:{p}"], &["60000000"]),
+        other(&lua::IDEMPOTENCY_RELEASE, SECOND, key, &["0b", CHANNEL, "r"]),
+        script(
+            &lua::IDEMPOTENCY_COMPLETE,
+            SECOND,
+            key,
+            &[&b"0a"[..], b"ff", b"\x00\xffanswer", b"5000000", CHANNEL.as_bytes(), b"r"],
+        ),
+        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ff", "5000000", "1"]),
+        other(&lua::IDEMPOTENCY_CLAIM, 2 * SECOND, key, &["0b", "ee", "5000000", "0"]),
+        other(&lua::PROBE, 2 * SECOND, &["ph2:{p}"], &["60000000"]),
     ]
 }
 
@@ -107,7 +135,7 @@ fn every_shipped_script_replies_the_same_byte_for_byte_and_pushes_the_same() {
     let seen = compare::<OneServer>(async |server, log| {
         let redis = log.connected(&server.redis()).await;
         let mut subscription = log.subscribed(&server.redis()).await;
-        for steps in [buckets(), breakers(), digests(), members_and_locks(), requests()] {
+        for steps in [buckets(), breakers(), digests(), tallies(), members_and_locks(), requests()] {
             for step in &steps {
                 log.run(&redis, std::slice::from_ref(step)).await;
             }
@@ -119,7 +147,8 @@ fn every_shipped_script_replies_the_same_byte_for_byte_and_pushes_the_same() {
         assert!(seen.iter().any(|step| step.starts_with(&format!("{} of ", script.name))), "{} is played", script.name);
     }
     assert!(seen.iter().all(|step| !step.contains("failed")), "{seen:#?}");
-    // Closed, open, half-open and closed again, an override set and released, a reset, a completed lock, and the end.
+    // A call for evidence, closed, open, half-open and closed again, an override set and released, a reset, a completed lock, an awaited answer,
+    // and the end.
     let pushed = seen.iter().filter(|step| step.starts_with("receive: ")).count();
-    assert_eq!(pushed, 8, "{seen:#?}");
+    assert_eq!(pushed, 10, "{seen:#?}");
 }

@@ -35,18 +35,18 @@ impl Replica {
     }
 
     /// Takes a permit out of a bucket of ten that gains one an hour.
-    async fn acquire(&self, log: &mut Log, route: &str) {
-        let bucket = self.store.bucket(&StateKey::new("policy", route), &hourly());
+    async fn acquire(&self, log: &mut Log, policy: &str) {
+        let bucket = self.store.bucket(&StateKey::new(policy, ()), &hourly());
         let request = AcquireRequest { cost: 1, max_wait: ZERO };
         let grant = acquire_permits(&self.store, &bucket, NOW, request).await;
         let granted = matches!(grant.take, Take::Granted { .. });
-        log.note(format!("acquire {route}"), format!("granted {granted} by {:?}", grant.source));
+        log.note(format!("acquire {policy}"), format!("granted {granted} by {:?}", grant.source));
     }
 
     /// Reads the whole permits of a bucket.
-    async fn peek(&self, log: &mut Log, route: &str) {
-        let bucket = self.store.bucket(&StateKey::new("policy", route), &hourly());
-        log.note(format!("peek {route}"), self.store.peek(&bucket, NOW).await.permits());
+    async fn peek(&self, log: &mut Log, policy: &str) {
+        let bucket = self.store.bucket(&StateKey::new(policy, ()), &hourly());
+        log.note(format!("peek {policy}"), self.store.peek(&bucket, NOW).await.permits());
     }
 
     async fn lock(&self, log: &mut Log, owner: &str) {
@@ -108,17 +108,17 @@ fn a_replica_leaves_a_demoted_primary_and_finds_the_promoted_one() {
 fn a_reshard_costs_a_replica_no_decision() {
     let seen = compare::<ThreeMasters>(async |cluster, log| {
         let replica = Replica::new(cluster.redis());
-        let routes: Vec<String> = (0..12).map(|route| route.to_string()).collect();
+        let policies: Vec<String> = (0..12).map(|policy| policy.to_string()).collect();
         for round in 0..4 {
-            for route in &routes {
-                replica.acquire(log, route).await;
+            for policy in &policies {
+                replica.acquire(log, policy).await;
             }
             if round < 3 {
-                cluster.move_bucket_slots(&routes[4 * round..4 * round + 4]).await;
+                cluster.move_bucket_slots(&policies[4 * round..4 * round + 4]).await;
             }
         }
-        for route in &routes {
-            replica.peek(log, route).await;
+        for policy in &policies {
+            replica.peek(log, policy).await;
         }
         log.note("outages", format!("{:?}, {:?}", replica.events.outages(), replica.store.mode()));
     });

@@ -154,10 +154,8 @@ impl RuntimeBuilder {
         let steps = || self.waves.iter().flatten();
         let mut mistakes = self.profile.validate_steps(steps());
         let modules = self.modules.iter().enumerate();
-        mistakes.extend(modules.filter_map(|(index, module)| {
-            let reason = self.profile.module_error(module.environment())?;
-            Some(module_mistake(index, reason))
-        }));
+        mistakes
+            .extend(modules.flat_map(|(index, module)| self.profile.validate_module(&module_path(index), &**module)));
         let mut seen = HashSet::new();
         for name in steps().map(Step::name).filter(|name| !seen.insert(name.to_owned())) {
             mistakes.push(Mistake::new(format!("steps.{}", name.escape_debug()), "two steps have this name"));
@@ -184,5 +182,9 @@ impl RuntimeBuilder {
 }
 
 fn module_mistake(index: usize, reason: &str) -> Mistake {
-    Mistake::new(format!("modules[{index}]"), reason)
+    Mistake::new(module_path(index), reason)
+}
+
+fn module_path(index: usize) -> String {
+    format!("modules[{index}]")
 }

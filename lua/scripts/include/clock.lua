@@ -1,5 +1,9 @@
--- The server's clock in whole microseconds. Each script calls it once.
+-- The server's clock in whole microseconds. Each script reads it once.
+local script_time
 local function server_now()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
+  if not script_time then
+    local time = redis.call('TIME')
+    script_time = time[1] * 1000000 + time[2]
+  end
+  return script_time
 end

@@ -1,4 +1,5 @@
--- The virtual clock of tests: the last argument, in whole microseconds.
+-- The virtual clock of tests: the last argument of the script, in whole microseconds.
+local script_time = tonumber(ARGV[#ARGV])
 local function server_now()
-  return tonumber(ARGV[#ARGV])
+  return script_time
 end

@@ -51,7 +51,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
     let builder = match &args.redis {
-        Some(url) => ResilienceModule::with_redis(redis::Client::open(url.as_str())?).environment("example"),
+        Some(url) => {
+            ResilienceModule::with_redis(redis::Client::open(url.as_str())?).environment("example").expected_replicas(8)
+        }
         None => ResilienceModule::in_memory(),
     };
     let module = builder.policy(vendor()).on_event(log).build()?;

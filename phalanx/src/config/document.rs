@@ -10,6 +10,7 @@ use phalanx_core::policy::validate::{ConfigError, Mistake};
 
 use super::Config;
 use super::de::Mistakes;
+use super::redis_settings::RedisSettings;
 use super::tree::{Node, Step, Table, Value};
 use crate::origin::{Origin, Origins};
 
@@ -28,6 +29,7 @@ struct Document {
     levers: BTreeMap<String, LeverSpec>,
     unknown: Option<UnknownPolicy>,
     max_routes: Option<u32>,
+    redis: RedisSettings,
 }
 
 /// Merges one source over those before it. `deadline = "2s"` is short for a table with `total`; it is expanded first, so
@@ -49,7 +51,8 @@ pub(crate) fn read(mut tree: Node, before: Vec<Mistake>) -> Result<Config, Confi
     check_names(&mut tree, &mut mistakes);
     let whole = tree.clone();
     // An unreadable document counts as empty; the reason is among the mistakes.
-    let Document { default, policies, levers, unknown, max_routes } = mistakes.read(&mut tree).unwrap_or_default();
+    let Document { default, policies, levers, unknown, max_routes, redis } =
+        mistakes.read(&mut tree).unwrap_or_default();
     let policies: Vec<_> = policies.into_iter().map(|(name, policy)| Policy { name, ..policy }).collect();
     let default = default.map(|policy| Policy { name: "default".to_owned(), ..policy });
     if let Some(policy) = &default {
@@ -67,8 +70,9 @@ pub(crate) fn read(mut tree: Node, before: Vec<Mistake>) -> Result<Config, Confi
         let reason = format!("must be between 1 and {MAX_ROUTES}");
         mistakes.note(&whole, vec![Step::key("max_routes")], &reason);
     }
+    note_all(redis.mistakes(), "redis", &whole, vec![Step::key("redis")], &mut mistakes);
     mistakes.into_result()?;
-    Ok(Config { policies, default, levers, unknown, max_routes, origins: origins_of(&whole) })
+    Ok(Config { policies, default, levers, unknown, max_routes, redis, origins: origins_of(&whole) })
 }
 
 /// Checks and removes what serde would not report well: too many or too long names, and `name` keys in policies.
@@ -147,6 +151,7 @@ fn origins_of(tree: &Node) -> Origins {
         default: top("default").map(Node::origins),
         unknown: top("unknown").map(|node| node.at.clone()),
         max_routes: top("max_routes").map(|node| node.at.clone()),
+        redis: top("redis").map(Node::origins).unwrap_or_default(),
         ..Origins::default()
     }
 }

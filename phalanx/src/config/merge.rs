@@ -3,40 +3,34 @@
 
 use phalanx_core::engine::{ConfigChange, EngineSpec, PolicySet};
 use phalanx_core::policy::validate::ConfigError;
-use phalanx_core::policy::{OnDegraded, Policy};
 
 use super::Config;
 use crate::ResilienceModule;
-use crate::origin::{Given, Origin, Origins};
+use crate::origin::{Origin, Origins};
 
 impl Config {
     /// Returns what remains of this configuration under the code's, and adds its origins to theirs.
     pub(crate) fn merge_under(self, origins: &mut Origins) -> PolicySet {
-        let Self { mut policies, default, mut levers, unknown: _, max_routes: _, origins: own } = self;
-        let choice = origins.on_degraded;
-        let choose = |policy: &mut Policy, given: &mut Given| {
-            if choice != OnDegraded::default() && !given.contains_key("on_degraded") {
-                policy.on_degraded = choice;
-                given.insert("on_degraded".to_owned(), Origin::Code);
-            }
-        };
+        let Self { mut policies, default, mut levers, unknown: _, max_routes: _, redis: _, origins: own } = self;
         policies.retain(|policy| !origins.code.contains(&policy.name));
         levers.retain(|name, _| !origins.code_levers.contains_key(name));
         origins.given = own.given;
         origins.given.retain(|name, _| !origins.code.contains(name));
         origins.levers = own.levers;
         origins.levers.retain(|name, _| !origins.code_levers.contains_key(name));
-        for policy in &mut policies {
-            choose(policy, origins.given.entry(policy.name.clone()).or_default());
-        }
-        let mut default = default.filter(|_| !origins.code_default);
+        let default = default.filter(|_| !origins.code_default);
         origins.default = own.default.filter(|_| !origins.code_default);
-        if let (Some(policy), Some(given)) = (&mut default, &mut origins.default) {
-            choose(policy, given);
-        }
         origins.unknown = origins.unknown.take().or(own.unknown);
         origins.max_routes = origins.max_routes.take().or(own.max_routes);
         PolicySet { policies, default_policy: default, levers }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Origins {
+    /// Takes over the origin of an option in the table `redis`.
+    pub(crate) fn take_over_redis(&mut self, config: &Config, path: &str) {
+        self.redis.extend(config.origins.redis.get_key_value(path).map(|(path, from)| (path.clone(), from.clone())));
     }
 }
 
@@ -44,7 +38,7 @@ impl ResilienceModule {
     /// Replaces the configuration from files while calls are running; state is kept as in [`retune`](Self::retune).
     ///
     /// Policies configured in code stay and win, including those changed or added since the module was built; so do levers
-    /// pulled at runtime. `unknown` and `max_routes` are fixed when a module is built.
+    /// pulled at runtime. `unknown`, `max_routes` and the table `redis` are fixed when a module is built.
     ///
     /// # Errors
     /// Returns every validation error, and an error for each policy in use that would become unknown. On error nothing

@@ -15,6 +15,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
 use super::document::MAX_ROUTES;
+use super::redis_settings::RedisSettings;
 
 /// Policies of a service for its dependencies, by name.
 #[derive(JsonSchema)]
@@ -36,6 +37,9 @@ struct Document {
     /// How many (policy, route) pairs are kept at a time; at least 1, at most 1,000,000. Default 10,000.
     #[schemars(default = "ten_thousand", range(min = 1, max = MAX_ROUTES))]
     max_routes: usize,
+    /// Options of a module over Redis. They are fixed when the module is built; a module in memory ignores them.
+    #[schemars(default, with = "RedisSettings")]
+    redis: Option<RedisSettings>,
 }
 
 fn ten_thousand() -> usize {

@@ -96,6 +96,16 @@ impl Log {
                 let line = Line::ConfigMismatch;
                 sampled!(self, WARN, line, key, "another replica uses different numbers for this policy");
             }
+            EventKind::OddReplica { break_for } => {
+                let retry_after = millis(break_for);
+                keyed!(
+                    WARN,
+                    "odd_replica",
+                    key,
+                    "the calls of this replica fail and those of the others do not: it rejects them on its own",
+                    retry_after_ms = retry_after
+                );
+            }
             EventKind::Retuned { version } => {
                 sampled!(self, DEBUG, Line::Retuned, key, "the policy was changed", version = version);
             }
@@ -161,6 +171,14 @@ impl Observer for Log {
 /// Writes an event of the process or the store.
 fn on_process(kind: &EventKind<'_>) {
     match *kind {
+        EventKind::StoreSlow { share } => {
+            plain!(WARN, "store_slow", "the shared store replies too late for many decisions", share = share);
+        }
+        EventKind::ExpectedReplicasUnknown => plain!(
+            WARN,
+            "expected_replicas_unknown",
+            "expected_replicas is not set: a replica that never reached the shared store decides as if it were alone"
+        ),
         EventKind::StoreDegraded { reason } => {
             let reason = printable(reason);
             plain!(
@@ -180,6 +198,20 @@ fn on_process(kind: &EventKind<'_>) {
                 degraded_decisions = degraded_decisions
             );
         }
+        EventKind::StoreConnected { server, version } => {
+            let (server, version) = (printable(server), version.map(printable));
+            let version = version.as_deref();
+            plain!(INFO, "store_connected", "connected to the shared store", server = &*server, version = version);
+        }
+        EventKind::StoreConnectFailed { reason } => {
+            let reason = printable(reason);
+            plain!(WARN, "store_connect_failed", "connecting to the shared store fails", reason = &*reason);
+        }
+        EventKind::PushLost { reason } => {
+            let reason = printable(reason);
+            plain!(WARN, "push_lost", "pushes are lost: changes by other replicas are seen late", reason = &*reason);
+        }
+        EventKind::PushRestored => plain!(INFO, "push_restored", "pushes arrive again"),
         EventKind::Lever { policy, lever: Some(lever) } => {
             let (policy, pulled) = (printable(policy), lever.pulled().collect::<Vec<_>>().join(", "));
             let reason = lever.reason.as_deref().map(printable);

@@ -98,7 +98,7 @@ proptest! {
                     let window = SECOND * if wide { 20 } else { 10 };
                     let new = spec.clone().window(window);
                     cell.retune(&new);
-                    bare.retune(&spec, &new);
+                    bare.retune(&new);
                     spec = new;
                 }
             }

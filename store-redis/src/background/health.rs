@@ -2,8 +2,8 @@
 //! The connection itself is kept in `connect.rs`, concurrently, so that neither waits for the other.
 //!
 //! A health check runs a script that writes, because servers that can serve nothing else still answer `PING`. The
-//! interval grows with every failure, with jitter, so that the replicas do not return all at once. Three successful
-//! checks in a row end the outage.
+//! interval grows with every failure, and over outages that follow closely, with jitter, so that the replicas do not
+//! return all at once. Three successful checks in a row end the outage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use phalanx_lua as lua;
 use tokio::time::{Instant, sleep_until};
 
 use super::connect;
+use super::slowness::Slowness;
 use crate::dispatcher::Dispatcher;
 use crate::failure::Failure;
 use crate::keys::Key;
@@ -29,6 +30,8 @@ const MAX_HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const OPERATOR_HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The interval between successful checks.
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(25);
+/// An outage this soon after another follows closely: the server serves checks and not the load of callers.
+const CLOSE: Duration = Duration::from_secs(30);
 /// The TTL of the key that a check writes.
 const HEALTH_KEY_TTL: Duration = Duration::from_secs(60);
 /// After this many failed checks of a shard, a new connection to the Cluster is tried.
@@ -44,6 +47,9 @@ struct DispatcherHealth {
     /// A check is in flight.
     checking: bool,
     failed: u32,
+    /// Outages that each followed closely on the one before. The waits of all their checks count.
+    close_outages: u32,
+    recovered: Option<Instant>,
     /// The next check opens a new connection.
     new_connection: bool,
     next: Instant,
@@ -65,13 +71,16 @@ async fn check_all(store: &Arc<StoreInner>, wire: &RedisWire) {
             down: false,
             checking: false,
             failed: 0,
+            close_outages: 0,
+            recovered: None,
             new_connection: false,
             next,
         }
     };
     let mut all: Vec<DispatcherHealth> = store.dispatchers.iter().enumerate().map(health).collect();
-    let mut checks = FuturesUnordered::new();
+    let (mut checks, mut slowness) = (FuturesUnordered::new(), Slowness::default());
     loop {
+        slowness.check(store);
         all.iter_mut().for_each(|health| health.on_trip(store, wire));
         let now = Instant::now();
         let mut next = now + Duration::from_secs(3_600);
@@ -102,7 +111,9 @@ impl DispatcherHealth {
         self.reported_trip = trips;
         let reason = self.dispatcher.latch.reason().unwrap_or(Failure::Connection);
         (self.down, self.failed, self.new_connection) = (true, 0, false);
-        self.next = Instant::now() + backoff(&store.rng, 0, &reason);
+        let close = self.recovered.is_some_and(|recovered| recovered.elapsed() < CLOSE);
+        self.close_outages = if close { self.close_outages + 1 } else { 0 };
+        self.next = Instant::now() + backoff(&store.rng, self.close_outages, &reason);
         store.observers.emit_all(EventKind::StoreDegraded { reason: reason.label() });
         store.background.breakers.all().iter().for_each(|breaker| breaker.enter_degraded());
         // A connection that never replies, or leads to a server that is no longer the master, would stay like that. A
@@ -117,17 +128,18 @@ impl DispatcherHealth {
         (self.checking, self.new_connection) = (false, false);
         match (result, self.dispatcher.latch.record_health_check(result.is_ok(), Instant::now())) {
             (_, Some(outage)) => {
-                self.down = false;
+                (self.down, self.recovered) = (false, Some(Instant::now()));
                 let (outage, degraded_decisions) = (outage.lasted, outage.degraded_decisions);
                 store.observers.emit_all(EventKind::StoreRecovered { outage, degraded_decisions });
                 store.background.breakers.all().iter().for_each(|breaker| breaker.leave_degraded());
-                store.background.digests.all().iter().for_each(|digest| digest.tick(true));
+                store.background.changes.check_soon(store);
             }
             (Ok(()), None) => self.next = Instant::now() + CONFIRM_INTERVAL,
             (Err(failure), None) => {
                 self.failed += 1;
                 self.new_connection = wire.redis.is_cluster() && self.failed.is_multiple_of(NEW_CONNECTION_EVERY);
-                self.next = Instant::now() + backoff(&store.rng, self.failed, failure);
+                self.next =
+                    Instant::now() + backoff(&store.rng, self.failed.saturating_add(self.close_outages), failure);
                 if !wire.redis.is_cluster() {
                     wire.discard(None);
                 }

@@ -1,5 +1,7 @@
-//! The periodic sync loop: every `sync_interval`, pending state is sent and cells in use are polled; every second, the
-//! replica sends its heartbeat and receives the number of live replicas.
+//! The periodic sync loop: every second, the replica sends its heartbeat, receives the number of live replicas, and
+//! compares the numbers of the changes that it knows with those of the server (`changes.rs`); every `sync_interval`, cells
+//! that were used send what is due. A breaker whose calls succeed has nothing to send, so a healthy fleet costs Redis its
+//! heartbeats. After a loss of data all breakers are polled once (`catch_up.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,68 +12,90 @@ use phalanx_lua as lua;
 use redis::Value;
 use tokio::time::{Instant, sleep_until};
 
+use crate::options::MAX_EXPECTED;
 use crate::store::inner::StoreInner;
 
 /// How often a replica sends its heartbeat, and how long the server counts it as live after one.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const MEMBER_TTL: Duration = Duration::from_millis(3_500);
 
-/// Breakers and digests synced in one round. If there are more, they take turns, so that rounds do not delay callers.
-const MAX_CELLS_PER_ROUND: usize = 512;
-
 /// Sends heartbeats and sync rounds until the task ends.
 pub(super) async fn run(store: &Arc<StoreInner>) {
     let (mut next_heartbeat, mut next_round) = (Instant::now(), Instant::now());
-    let mut offset = 0;
     loop {
+        let changes = &store.background.changes;
         if Instant::now() >= next_heartbeat {
             next_heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
-            heartbeat(store).await;
+            tokio::join!(heartbeat(store), changes.check(store));
         }
+        changes.run(store).await;
         if Instant::now() >= next_round {
-            tick(store, &mut offset);
+            tick(store);
             // Jitter: replicas that started together drift apart.
             let interval = store.options.sync_interval;
             next_round = Instant::now() + store.rng.between(interval.mul_f64(0.9), interval);
         }
-        sleep_until(next_heartbeat.min(next_round)).await; // heartbeats are independent of the sync interval
+        // Heartbeats are independent of the sync interval.
+        let next = next_heartbeat.min(next_round);
+        let next = changes.next().map_or(next, |change| change.min(next));
+        tokio::select! {
+            biased;
+            () = sleep_until(next) => {}
+            () = changes.wake.notified() => {}
+        }
     }
 }
 
-fn tick(store: &StoreInner, offset: &mut usize) {
-    let breakers = store.background.breakers.all();
-    let digests = store.background.digests.all();
-    let total = breakers.len().max(digests.len()).max(1);
-    let first = *offset % total;
-    for index in (0..total.min(MAX_CELLS_PER_ROUND)).map(|n| (first + n) % total) {
-        if let Some(breaker) = breakers.get(index) {
-            breaker.tick(false);
+/// Visits the cells that were used since the last round. Those of a server that is down wait for a round after that.
+fn tick(store: &StoreInner) {
+    let background = &store.background;
+    for breaker in background.breakers.take_in_use() {
+        if breaker.is_degraded() {
+            background.breakers.note_use(&breaker);
+        } else {
+            breaker.tick();
         }
-        if let Some(digest) = digests.get(index) {
+    }
+    for digest in background.digests.take_in_use() {
+        if digest.is_degraded() {
+            background.digests.note_use(&digest);
+        } else {
             digest.tick(false);
         }
     }
-    *offset = first + total.min(MAX_CELLS_PER_ROUND);
+    for tally in background.tallies.take_in_use() {
+        if tally.is_degraded() {
+            background.tallies.note_use(&tally);
+        } else {
+            tally.tick(false);
+        }
+    }
+    background.catch_up.tick(store);
 }
-
 /// Sends the heartbeat of this replica and reads the number of live replicas.
 pub(crate) async fn heartbeat(store: &Arc<StoreInner>) {
     let (members, generation) = store.keys.membership();
     let mut call = store.invocation(&lua::MEMBERSHIP_HEARTBEAT, &[&members, &generation]);
     let fresh = format!("{:016x}", store.identity.next());
-    call.arg(store.owner).arg(MEMBER_TTL.as_micros() as u64).arg(fresh);
+    call.arg(store.owner).arg(MEMBER_TTL.as_micros() as u64).arg(fresh).arg(store.shares.expected());
     let Ok(Value::Array(reply)) = store.dispatcher(members.slot).call(call).await else { return };
-    let [_, Value::Int(live), Value::BulkString(generation)] = &reply[..] else { return };
+    let [_, Value::Int(live), Value::BulkString(generation), more @ ..] = &reply[..] else { return };
     let live = u32::try_from(*live).unwrap_or(0).max(1);
+    let expected = match more {
+        [Value::Int(expected), ..] => u32::try_from(*expected).unwrap_or(0).min(MAX_EXPECTED),
+        _ => 0,
+    };
+    store.shares.heartbeat(live, expected);
     if store.replicas.swap(live, Ordering::Relaxed) != live {
         store.observers.emit_all(EventKind::Replicas { live });
     }
     let generation = String::from_utf8_lossy(generation).into_owned();
     let before = store.background.generation.lock().replace(generation.clone());
     if before.is_some_and(|before| before != generation) {
+        store.state_losses.fetch_add(1, Ordering::Relaxed);
         store.observers.emit_all(EventKind::StateLost);
-        // A replica that knows of an open breaker restores it.
-        store.background.breakers.all().iter().for_each(|breaker| breaker.tick(true));
+        store.background.changes.forget();
+        store.background.catch_up.begin(store); // a replica that knows of an open breaker restores it
     }
 }
 

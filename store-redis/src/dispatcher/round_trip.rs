@@ -1,4 +1,4 @@
-//! One round trip: the calls it carries, and the guarantee that each of them is completed.
+//! Round trips: the calls that one carries, and the guarantee that each of them is completed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 
-use super::{Dispatcher, ScriptResult};
+use super::{BatchSource, Dispatcher, ScriptResult, Urgency};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 
@@ -15,73 +15,97 @@ use crate::invocation::Invocation;
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(super) items: Vec<BatchItem>,
-    /// When the oldest request in it was queued.
-    pub(super) opened: Option<Instant>,
 }
 
 pub(super) struct BatchItem {
     pub(super) call: Option<Invocation>,
-    pub(super) complete: Option<Box<dyn FnOnce(ScriptResult) + Send>>,
+    /// Since when the oldest request in it waits; `None` if it began when it was filled in.
+    pub(super) opened: Option<Instant>,
+    complete: Option<Box<dyn FnOnce(ScriptResult) + Send>>,
 }
 
 impl Outgoing {
     pub(crate) fn add(&mut self, call: Invocation, complete: impl FnOnce(ScriptResult) + Send + 'static) {
-        self.items.push(BatchItem { call: Some(call), complete: Some(Box::new(complete)) });
+        self.items.push(BatchItem { call: Some(call), opened: None, complete: Some(Box::new(complete)) });
     }
 
-    /// Records that a request has been waiting since `since`.
-    pub(crate) fn waiting_since(&mut self, since: Instant) {
-        self.opened = Some(self.opened.map_or(since, |opened| opened.min(since)));
+    /// Adds a call whose oldest request has been waiting since `opened`.
+    pub(crate) fn add_waiting(
+        &mut self,
+        opened: Instant,
+        call: Invocation,
+        complete: impl FnOnce(ScriptResult) + Send + 'static,
+    ) {
+        self.items.push(BatchItem { call: Some(call), opened: Some(opened), complete: Some(Box::new(complete)) });
+    }
+}
+
+impl BatchItem {
+    pub(super) const fn is_completed(&self) -> bool {
+        self.complete.is_none()
+    }
+
+    /// Completes it, unless it is completed.
+    pub(super) fn complete(&mut self, reply: ScriptResult) {
+        if let Some(complete) = self.complete.take() {
+            complete(reply);
+        }
     }
 }
 
 /// A dropped item completes with a failure.
 impl Drop for BatchItem {
     fn drop(&mut self) {
-        if let Some(complete) = self.complete.take() {
-            complete(Err(Failure::NotSent));
-        }
+        self.complete(Err(Failure::NotSent));
     }
 }
 
-/// A round trip in flight.
+/// A task that makes round trips, one after the other, until the queue is empty.
 pub(super) struct RoundTrip {
     dispatcher: Arc<Dispatcher>,
-    /// Cells in it.
+    urgency: Urgency,
+    /// Cells of callers in the current round trip.
     in_flight: usize,
     ended: bool,
 }
 
 impl RoundTrip {
-    pub(super) fn new(dispatcher: &Arc<Dispatcher>, in_flight: usize) -> Self {
-        Self { dispatcher: dispatcher.clone(), in_flight, ended: false }
+    pub(super) fn new(dispatcher: &Arc<Dispatcher>, urgency: Urgency, in_flight: usize) -> Self {
+        Self { dispatcher: dispatcher.clone(), urgency, in_flight, ended: false }
     }
 
     /// Sends what the queue holds, and continues until the queue is empty.
     pub(super) async fn run(mut self) {
-        while let Some(sources) = self.dispatcher.next_sources(&mut self.in_flight) {
+        let mut first = true;
+        while let Some(sources) = self.next(first) {
             let mut outgoing = Outgoing::default();
             sources.into_iter().for_each(|source| source.fill(&mut outgoing));
             if !outgoing.items.is_empty() {
-                self.dispatcher.send_outgoing(outgoing).await;
-                self.dispatcher.wait_for_more().await;
+                self.dispatcher.send_outgoing(outgoing, self.urgency).await;
+                if self.urgency == Urgency::Caller {
+                    self.dispatcher.wait_for_more().await;
+                }
             }
+            first = false;
         }
         self.ended = true;
+        self.dispatcher.trip_ended.notify_waiters();
     }
-}
 
-impl RoundTrip {
-    /// Ends, or continues in a task of its own if cells are waiting.
+    fn next(&mut self, first: bool) -> Option<Vec<Arc<dyn BatchSource>>> {
+        let mut queue = self.dispatcher.queue.lock();
+        queue.next(Instant::now(), self.urgency, first, &mut self.in_flight)
+    }
+
+    /// Ends, or continues in a task of its own if callers are waiting.
     fn finish(mut self) {
         let dispatcher = self.dispatcher.clone();
         let mut queue = dispatcher.queue.lock();
-        if !queue.waiting.is_empty() {
+        if queue.callers_waiting() > 0 {
             drop(queue);
             return dispatcher.spawn(self.run());
         }
-        queue.in_flight -= self.in_flight;
-        queue.round_trips -= 1;
+        queue.end(self.urgency, self.in_flight);
         self.ended = true;
         drop(queue);
         dispatcher.trip_ended.notify_waiters();
@@ -97,7 +121,7 @@ impl InlineTrip {
         let dispatcher = self.0.dispatcher.clone();
         let trip = async move {
             let trip = self.0;
-            trip.dispatcher.send_outgoing(outgoing).await;
+            trip.dispatcher.send_outgoing(outgoing, Urgency::Caller).await;
             trip.finish();
         };
         InlineRequest { trip: Some(Box::pin(trip)), dispatcher }
@@ -132,11 +156,7 @@ impl Drop for InlineRequest {
 impl Drop for RoundTrip {
     fn drop(&mut self) {
         if !self.ended {
-            {
-                let mut queue = self.dispatcher.queue.lock();
-                queue.round_trips -= 1;
-                queue.in_flight -= self.in_flight;
-            }
+            self.dispatcher.queue.lock().end(self.urgency, self.in_flight);
             self.dispatcher.fail_queued();
             self.dispatcher.trip_ended.notify_waiters();
         }

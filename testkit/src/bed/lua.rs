@@ -1,14 +1,13 @@
 //! The Redis store over the shipped scripts, run in this process on a manual clock: no server and no socket.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rejection::Source;
+use phalanx_store_redis::transport::{Boxed, Response};
 use phalanx_store_redis::{Failure, Invocation, RedisLocks, RedisOptions, RedisStore, ScriptResult, Wire};
 
 use super::{Bed, LockBed, ORIGIN};
@@ -95,16 +94,13 @@ impl LuaWire {
 }
 
 impl Wire for LuaWire {
-    fn send(
-        &self,
-        calls: Vec<Invocation>,
-    ) -> Pin<Box<dyn Future<Output = Result<Vec<ScriptResult>, Failure>> + Send + '_>> {
+    fn send<'a>(&'a self, calls: &'a [Invocation]) -> Boxed<'a, Result<Vec<Response>, Failure>> {
         let replies: Vec<ScriptResult> = calls.iter().map(|call| self.run(call)).collect();
         // A failed script must fail the test: otherwise the twin would decide and the case might still pass.
         for reply in &replies {
             assert!(reply.is_ok(), "{reply:?}");
         }
-        Box::pin(std::future::ready(Ok(replies)))
+        Box::pin(std::future::ready(Ok(replies.into_iter().map(Response::Reply).collect())))
     }
 }
 

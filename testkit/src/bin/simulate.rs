@@ -90,12 +90,13 @@ struct ReplicaArguments {
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments = Arguments::parse();
+    let plant = planted(&arguments)?;
     let plan = match (&arguments.plan, arguments.seed) {
         (Some(file), _) => Some(
             Plan::parse(&std::fs::read_to_string(file)?)
                 .map_err(|mistakes| format!("{}:\n{mistakes}", file.display()))?,
         ),
-        (None, Some(seed)) => Some(Plan::of_seed(seed)),
+        (None, Some(seed)) => Some(plant.map_or_else(|| Plan::of_seed(seed), |plant| plant.plan(seed))),
         (None, None) => None,
     };
     match plan {
@@ -110,7 +111,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             ReplicaProcess { plan, number, incarnation, url, began }.run()?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(plan) => play_one(&plan, &arguments),
+        Some(plan) => play_one(&plan, plant, &arguments),
         None if arguments.plants => Ok(find_plants()),
         None => Ok(play_many(&arguments)),
     }
@@ -127,7 +128,14 @@ fn estimate(plan: &Plan) -> f64 {
     (calls + polls) * plan.seconds as f64 * 40e-6
 }
 
-fn play_one(plan: &Plan, arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+/// Returns the planted fault of this name.
+fn planted(arguments: &Arguments) -> Result<Option<Plant>, Box<dyn Error>> {
+    let Some(name) = &arguments.plant else { return Ok(None) };
+    let found = Plant::ALL.iter().find(|(plant, _)| format!("{plant:?}") == *name);
+    Ok(Some(found.ok_or_else(|| format!("no planted fault is named {name:?}"))?.0))
+}
+
+fn play_one(plan: &Plan, plant: Option<Plant>, arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let seconds = estimate(plan);
     if seconds > 10.0 {
         eprintln!("{} replicas for {} virtual seconds: about {seconds:.0} s", plan.replicas, plan.seconds);
@@ -136,13 +144,6 @@ fn play_one(plan: &Plan, arguments: &Arguments) -> Result<ExitCode, Box<dyn Erro
         return Err("that takes longer than ten minutes: pass --long to play it".into());
     }
     let start = Instant::now();
-    let plant = match &arguments.plant {
-        None => None,
-        Some(name) => {
-            let found = Plant::ALL.iter().find(|(plant, _)| format!("{plant:?}") == *name);
-            Some(found.ok_or_else(|| format!("no planted fault is named {name:?}"))?.0)
-        }
-    };
     let played = play(plan, plant, arguments)?;
     let took = start.elapsed();
     if arguments.story {
@@ -197,8 +198,7 @@ fn play(plan: &Plan, plant: Option<Plant>, _: &Arguments) -> Result<Run, Box<dyn
 fn find_plants() -> ExitCode {
     let mut missed = 0;
     for (plant, oracle) in Plant::ALL {
-        let finds =
-            |seed: &u64| run_with(&Plan::of_seed(*seed), Some(plant)).broken.iter().any(|(id, _)| *id == oracle);
+        let finds = |seed: &u64| run_with(&plant.plan(*seed), Some(plant)).broken.iter().any(|(id, _)| *id == oracle);
         match (1..=100).find(finds) {
             Some(seed) => println!("{oracle:<9} finds {plant:?} at seed {seed}"),
             None => {

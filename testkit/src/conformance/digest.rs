@@ -174,6 +174,26 @@ pub async fn the_window_forgets<B: Bed>() {
     assert_eq!(fleet.two.quantile(0.0), None);
 }
 
+pub async fn a_late_latency_reaches_every_reader<B: Bed>() {
+    let fleet = Fleet::<B>::new().await;
+    advance_to_edge(&fleet.bed, SLICE).await;
+    fleet.one.observe(10, MILLI);
+    fleet.bed.sync_all().await;
+    for replica in [&fleet.one, &fleet.two] {
+        assert_about(replica.quantile(0.5), MILLI);
+    }
+    // Observed in a slice that every reader has, and sent in the next one, which has latencies too.
+    fleet.two.observe(30, 10 * MILLI);
+    fleet.bed.advance(SLICE).await;
+    fleet.one.observe(20, 500 * MILLI);
+    fleet.bed.sync_all().await;
+    for replica in [&fleet.one, &fleet.two] {
+        assert_about(replica.quantile(0.1), MILLI);
+        assert_about(replica.quantile(0.5), 10 * MILLI);
+        assert_about(replica.quantile(0.9), 500 * MILLI);
+    }
+}
+
 pub async fn an_epoch_holds_nothing_from_before_it<B: Bed>() {
     let fleet = Fleet::<B>::new().await;
     advance_to_edge(&fleet.bed, SLICE).await;

@@ -47,13 +47,25 @@ pub async fn a_lock_that_is_held_is_rejected_with_the_time_left<B: LockBed>() {
     assert_eq!(ask::<B>(&b, "l", "b").await, Acquired::Taken { fence, left: TTL - SECOND });
 }
 
-pub async fn its_owner_may_take_it_again_and_keeps_its_fence<B: LockBed>() {
+pub async fn its_owner_may_take_it_again_under_a_higher_fence<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
-    let fence = take::<B>(&a, "l", "a").await;
+    let first = take::<B>(&a, "l", "a").await;
     bed.advance(SECOND).await;
-    assert_eq!(take::<B>(&a, "l", "a").await, fence);
-    assert_eq!(left(ask::<B>(&b, "l", "b").await), Some(TTL));
+    let second = take::<B>(&a, "l", "a").await;
+    assert!(second > first, "{first}, then {second}");
+    assert_eq!(ask::<B>(&b, "l", "b").await, Acquired::Taken { fence: second, left: TTL });
+}
+
+pub async fn a_late_release_of_its_owner_does_not_free_a_lock_that_was_taken_again<B: LockBed>() {
+    let bed = B::new().await;
+    let (a, b) = (bed.locks(), bed.locks());
+    let first = take::<B>(&a, "l", "a").await;
+    let second = take::<B>(&a, "l", "a").await;
+    assert_eq!(a.release("l", "a", first).await, Ok(false));
+    assert_eq!(a.complete("l", "a", first, "v1", TTL).await, Ok(false));
+    assert_eq!(ask::<B>(&b, "l", "b").await, Acquired::Taken { fence: second, left: TTL });
+    assert_eq!(a.renew("l", "a", second, TTL).await, Ok(true));
 }
 
 pub async fn a_lock_that_ran_out_is_free<B: LockBed>() {
@@ -137,6 +149,25 @@ pub async fn a_release_by_another_owner_changes_nothing<B: LockBed>() {
     assert_eq!(left(ask::<B>(&b, "l", "b").await), Some(TTL));
 }
 
+pub async fn a_lock_that_is_withdrawn_from_is_free_at_once<B: LockBed>() {
+    let bed = B::new().await;
+    let (a, b) = (bed.locks(), bed.locks());
+    take::<B>(&a, "l", "a").await;
+    assert_eq!(a.withdraw("l", "a").await, Ok(true));
+    take::<B>(&b, "l", "b").await;
+    bed.advance(TTL).await;
+    assert_eq!(b.withdraw("l", "b").await, Ok(false), "it has run out");
+    assert_eq!(b.withdraw("free", "b").await, Ok(false));
+}
+
+pub async fn a_withdrawal_by_another_owner_changes_nothing<B: LockBed>() {
+    let bed = B::new().await;
+    let (a, b) = (bed.locks(), bed.locks());
+    take::<B>(&a, "l", "a").await;
+    assert_eq!(b.withdraw("l", "b").await, Ok(false));
+    assert_eq!(left(ask::<B>(&b, "l", "b").await), Some(TTL));
+}
+
 pub async fn completed_work_is_marked_with_its_fence_and_its_lock_is_free<B: LockBed>() {
     let bed = B::new().await;
     let (a, b) = (bed.locks(), bed.locks());
@@ -171,13 +202,24 @@ pub async fn a_mark_is_of_one_name_and_one_version<B: LockBed>() {
     assert_eq!(locks.completed("m", "v1").await, Ok(None));
 }
 
-pub async fn a_mark_is_forgotten_after_its_time<B: LockBed>() {
+pub async fn a_mark_that_is_not_read_is_forgotten_after_its_time<B: LockBed>() {
     let bed = B::new().await;
     let locks = bed.locks();
     let fence = take::<B>(&locks, "l", "a").await;
     assert_eq!(locks.complete("l", "a", fence, "v1", TTL).await, Ok(true));
-    bed.advance(TTL - MICRO).await;
-    assert_eq!(locks.completed("l", "v1").await, Ok(Some(fence)));
-    bed.advance(MICRO).await;
+    bed.advance(TTL).await;
+    assert_eq!(locks.completed("l", "v1").await, Ok(None));
+}
+
+pub async fn a_mark_that_is_read_is_kept_for_another_time<B: LockBed>() {
+    let bed = B::new().await;
+    let locks = bed.locks();
+    let fence = take::<B>(&locks, "l", "a").await;
+    assert_eq!(locks.complete("l", "a", fence, "v1", TTL).await, Ok(true));
+    for _ in 0..2 {
+        bed.advance(TTL - MICRO).await;
+        assert_eq!(locks.completed("l", "v1").await, Ok(Some(fence)));
+    }
+    bed.advance(TTL).await;
     assert_eq!(locks.completed("l", "v1").await, Ok(None));
 }

@@ -5,8 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use phalanx_core::clock::Time;
 use phalanx_core::key::StateKey;
-use phalanx_core::rate_limit::RateLimitSpec;
+use phalanx_core::rate_limit::{Consistency, RateLimitSpec};
+use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Level, RateLimitStore, Store};
 
 use super::{MICRO, SECOND, keys_that_look_alike};
@@ -36,6 +38,8 @@ struct Fleet<B: Bed> {
 struct Asked {
     take: AcquireOutcome,
     left: Level,
+    due: Time,
+    source: Source,
 }
 
 struct Replica<B: Bed> {
@@ -52,9 +56,13 @@ impl<B: Bed> Fleet<B> {
         Self { bed, key, one, two }
     }
 
-    /// Refunds permits that were reserved for a time `wait` from now.
+    /// Refunds permits that were granted, or are granted for a time `wait` from now.
     async fn refund(&self, replica: &Replica<B>, cost: u32, wait: Duration) {
-        let due = replica.store.clock().now().after(wait);
+        self.refund_due(replica, cost, self.bed.now().after(wait)).await;
+    }
+
+    /// Refunds permits that were due at this time of the clock that decides.
+    async fn refund_due(&self, replica: &Replica<B>, cost: u32, due: Time) {
         replica.store.refund(&replica.bucket, cost, due, B::SOURCE);
         self.bed.sync_all().await;
     }
@@ -76,8 +84,9 @@ impl<B: Bed> Replica<B> {
     async fn ask(&self, cost: u32, max_wait: Duration) -> Asked {
         let now = self.store.clock().now();
         let grant = acquire_permits(&self.store, &self.bucket, now, AcquireRequest { cost, max_wait }).await;
-        assert_eq!(grant.source, B::SOURCE, "not decided by the store under test");
-        Asked { take: AcquireOutcome::new(grant.take, now), left: grant.left }
+        let leased = B::SOURCE == Source::Fleet && grant.source == Source::Leased;
+        assert!(grant.source == B::SOURCE || leased, "not decided by the store under test: {}", grant.source);
+        Asked { take: AcquireOutcome::new(grant.take, now), left: grant.left, due: grant.due, source: grant.source }
     }
 
     /// Acquires one permit without waiting.
@@ -239,20 +248,54 @@ pub async fn a_refund_is_there_for_the_next_call<B: Bed>() {
     assert_eq!(fleet.two.ask(1, SECOND).await.take, after(SECOND / 10));
 }
 
-pub async fn a_reservation_with_others_behind_it_lapses<B: Bed>() {
+pub async fn a_place_with_others_behind_it_waits_for_them<B: Bed>() {
     let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(1).burst(1)).await;
+    let mut dues = Vec::new();
     for wait in 0..4 {
-        assert_eq!(fleet.one.ask(1, 9 * SECOND).await.take, after(wait * SECOND));
+        let asked = fleet.one.ask(1, 9 * SECOND).await;
+        assert_eq!(asked.take, after(wait * SECOND));
+        dues.push(asked.due);
     }
     // The next caller must not overtake the two waiters behind the one that gave up, nor start together with one.
-    fleet.refund(&fleet.one, 1, SECOND).await;
+    fleet.refund_due(&fleet.one, 1, dues[1]).await;
     assert_eq!(fleet.two.ask(1, 4 * SECOND - MICRO).await.take, not_before(4 * SECOND));
-    fleet.refund(&fleet.two, 1, 3 * SECOND).await;
-    assert_eq!(
-        fleet.two.ask(1, 9 * SECOND).await.take,
-        after(3 * SECOND),
-        "the last reservation in the queue is refunded"
-    );
+    fleet.refund_due(&fleet.two, 1, dues[3]).await;
+    assert_eq!(fleet.two.ask(1, 3 * SECOND - MICRO).await.take, not_before(3 * SECOND), "the last place is free");
+    fleet.refund_due(&fleet.two, 1, dues[2]).await;
+    assert_eq!(fleet.two.ask(1, 9 * SECOND).await.take, after(SECOND), "so are all places behind the first");
+}
+
+pub async fn a_crowd_that_leaves_gives_all_its_places_back<B: Bed>() {
+    const CROWD: u32 = 30;
+    let orders: [fn(u32) -> u32; 3] = [|place| place, |place| CROWD - 1 - place, |place| place * 7 % CROWD];
+    for order in orders {
+        let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(3).burst(3)).await;
+        fleet.one.ask(3, Duration::ZERO).await;
+        let mut dues = Vec::new();
+        for place in 0..CROWD {
+            let replica = if place % 2 == 0 { &fleet.one } else { &fleet.two };
+            dues.push(replica.ask(1, 60 * SECOND).await.due);
+        }
+        for place in (0..CROWD).map(order) {
+            fleet.refund_due(&fleet.two, 1, dues[place as usize]).await;
+        }
+        assert_eq!(fleet.one.peek().await, Level { units: 0, price: 1_000_000 });
+        assert_eq!(fleet.two.ask(1, SECOND).await.take, after(333_334 * MICRO), "the queue is empty");
+    }
+}
+
+pub async fn a_refund_returns_only_what_has_not_been_refilled_since<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(100)).await;
+    let first = fleet.one.ask(100, Duration::ZERO).await;
+    fleet.bed.advance(SECOND).await;
+    // The bucket is full again, so the first hundred, given back now, must not be there a second time.
+    let second = fleet.two.ask(100, Duration::ZERO).await;
+    assert_eq!(second.take, AT_ONCE);
+    fleet.refund_due(&fleet.one, 100, first.due).await;
+    assert_eq!(fleet.one.permits().await, 0);
+    fleet.bed.advance(SECOND / 4).await;
+    fleet.refund_due(&fleet.two, 100, second.due).await;
+    assert_eq!(fleet.one.permits().await, 100, "25 were refilled, and 75 are returned");
 }
 
 pub async fn a_refund_never_overfills<B: Bed>() {
@@ -299,4 +342,74 @@ pub async fn the_cached_level_is_that_of_the_last_call<B: Bed>() {
     fleet.two.ask(5, Duration::ZERO).await;
     assert_eq!(cached(&fleet.two), Some(2));
     assert_eq!(fleet.two.permits().await, 2, "reading the cached level takes nothing");
+}
+
+/// A thousand permits a second and two hundred at once: a lease lasts 25 ms, and a block has up to twelve permits.
+fn leased() -> RateLimitSpec {
+    RateLimitSpec::per_second(1_000).burst(200).consistency(Consistency::Leased)
+}
+
+/// Lets both replicas call so often in each of some milliseconds. Returns the number of calls that were admitted in each.
+async fn call_each_millisecond<B: Bed>(fleet: &Fleet<B>, millis: u64, calls: [u64; 2]) -> Vec<u64> {
+    let mut admitted = Vec::new();
+    for _ in 0..millis {
+        let mut count = 0;
+        for (replica, calls) in [&fleet.one, &fleet.two].into_iter().zip(calls) {
+            for _ in 0..calls {
+                count += u64::from(replica.take().await == AT_ONCE);
+            }
+        }
+        admitted.push(count);
+        fleet.bed.advance(1_000 * MICRO).await;
+        fleet.bed.sync_all().await;
+    }
+    admitted
+}
+
+pub async fn a_leased_limit_admits_no_more_than_its_burst_and_its_rate<B: Bed>() {
+    let fleet = Fleet::<B>::new(&leased()).await;
+    // Demand of one, of both, of none, and then of both at once.
+    let mut admitted = Vec::new();
+    for (millis, calls) in [(60, [2, 0]), (60, [2, 2]), (300, [0, 0]), (60, [0, 3]), (400, [0, 0]), (40, [300, 300])] {
+        admitted.extend(call_each_millisecond(&fleet, millis, calls).await);
+    }
+    for start in 0..admitted.len() {
+        let mut sum = 0;
+        for (length, count) in admitted[start..].iter().enumerate() {
+            sum += count;
+            assert!(sum <= 200 + length as u64, "{sum} in {length} ms from {start}");
+        }
+    }
+    let at_the_end: u64 = admitted[admitted.len() - 40..].iter().sum();
+    assert!(at_the_end >= 200, "{at_the_end} of the burst and 39 ms");
+}
+
+pub async fn leased_permits_that_are_not_called_for_come_back<B: Bed>() {
+    let fleet = Fleet::<B>::new(&leased()).await;
+    call_each_millisecond(&fleet, 60, [2, 0]).await;
+    // No calls: within two halves of a lease the replica has given back what it held.
+    call_each_millisecond(&fleet, 30, [0, 0]).await;
+    let before = fleet.two.permits().await;
+    fleet.bed.advance((200 - before) as u32 * 1_000 * MICRO).await;
+    assert_eq!(fleet.two.permits().await, 200, "full after the time that the refill takes");
+    assert_eq!(fleet.two.ask(200, Duration::ZERO).await.take, AT_ONCE);
+}
+
+pub async fn a_leased_permit_that_is_refunded_is_there_for_the_next_call<B: Bed>() {
+    let fleet = Fleet::<B>::new(&leased()).await;
+    call_each_millisecond(&fleet, 60, [2, 0]).await;
+    let mut last = None;
+    for _ in 0..1_000 {
+        let asked = fleet.one.ask(1, Duration::ZERO).await;
+        if asked.take != AT_ONCE {
+            break;
+        }
+        last = Some(asked);
+    }
+    let last = last.expect("there were permits");
+    assert_ne!(fleet.one.take().await, AT_ONCE);
+    fleet.one.store.refund(&fleet.one.bucket, 1, last.due, last.source);
+    fleet.bed.sync_all().await;
+    assert_eq!(fleet.one.take().await, AT_ONCE);
+    assert_ne!(fleet.one.take().await, AT_ONCE);
 }

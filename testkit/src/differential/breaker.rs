@@ -55,7 +55,7 @@ pub enum Step {
         by: usize,
     },
     /// Changes the spec on all replicas.
-    Retune(BreakerSpec),
+    Retune(Box<BreakerSpec>),
     /// Advances the clock.
     Wait(Duration),
 }
@@ -136,8 +136,8 @@ impl Machine {
             Step::Reset { .. } => Reply::Change(breaker.reset(*now, spec)),
             Step::Inspect { .. } => Reply::View(breaker.inspect(*now)),
             Step::Retune(new) => {
-                breaker.retune(spec, new);
-                spec.clone_from(new);
+                breaker.retune(new);
+                spec.clone_from(&**new);
                 Reply::Done
             }
             Step::Wait(by) => {

@@ -11,7 +11,7 @@ use phalanx_core::store::{AcquireRequest, Level, RateLimitStore, Store};
 
 use super::{ReplyFuture, Subject};
 use crate::bed::{Bed, ORIGIN};
-use crate::replies::{AcquireOutcome, acquire_permits};
+use crate::replies::AcquireOutcome;
 
 /// An operation on a bucket. `by` selects the replica.
 #[derive(Clone, Debug)]
@@ -143,7 +143,8 @@ impl<B: Bed> BedSubject<B> {
                 let Replica { store, bucket } = self.replica(*by);
                 let ask = AcquireRequest { cost: *cost, max_wait: *max_wait };
                 let now = store.clock().now();
-                let grant = acquire_permits(store, bucket, now, ask).await;
+                // What the store decides, not what this replica remembers of it.
+                let grant = store.acquire(bucket, now, ask).await;
                 return Reply::Take(AcquireOutcome::new(grant.take, now), grant.left);
             }
             Step::Peek { by } => {
@@ -152,7 +153,7 @@ impl<B: Bed> BedSubject<B> {
             }
             Step::Refund { by, cost } => {
                 let Replica { store, bucket } = self.replica(*by);
-                store.refund(bucket, *cost, due(store.clock().now(), *cost), B::SOURCE);
+                store.refund(bucket, *cost, due(self.bed.now(), *cost), B::SOURCE);
             }
             Step::Retune(spec) => {
                 for replica in &self.replicas {
@@ -176,8 +177,13 @@ impl<B: Bed> Subject<Step, Reply> for BedSubject<B> {
     }
 }
 
-/// Returns the time for which refunded permits were reserved: now or later, so that some reservations are the last of the
-/// queue and some have others behind them.
+/// Returns the time for which refunded permits were granted: now or later, so that some places are the last of the queue and
+/// some have others behind them, or in the past, so that some of them have been refilled since.
 fn due(now: Time, cost: u32) -> Time {
-    now.after(Duration::from_millis(100) * cost.saturating_sub(1))
+    let step = Duration::from_millis(100) * cost.saturating_sub(1);
+    if cost % 4 == 3 {
+        Time::from_micros(now.as_micros().saturating_sub(step.as_micros() as u64))
+    } else {
+        now.after(step)
+    }
 }

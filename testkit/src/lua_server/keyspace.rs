@@ -31,6 +31,9 @@ struct Entry {
     expires: Option<u64>,
 }
 
+/// Written keys that are kept at most, for keyspaces whose user never takes them.
+const MAX_WRITTEN: usize = 1_024;
+
 /// The keys.
 #[derive(Debug, Default)]
 pub(crate) struct Keyspace {
@@ -41,8 +44,8 @@ pub(crate) struct Keyspace {
     channels_denied: bool,
     /// Commands that write are rejected, as on a replica.
     read_only: bool,
-    /// How many commands have written.
-    writes: u64,
+    /// The keys of the writes since they were last taken.
+    written: Vec<Vec<u8>>,
     /// What was overwritten, oldest first, if old states can be restored.
     journal: Option<VecDeque<Overwritten>>,
 }
@@ -65,8 +68,7 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
 
 /// The commands that a replica rejects, whether or not they would change anything.
-const WRITING: [&[u8]; 8] =
-    [b"SET", b"DEL", b"PEXPIRE", b"SETRANGE", b"BITFIELD", b"ZADD", b"ZREM", b"ZREMRANGEBYSCORE"];
+const WRITING: [&[u8]; 6] = [b"SET", b"DEL", b"PEXPIRE", b"ZADD", b"ZREM", b"ZREMRANGEBYSCORE"];
 
 const CHANNEL_DENIED: &str = "ERR The user executing the script can't publish to the channel mentioned in the command";
 
@@ -103,9 +105,9 @@ impl Keyspace {
         Self { journal: Some(VecDeque::new()), ..Self::default() }
     }
 
-    /// Returns how many commands have written.
-    pub(crate) const fn writes(&self) -> u64 {
-        self.writes
+    /// Takes the keys of the writes since the last call, one for each write.
+    pub(crate) fn take_written(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.written)
     }
 
     /// Undoes every write of the last `micros`, like a replica that had not received them.
@@ -136,9 +138,11 @@ impl Keyspace {
         count
     }
 
-    /// Counts a write to `key`, and keeps its former value if old states can be restored.
+    /// Notes a write to `key`, and keeps its former value if old states can be restored.
     fn changes(&mut self, key: &[u8]) {
-        self.writes += 1;
+        if self.written.len() < MAX_WRITTEN {
+            self.written.push(key.to_vec());
+        }
         if let Some(journal) = &mut self.journal {
             journal.push_back(Overwritten { at: self.now, key: key.to_vec(), former: self.entries.get(key).cloned() });
             while journal.front().is_some_and(|change| change.at + JOURNAL_LENGTH < self.now) {
@@ -213,8 +217,6 @@ impl Keyspace {
             })),
             [b"PEXPIRE", key, millis] => self.pexpire(key, integer(millis)?),
             [b"GETRANGE", key, from, to] => self.getrange(key, integer(from)?, integer(to)?),
-            [b"SETRANGE", key, offset, value] => self.setrange(key, integer(offset)?, value),
-            [b"BITFIELD", key, ref operations @ ..] => self.bitfield(key, operations),
             [b"ZADD", key, points, member] => self.zadd(key, score(points)?.0, member),
             [b"ZREM", key, member] => self.retain(key, |name, _| name != member),
             [b"ZREMRANGEBYSCORE", key, from, to] => self.zremrangebyscore(key, score(from)?, score(to)?),
@@ -294,47 +296,6 @@ impl Keyspace {
         let index = |at: i64| if at < 0 { at + text.len() as i64 } else { at }.max(0) as usize;
         let (from, to) = (index(from), (index(to) + 1).min(text.len()));
         Ok(CommandReply::Bytes(text.get(from..to).unwrap_or_default().to_vec()))
-    }
-
-    fn setrange(&mut self, key: &[u8], offset: i64, value: &[u8]) -> CommandResult {
-        let offset = usize::try_from(offset).map_err(|_| "ERR offset is out of range")?;
-        let text = self.text_mut(key, offset + value.len())?;
-        text[offset..offset + value.len()].copy_from_slice(value);
-        Ok(CommandReply::Int(text.len() as i64))
-    }
-
-    /// Returns the string of a key, created if missing and zero-padded to `length`.
-    fn text_mut(&mut self, key: &[u8], length: usize) -> Result<&mut Vec<u8>, String> {
-        self.changes(key);
-        if self.stored(key).is_none() {
-            self.entries.insert(key.to_vec(), Entry { value: Stored::Text(Vec::new()), expires: None });
-        }
-        let text = self.text(key)?.ok_or(WRONG_TYPE)?;
-        text.resize(text.len().max(length), 0);
-        Ok(text)
-    }
-
-    /// Supports `OVERFLOW SAT` and `INCRBY u32 #index by`, the only operations that scripts use.
-    fn bitfield(&mut self, key: &[u8], mut operations: &[&[u8]]) -> CommandResult {
-        let mut answers = Vec::new();
-        loop {
-            match *operations {
-                [] => return Ok(CommandReply::Array(answers)),
-                [b"OVERFLOW", b"SAT", ref rest @ ..] => operations = rest,
-                [b"INCRBY", b"u32", place, by, ref rest @ ..] => {
-                    let place = place.strip_prefix(b"#").ok_or("ERR bit offset is not an integer or out of range")?;
-                    let place = 4 * usize::try_from(integer(place)?).map_err(|_| "ERR bit offset is out of range")?;
-                    let by = integer(by)?;
-                    let bytes = &mut self.text_mut(key, place + 4)?[place..place + 4];
-                    let old = bytes.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte));
-                    let new = old.saturating_add(by).clamp(0, i64::from(u32::MAX));
-                    bytes.copy_from_slice(&(new as u32).to_be_bytes());
-                    answers.push(CommandReply::Int(new));
-                    operations = rest;
-                }
-                _ => return Err("ERR syntax error".to_owned()),
-            }
-        }
     }
 
     fn zadd(&mut self, key: &[u8], points: f64, member: &[u8]) -> CommandResult {

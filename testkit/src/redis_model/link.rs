@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use phalanx_lua::Script;
 use phalanx_store_redis::transport::{
-    Boxed, Response, ScriptForm, ShardSurvey, Transport, TransportConnection, TransportSubscription,
+    Boxed, Response, ShardSurvey, Transport, TransportConnection, TransportSubscription,
 };
 use phalanx_store_redis::{Failure, Invocation};
 use tokio::sync::mpsc;
@@ -64,7 +64,7 @@ impl Link {
                 (best.unwrap_or(Reach::Refused), 2 * state.one_way())
             });
             match reach {
-                Reach::Refused => return Err(Failure::Connection),
+                Reach::Refused => return Err(Failure::Unreachable("refused")),
                 Reach::Yes => {
                     tokio::time::sleep(trip).await;
                     return Ok(());
@@ -149,50 +149,38 @@ impl LinkConnection {
     }
 
     /// Sends calls to one node and waits for the replies.
-    ///
-    /// A Cluster client does not return an error if it has no connection to a master, or if that breaks: it connects again
-    /// until it can, and sends the request once more, whether or not it was executed before.
-    async fn request(&self, mut route: (usize, u64), calls: Vec<Call>, form: ScriptForm) -> Replies {
-        let (model, number) = (&self.link.model, self.link.number);
-        if !self.link.is_cluster() {
-            let replies = model.send(number, route.0, route.1, calls, form);
-            // The sender is kept until the reply arrives or the connection breaks.
-            return replies.await.unwrap_or(Err(Failure::Connection));
-        }
-        loop {
-            let replies = model.send(number, route.0, route.1, calls.clone(), form).await;
-            match replies.unwrap_or(Err(Failure::Connection)) {
-                Err(Failure::Connection) => {}
-                replies => return replies,
+    async fn request(&self, route: (usize, u64), calls: Vec<Call>) -> Replies {
+        // The sender is kept until the reply arrives or the connection breaks.
+        self.link.model.send(self.link.number, route.0, route.1, calls).await.unwrap_or(Err(Failure::Connection))
+    }
+
+    /// Sends a call to the master of its key, as the connection to a Cluster does. It waits until it is connected to that
+    /// master, and sends nothing twice: a call whose connection breaks fails.
+    async fn request_in_cluster(&self, call: Call) -> Response {
+        let route = loop {
+            let route = self.route(std::slice::from_ref(&call))[0];
+            if self.link.model.state.lock().is_connected(route.0, route.1) {
+                break route;
             }
-            loop {
-                route = self.route(&calls)[0];
-                if model.state.lock().reaches(number, route.0) == Reach::Yes {
-                    break;
-                }
-                tokio::time::sleep(RECONNECT_INTERVAL).await;
-            }
+            tokio::time::sleep(RECONNECT_INTERVAL).await;
+        };
+        match self.request(route, vec![call]).await {
+            Ok(mut responses) => responses.pop().unwrap_or(Response::Reply(Err(Failure::Connection))),
+            Err(failure) => Response::Reply(Err(failure)),
         }
     }
 }
 
 impl TransportConnection for LinkConnection {
-    fn send<'a>(&'a self, calls: &'a [&'a Invocation], form: ScriptForm) -> Boxed<'a, Result<Vec<Response>, Failure>> {
+    fn send<'a>(&'a self, calls: &'a [Invocation]) -> Boxed<'a, Result<Vec<Response>, Failure>> {
         Box::pin(async move {
             let calls: Vec<Call> = calls.iter().map(|call| Call::of(call, self.link.scripts)).collect();
-            let routes = self.route(&calls);
-            if routes.iter().all(|route| *route == routes[0]) {
-                let Some(route) = routes.first().copied() else { return Ok(Vec::new()) };
-                return self.request(route, calls, form).await;
+            if self.link.is_cluster() {
+                let sent = calls.into_iter().map(|call| self.request_in_cluster(call));
+                return Ok(futures_util::future::join_all(sent).await);
             }
-            // Each goes to the master of its key, as the Cluster client does.
-            let sent = calls.into_iter().zip(routes).map(|(call, route)| self.request(route, vec![call], form));
-            let all = futures_util::future::join_all(sent).await;
-            let mut responses = Vec::with_capacity(all.len());
-            for replies in all {
-                responses.extend(replies?);
-            }
-            Ok(responses)
+            let Some(route) = self.route(&calls).first().copied() else { return Ok(Vec::new()) };
+            self.request(route, calls).await
         })
     }
 

@@ -89,8 +89,11 @@ pub(crate) struct Call {
     pub(crate) name: &'static str,
     source: &'static str,
     source_id: usize,
+    /// The number of cells it runs on.
+    pub(crate) cells: u32,
     pub(crate) keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
+    pub(super) form: ScriptForm,
 }
 
 impl Call {
@@ -101,7 +104,8 @@ impl Call {
         let script = scripts.iter().find(|script| script.name == shipped.name).unwrap_or(shipped);
         let owned = |parts: Vec<&[u8]>| parts.into_iter().map(<[u8]>::to_vec).collect();
         let source = call.source_of(script);
-        Self { name: script.name, source, source_id: source_id(source), keys: owned(keys), args: owned(args) }
+        let (cells, source_id) = (u32::try_from(call.cells()).unwrap_or(u32::MAX), source_id(source));
+        Self { name: script.name, source, source_id, cells, keys: owned(keys), args: owned(args), form: call.form() }
     }
 }
 
@@ -176,9 +180,10 @@ impl Node {
         self.loaded.contains(&call.source_id)
     }
 
-    /// Adds the time of these scripts to what it has to do. They take effect when they arrive; their replies wait.
-    pub(super) fn work(&mut self, now: Instant, scripts: usize) {
-        let time = self.script_time.saturating_mul(u32::try_from(scripts).unwrap_or(u32::MAX));
+    /// Adds the time of scripts on this many cells to what it has to do. They take effect when they arrive; their replies
+    /// wait.
+    pub(super) fn work(&mut self, now: Instant, cells: u32) {
+        let time = self.script_time.saturating_mul(cells);
         if !time.is_zero() {
             self.busy_until = Some(self.busy_until.map_or(now, |until| until.max(now)) + time);
         }
@@ -207,7 +212,6 @@ impl Node {
     pub(super) fn execute(
         &mut self,
         call: &Call,
-        form: ScriptForm,
         link: usize,
         micros: u64,
         observer: Option<&(dyn Fn(&ScriptRun<'_>) + Send + Sync)>,
@@ -218,7 +222,7 @@ impl Node {
         {
             return Response::Reply(Err(Failure::of_error_text(error)));
         }
-        match form {
+        match call.form {
             ScriptForm::Digest if !self.knows(call) => return Response::UnknownScript,
             ScriptForm::Digest => {}
             ScriptForm::Source => drop(self.loaded.insert(call.source_id)),
@@ -227,27 +231,53 @@ impl Node {
         self.keyspace.set_time(at);
         self.keyspace.deny_channels(self.channels_denied);
         self.keyspace.set_read_only(self.read_only);
-        let before = self.keyspace.writes();
+        self.keyspace.take_written();
         let keys: Vec<&[u8]> = call.keys.iter().map(Vec::as_slice).collect();
         let args: Vec<&[u8]> = call.args.iter().map(Vec::as_slice).collect();
         let reply = engine::run(&mut self.keyspace, call.name, call.source, &keys, &args);
         published.extend(self.keyspace.take_published());
         if let Some(observer) = observer {
-            let writes = self.keyspace.writes() - before;
-            let stored = call.keys.first().and_then(|key| self.keyspace.text_of(key));
-            observer(&ScriptRun {
-                at,
-                link,
-                name: call.name,
-                keys: &call.keys,
-                args: &call.args,
-                reply: &reply,
-                writes,
-                stored,
-            });
+            let written = self.keyspace.take_written();
+            for (keys, args, reply) in cells_of(call.cells as usize, &call.keys, &call.args, &reply) {
+                let writes = written.iter().filter(|key| keys.first() == Some(*key)).count() as u64;
+                let stored = keys.first().and_then(|key| self.keyspace.text_of(key));
+                observer(&ScriptRun { at, link, name: call.name, keys, args, reply: &reply, writes, stored });
+            }
         }
         Response::Reply(reply.map(value).map_err(|error| Failure::of_error_text(&error)))
     }
+}
+
+/// The keys, arguments and reply of one cell.
+pub(crate) type CellRun<'a> = (&'a [Vec<u8>], &'a [Vec<u8>], Result<Reply, String>);
+
+/// Splits a script that ran on several cells (`lua/scripts/include/cells.lua`) into what each of them did.
+pub(crate) fn cells_of<'a>(
+    cells: usize,
+    keys: &'a [Vec<u8>],
+    args: &'a [Vec<u8>],
+    reply: &Result<Reply, String>,
+) -> Vec<CellRun<'a>> {
+    if cells <= 1 {
+        return vec![(keys, args, reply.clone())];
+    }
+    let (counts, mut args) = args.split_at(cells.min(args.len()));
+    let each = keys.chunks(keys.len().div_ceil(cells).max(1)).zip(counts).enumerate();
+    each.map(|(cell, (keys, count))| {
+        let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
+        let own;
+        (own, args) = args.split_at(args.len().min(count));
+        let reply = match reply {
+            Ok(Reply::Array(replies)) => match replies.get(cell) {
+                Some(Reply::Bytes(error)) => Err(String::from_utf8_lossy(error).into_owned()),
+                Some(reply) => Ok(reply.clone()),
+                None => Err("no reply".to_owned()),
+            },
+            other => other.clone(),
+        };
+        (keys, own, reply)
+    })
+    .collect()
 }
 
 /// Converts a reply to that of the client library.

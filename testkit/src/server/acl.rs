@@ -13,7 +13,7 @@ pub struct AclServer {
 }
 
 impl AclServer {
-    /// Starts a server with the user of this line, e.g. `phalanx on >secret ~ph1:* +evalsha`. The line may begin with
+    /// Starts a server with the user of this line, e.g. `phalanx on >secret ~ph2:* +evalsha`. The line may begin with
     /// `ACL SETUSER` or `user` and may be wrapped, as in the documentation.
     pub async fn start(line: &str) -> Self {
         Self::with(line, Options::new()).await

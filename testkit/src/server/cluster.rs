@@ -3,6 +3,8 @@
 //! The masters serve their slots while another one is down or hung (`cluster-require-full-coverage no`), for tests of a
 //! single failing shard. Starting takes two seconds: a master rejects queries for that long, and no setting shortens it.
 
+use super::engine::Engine;
+use super::proxy::Proxy;
 use super::redis_process::{Options, RedisProcess};
 
 /// The number of hash slots.
@@ -24,12 +26,7 @@ impl Cluster {
 
     /// Starts a cluster whose masters have these options.
     pub async fn with(options: Options) -> Self {
-        let options = Options::new()
-            .port("cluster-port")
-            .set("cluster-enabled", &["yes"])
-            .set("cluster-node-timeout", &["2000"])
-            .set("cluster-require-full-coverage", &["no"])
-            .merge(options);
+        let options = options_of_masters().merge(options);
         let (a, b, c) = tokio::join!(
             RedisProcess::with(options.clone()),
             RedisProcess::with(options.clone()),
@@ -38,6 +35,14 @@ impl Cluster {
         let cluster = Self { masters: vec![a, b, c] };
         cluster.introduce().await;
         cluster
+    }
+
+    /// Starts a server in Cluster mode that owns all slots, so that a client which knows nothing of Clusters can use it.
+    pub async fn lone_master() -> RedisProcess {
+        let master = RedisProcess::with(options_of_masters()).await;
+        add_slots(&master, 0..SLOTS).await;
+        master.until(&["CLUSTER", "INFO"], |info| info.contains("cluster_state:ok")).await;
+        master
     }
 
     /// Returns the masters in the order of their slots. Each can be stopped, killed and restarted; a restart keeps the
@@ -49,6 +54,22 @@ impl Cluster {
     /// Returns the URLs of all masters.
     pub fn urls(&self) -> Vec<String> {
         self.masters.iter().map(RedisProcess::url).collect()
+    }
+
+    /// Starts a proxy in front of every master, which the masters announce in place of themselves. Clients that begin with
+    /// the URL of a proxy use no other way.
+    pub async fn behind_proxies(&self) -> Vec<Proxy> {
+        let mut proxies = Vec::new();
+        for master in &self.masters {
+            let proxy = Proxy::start(master.address()).await;
+            master.cli(&["CONFIG", "SET", "cluster-announce-port", &proxy.port().to_string()]).await;
+            proxies.push(proxy);
+        }
+        for master in &self.masters {
+            let announced = |slots: &str| proxies.iter().all(|proxy| slots.contains(&proxy.port().to_string()));
+            master.until(&["CLUSTER", "SLOTS"], announced).await;
+        }
+        proxies
     }
 
     /// Returns the master that owns a key.
@@ -70,18 +91,40 @@ impl Cluster {
         for (index, master) in (0..).zip(&self.masters) {
             // Distinct epochs from the start save the nodes an election.
             master.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await;
-            let slots = slots_of(index);
-            master.cli(&["CLUSTER", "ADDSLOTSRANGE", &slots.start.to_string(), &(slots.end - 1).to_string()]).await;
+            add_slots(master, slots_of(index)).await;
         }
         // Every pair meets explicitly, because gossip takes longer.
         for one in &self.masters {
             for other in self.masters.iter().filter(|other| other.port() > one.port()) {
-                let (port, bus) = (other.port().to_string(), other.port_of("cluster-port").to_string());
+                let (port, bus) = (other.port().to_string(), bus_port(other).to_string());
                 one.cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
             }
         }
         self.until_healthy().await;
     }
+}
+
+fn options_of_masters() -> Options {
+    let with_port = if has_cluster_port() { Options::new().port("cluster-port") } else { Options::new() };
+    with_port
+        .set("cluster-enabled", &["yes"])
+        .set("cluster-node-timeout", &["2000"])
+        .set("cluster-require-full-coverage", &["no"])
+}
+
+async fn add_slots(master: &RedisProcess, slots: std::ops::Range<u16>) {
+    let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+    let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+    master.cli(&words.collect::<Vec<_>>()).await;
+}
+
+/// Whether the port of the cluster bus can be set: since Redis 7.0. Before, it is always 10,000 above the other one.
+fn has_cluster_port() -> bool {
+    Engine::installed().is_some_and(Engine::is_redis_7_or_later)
+}
+
+fn bus_port(master: &RedisProcess) -> u16 {
+    if has_cluster_port() { master.port_of("cluster-port") } else { master.port() + 10_000 }
 }
 
 /// The slots of a master, which are those of the same master in the model of Redis.

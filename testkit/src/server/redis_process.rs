@@ -1,4 +1,4 @@
-//! A `redis-server` process on loopback, controlled by the test.
+//! A `redis-server` process on loopback, controlled by the test. [`Engine`] is the program: Redis or Valkey.
 //!
 //! It has a port and a directory of its own, saves nothing unless configured to, and dies with the test process. If another
 //! program takes the port at the last moment, the start is retried: a server counts as started only when the process that
@@ -13,6 +13,7 @@ use std::time::Duration;
 use redis::RedisResult;
 use tokio::time::sleep;
 
+use super::engine::Engine;
 use super::port::Port;
 use super::process::{self, Process};
 use super::redis_cli::{field, redis_command};
@@ -90,7 +91,7 @@ impl RedisProcess {
 
     /// Returns whether `redis-server` is installed.
     pub fn is_installed() -> bool {
-        process::find("redis-server").is_some()
+        Engine::installed().is_some()
     }
 
     /// Starts a server with options. Panics with the server's log if it does not start.
@@ -254,11 +255,16 @@ impl Reservation {
 
     fn command(&self, options: &Options) -> std::process::Command {
         let log = File::create(self.directory.join("log")).expect("a log for the server");
-        let mut command = process::command("redis-server");
+        let engine = Engine::installed().expect("checked before the start");
+        let mut command = process::command(engine.program());
         command.current_dir(&self.directory).args(&options.config_file);
         let (port, directory) = (self.port.number().to_string(), self.directory.display().to_string());
         command.args(["--port", &port, "--dir", &directory, "--bind", "127.0.0.1", "-::1"]);
-        command.args(["--save", "", "--appendonly", "no", "--enable-debug-command", "local"]);
+        command.args(["--save", "", "--appendonly", "no"]);
+        // Redis 6.2 allows DEBUG always and does not know the setting.
+        if engine.is_redis_7_or_later() {
+            command.args(["--enable-debug-command", "local"]);
+        }
         for (name, port) in &self.extra_ports {
             command.arg(format!("--{name}")).arg(port.number().to_string());
         }

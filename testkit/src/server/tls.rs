@@ -31,8 +31,7 @@ impl TlsServer {
 
     /// Starts a server with options and a custom certificate.
     pub async fn with(options: Options, certificate: CertificateParams) -> Self {
-        // Installs one crypto provider: rustls panics if the features of other crates enable several and none is chosen.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        install_crypto_provider();
         let (authority, certificate, key) = issue(certificate);
         let options = Options::new()
             .port("tls-port")
@@ -72,6 +71,11 @@ impl TlsServer {
         let certificates = TlsCertificates { client_tls: None, root_cert: Some(authority.as_bytes().to_vec()) };
         Client::build_with_tls(self.url(), certificates).expect("a valid client")
     }
+}
+
+/// Installs one crypto provider: rustls panics if the features of other crates enable several and none is chosen.
+pub fn install_crypto_provider() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 fn server_params() -> CertificateParams {

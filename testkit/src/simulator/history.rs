@@ -159,7 +159,8 @@ pub struct Script {
     pub failed: bool,
     /// How many of its commands wrote.
     pub writes: u64,
-    /// The numbers that it has stored in its first key, if that is a bucket or a breaker.
+    /// The numbers that it has stored in its first key, if that is a bucket or a breaker: of a breaker the fields of its
+    /// first line, value and end of the override (0 if there is none), then the end of each lease.
     pub stored: Vec<f64>,
 }
 
@@ -322,7 +323,7 @@ impl Recorder {
             },
             None => 0,
         };
-        let is_breaker = run.name.starts_with("breaker");
+        let is_breaker = run.name.starts_with("breaker") && run.name != "breaker_abstain";
         let is_bucket = run.name.starts_with("rate_limit");
         let numbers = |text: &[u8]| -> Vec<f64> {
             let text = std::str::from_utf8(text).unwrap_or_default();
@@ -347,8 +348,9 @@ impl Recorder {
             Ok(Reply::Int(int)) => vec![*int],
             _ => Vec::new(),
         };
+        let stored = run.stored.filter(|_| run.writes > 0 && (is_breaker || is_bucket));
         let stored =
-            run.stored.filter(|_| run.writes > 0 && (is_breaker || is_bucket)).map(numbers).unwrap_or_default();
+            stored.map(|text| if is_breaker { breaker_numbers(text) } else { numbers(text) }).unwrap_or_default();
         let replica = shared.replicas.get(run.link).copied().unwrap_or(0);
         let script = Script {
             server: run.at,
@@ -371,6 +373,18 @@ impl Recorder {
         shared.entries.sort_by_key(|entry| entry.at);
         (History { entries: std::mem::take(&mut shared.entries) }, std::mem::take(&mut shared.per_second))
     }
+}
+
+/// The fields of a stored breaker that the oracles need: see [`Script::stored`].
+fn breaker_numbers(text: &[u8]) -> Vec<f64> {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    let fields = |line: &str| line.split(' ').map(|word| word.parse().unwrap_or(0.0)).collect::<Vec<f64>>();
+    let lines = |letter: &'static str| text.lines().filter(move |line| line.starts_with(letter)).map(fields);
+    let mut numbers: Vec<f64> = lines("2 ").next().unwrap_or_default().into_iter().take(15).collect();
+    let overridden = lines("o ").next().unwrap_or_else(|| vec![0.0; 5]);
+    numbers.extend([overridden[2], overridden[4]]);
+    numbers.extend(lines("l ").map(|lease| lease[2]));
+    numbers
 }
 
 /// Whether the reply of a breaker script contains a transition.

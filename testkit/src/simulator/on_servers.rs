@@ -26,12 +26,12 @@ use tokio::time::{Instant, sleep_until};
 
 pub use self::child::ReplicaProcess;
 use self::monitor::{Executed, Log, Monitor};
-use self::relay::{Relay, Rules};
+use self::relay::{Bounds, Exchange, Relay, Rules};
 use super::history::{Entry, EntryKind, Recorder};
 use super::plan::{FaultKind, Plan};
 use super::{Case, Run, report};
 use crate::lua_server::Reply;
-use crate::redis_model::{Effects, ScriptRun};
+use crate::redis_model::{Effects, ScriptRun, cells_of};
 use crate::server::{ChildProcess, Options, RedisProcess};
 
 /// How much longer than in virtual time something may take, in microseconds: the processes share a busy machine.
@@ -417,15 +417,20 @@ impl ServerRun {
         let broken = case.check(&[]);
         let faults = report::reached(&case);
         let broken = broken.into_iter().chain(report::unreached(&self.plan, &faults)).collect();
-        let allowed = case.allowed.into_inner();
-        Ok(Run { broken, allowed, faults, scripts: effects.scripts, scripts_per_second, history })
+        Ok(Run { broken, faults, scripts: effects.scripts, scripts_per_second, history })
+    }
+
+    /// Microseconds since the beginning, from the time that the server's clock told for a script between these bounds.
+    fn moment(&self, told: u64, bounds: Option<Bounds>) -> u64 {
+        let told = told.saturating_sub(self.began_unix);
+        bounds.map_or(told, |bounds| bounds.since(self.began_monotonic).contain(told))
     }
 
     /// Adds the scripts that the servers have executed. Returns what the network did, and the times of scripts without a
     /// received reply.
     fn add_scripts(&self) -> (Effects, Vec<u64>) {
         let (mut effects, mut unheard) = (Effects::default(), Vec::new());
-        let mut replies: HashMap<u16, (usize, std::vec::IntoIter<Option<Value>>)> = HashMap::new();
+        let mut replies: HashMap<u16, (usize, std::vec::IntoIter<Exchange>)> = HashMap::new();
         for (number, relay) in self.relays.iter().enumerate() {
             self.recorder.add_link(number, number);
             effects.add(relay.effects());
@@ -437,18 +442,12 @@ impl ServerRun {
         while let Some(command) = commands.next() {
             let Some((link, heard)) = command.client.and_then(|port| replies.get_mut(&port)) else { continue };
             let Some(script) = ScriptCall::of(command) else { continue };
-            let (mut writes, mut stored) = (0, None);
-            while let Some(inner) = commands.next_if(|inner| inner.client.is_none()) {
-                writes += u64::from(is_write(inner));
-                if let [set, key, value, ..] = &inner.words[..]
-                    && set == b"SET"
-                    && script.keys.first() == Some(key)
-                {
-                    stored = Some(value.as_slice());
-                }
-            }
-            let at = command.at.saturating_sub(self.began_unix);
-            let reply = match heard.next().flatten() {
+            let inner: Vec<&Executed> =
+                std::iter::from_fn(|| commands.next_if(|inner| inner.client.is_none())).collect();
+            let exchange = heard.next();
+            let bounds = exchange.as_ref().map(Exchange::bounds);
+            let at = self.moment(command.at, bounds);
+            let reply = match exchange.and_then(Exchange::reply) {
                 Some(Value::ServerError(error)) => Err(error.to_string()),
                 Some(value) => Ok(reply_of(value)),
                 None => {
@@ -457,27 +456,31 @@ impl ServerRun {
                 }
             };
             effects.scripts += 1;
-            // Every reply begins with the time that the script has read.
-            let server = match &reply {
-                Ok(Reply::Array(parts)) => match parts.first() {
-                    Some(Reply::Int(now)) => u64::try_from(*now).unwrap_or(command.at),
+            for (keys, args, reply) in cells_of(script.cells, script.keys, script.args, &reply) {
+                let own = |command: &&&Executed| command.words.get(1).is_some_and(|key| keys.contains(key));
+                let state = |command: &&&Executed| command.words.get(1) == keys.first();
+                let writes = inner.iter().filter(state).filter(|command| is_write(command)).count() as u64;
+                let stored = inner.iter().filter(own).rev().find_map(|command| match &command.words[..] {
+                    [set, key, value, ..] if set == b"SET" && keys.first() == Some(key) => Some(value.as_slice()),
+                    _ => None,
+                });
+                // Every reply begins with the time that the script has read.
+                let server = match &reply {
+                    Ok(Reply::Array(parts)) => match parts.first() {
+                        Some(Reply::Int(now)) => u64::try_from(*now).unwrap_or(command.at),
+                        _ => command.at,
+                    },
                     _ => command.at,
-                },
-                _ => command.at,
-            };
-            // By the time that the script has read, as the promises are: `MONITOR` writes its line a little earlier or later.
-            let at = server.saturating_sub(self.began_unix);
-            let run = ScriptRun {
-                at: server,
-                link: *link,
-                name: script.name,
-                keys: script.keys,
-                args: script.args,
-                reply: &reply,
-                writes,
-                stored,
-            };
-            self.recorder.add_script_at(at, &run);
+                };
+                // By the time that the script has read, as the promises are: `MONITOR` writes its line a little earlier or
+                // later.
+                let at = self.moment(server, bounds);
+                let (link, name) = (*link, script.name);
+                self.recorder.add_script_at(
+                    at,
+                    &ScriptRun { at: server, link, name, keys, args, reply: &reply, writes, stored },
+                );
+            }
         }
         (effects, unheard)
     }
@@ -486,6 +489,7 @@ impl ServerRun {
 /// A script call in the words of a command.
 struct ScriptCall<'a> {
     name: &'static str,
+    cells: usize,
     keys: &'a [Vec<u8>],
     args: &'a [Vec<u8>],
 }
@@ -502,7 +506,8 @@ impl<'a> ScriptCall<'a> {
         });
         let count: usize = std::str::from_utf8(count).ok()?.parse().ok()?;
         let (keys, args) = rest.split_at_checked(count)?;
-        Some(Self { name: known.map_or("unknown", |known| known.name), keys, args })
+        let (name, keys_of_cell) = known.map_or(("unknown", count), |known| (known.name, known.keys));
+        Some(Self { name, cells: (count / keys_of_cell.max(1)).max(1), keys, args })
     }
 }
 
@@ -515,7 +520,7 @@ fn digest(source: &'static str) -> Arc<str> {
 }
 
 fn is_write(command: &Executed) -> bool {
-    const WRITES: [&str; 8] = ["SET", "SETRANGE", "DEL", "PEXPIRE", "ZADD", "ZREM", "ZREMRANGEBYSCORE", "BITFIELD"];
+    const WRITES: [&str; 6] = ["SET", "DEL", "PEXPIRE", "ZADD", "ZREM", "ZREMRANGEBYSCORE"];
     command.words.first().is_some_and(|verb| WRITES.iter().any(|write| verb == write.as_bytes()))
 }
 

@@ -1,15 +1,11 @@
 //! The oracles: one function per invariant of `docs/guarantees.md`, over the history of a run.
 //!
-//! A promise that today's code breaks under some fault is a named [`Allowance`] in its oracle: it is granted only if its
-//! trigger is in the history, and counted in the report. Fixing the defect deletes the allowance.
+//! What an oracle excuses is stated in `docs/guarantees.md`, and excused only if it happened in the history.
 
 mod breaker;
 mod calls;
 mod lock;
 mod rate_limit;
-
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 
 use super::history::{Entry, EntryKind, History, Script};
 use super::plan::{FaultKind, Plan};
@@ -59,11 +55,9 @@ pub const ORACLES: &[Oracle] = &[
         name: "what a replica knows as open stays closed to calls",
         check: breaker::known_open_rejects,
     },
+    Oracle { id: "I-31", name: "leases are strict", check: rate_limit::leases_are_strict },
     Oracle { id: "liveness", name: "traffic is back after the last fault", check: calls::traffic_is_back },
 ];
-
-/// A defect that is known and not yet mended: its finding, and how often it was met.
-pub type Allowances = BTreeMap<&'static str, u64>;
 
 /// A run, as the oracles see it.
 pub struct Case<'a> {
@@ -72,7 +66,6 @@ pub struct Case<'a> {
     /// What happened.
     pub history: &'a History,
     pub(crate) effects: Effects,
-    pub(crate) allowed: RefCell<Allowances>,
     /// How much longer than in virtual time something may take, in microseconds.
     pub(crate) slack: u64,
     /// The times of scripts whose replies were not received, in microseconds: what they changed is not known.
@@ -95,7 +88,7 @@ impl<'a> Case<'a> {
                 _ => {}
             }
         }
-        Self { plan, history, effects, allowed: RefCell::default(), slack: 0, unheard: Vec::new(), faults }
+        Self { plan, history, effects, slack: 0, unheard: Vec::new(), faults }
     }
 
     /// Checks all oracles, or only those with these ids; returns what was broken, by the id of the oracle.
@@ -107,11 +100,6 @@ impl<'a> Case<'a> {
     /// Returns the faults that happened: begin and end in microseconds, and the number in the plan.
     pub(crate) fn faults(&self) -> &[(u64, u64, usize)] {
         &self.faults
-    }
-
-    /// Counts a known defect instead of failing.
-    fn allow(&self, finding: &'static str) {
-        *self.allowed.borrow_mut().entry(finding).or_default() += 1;
     }
 
     /// Whether a fault of this kind was active between two times, in microseconds.

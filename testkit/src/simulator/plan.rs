@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Policy, RateLimitSpec};
+use phalanx::{BreakerSpec, Consistency, Policy, RateLimitSpec};
 use phalanx_core::budget::BudgetSpec;
 use phalanx_core::rng::Rng;
 use serde::{Deserialize, Serialize};
@@ -327,7 +327,7 @@ const MIN_SECONDS: u64 = 60;
 
 impl Plan {
     /// Makes the plan of a seed: five replicas, four routes, fifty calls a second on each replica, a minute, and three to
-    /// seven faults. The last fifth of the run has no fault, so that the fleet can recover.
+    /// seven faults. Every fourth seed has a leased limit besides. The last fifth of the run has no fault, so that the fleet can recover.
     pub fn of_seed(seed: u64) -> Self {
         let rng = Rng::seeded(seed ^ 0x5048_414C_414E_5821);
         let pick = |n: u64| rng.next() % n;
@@ -416,8 +416,37 @@ impl Plan {
             });
             plan.faults.extend(fault);
         }
+        if seed.is_multiple_of(4) {
+            plan.add_leases(&rng);
+        }
         plan.faults.sort_by_key(|fault| fault.at_ms);
         plan
+    }
+
+    /// Adds a leased limit, which is full every two seconds. One replica leases all the time and calls for more than there is at
+    /// once; another one leases at times.
+    fn add_leases(&mut self, rng: &Rng) {
+        let pick = |n: u64| rng.next() % n;
+        let limit = RateLimitSpec::per_second(400).burst(200).consistency(Consistency::Leased);
+        self.policies.push(Policy::named("leased").rate_limit(limit));
+        let (first, second) = (pick(5) as usize, pick(5) as usize);
+        let loads = [(first, Shape::Steady, 140.0), (first, Shape::Bursts, 125.0), (second, Shape::Steady, 100.0)];
+        for (replica, shape, per_second) in loads {
+            self.loads.push(Load {
+                policy: "leased".to_owned(),
+                replica: Some(replica),
+                shape,
+                per_second,
+                cost: 1,
+                operation_ms: 5,
+                cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
+                deadline_ms: None,
+            });
+        }
+        if pick(2) == 0 {
+            let (at_ms, for_ms) = (2_000 + pick(38_000), 2_500 + pick(5_000));
+            self.faults.push(Fault { at_ms, for_ms, kind: FaultKind::Retune { policy: "leased".to_owned() } });
+        }
     }
 
     /// The four policies of generated plans: a limit, a breaker, both with retries, and a breaker by ratio.
@@ -650,15 +679,20 @@ impl FaultKind {
                     || other.is_of_pushes()
                     || matches!(other, Self::ForceOpen { .. } | Self::NextRelease { .. })
             }
+            // Both count the same replies, and one that is lost cannot be late.
+            Self::LoseReplies { every } => {
+                other.is_of_pushes() || matches!(other, Self::LateReplies { every: late, .. } if late % every == 0)
+            }
             // Replicas that find Redis too slow trip without it, and nothing is pushed.
             Self::LateReplies { .. }
-            | Self::LoseReplies { .. }
             | Self::ExecuteLater { .. }
             | Self::LosePushes
             | Self::DelayPushes { .. }
             | Self::DoublePushes => other.is_of_pushes(),
             // A process that does not run does nothing else.
-            Self::KillReplica { .. } | Self::PauseReplica { .. } | Self::NextRelease { .. } => replica == other_replica,
+            Self::KillReplica { .. } | Self::PauseReplica { .. } | Self::NextRelease { .. } => {
+                replica == other_replica || (replica == Some(0) && matches!(other, Self::Partition { replicas: 1 }))
+            }
             // A breaker that is held open admits nothing that could fail or be slow.
             Self::ForceOpen { .. } | Self::Lever { .. } | Self::DependencyFails { .. } => {
                 let admits = matches!(

@@ -7,10 +7,12 @@ use std::sync::OnceLock;
 
 use phalanx_lua::{ALL, Script};
 
+use super::plan::{Fault, FaultKind, Load, Plan, Shape};
+
 /// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
-    /// A bucket refills to twice its capacity (I-1).
+    /// A bucket refills twice as fast (I-1).
     BucketOverfills,
     /// A clock that goes back mints as if it had gone forward (I-2).
     ClockBackMints,
@@ -44,13 +46,17 @@ pub enum Plant {
     EverythingIsPolled,
     /// A poll returns an open breaker as closed (I-25).
     PollsForget,
+    /// The refill leaves no room for leased permits (I-31).
+    LeasesTakeNoRoom,
+    /// A block that is closed is credited in full, with what was spent of it (I-31).
+    BlocksComeBackWhole,
     /// A replica that was cut off stays cut off (liveness).
     PartitionsStay,
 }
 
 impl Plant {
     /// All plants, with the oracle that must find each.
-    pub const ALL: [(Self, &'static str); 18] = [
+    pub const ALL: [(Self, &'static str); 20] = [
         (Self::BucketOverfills, "I-1"),
         (Self::ClockBackMints, "I-2"),
         (Self::LastPermitStays, "I-3"),
@@ -68,15 +74,62 @@ impl Plant {
         (Self::RetriesWithoutBudget, "I-23"),
         (Self::EverythingIsPolled, "I-24"),
         (Self::PollsForget, "I-25"),
+        (Self::LeasesTakeNoRoom, "I-31"),
+        (Self::BlocksComeBackWhole, "I-31"),
         (Self::PartitionsStay, "liveness"),
     ];
+
+    /// Makes the plan of a seed, with what this fault needs to show.
+    ///
+    /// By chance the holder of a probe is hardly ever cut off before its outcome arrives. So for leases that never expire the
+    /// operations of one policy become slow, its breaker trips, and some replicas are cut off about when the probe is in
+    /// flight.
+    pub fn plan(self, seed: u64) -> Plan {
+        let mut plan = Plan::of_seed(seed);
+        if self == Self::BlocksComeBackWhole {
+            // What is minted shows only while the limit is used up all the time.
+            let all = (0..plan.replicas).map(Some);
+            let first = plan.loads.iter().find(|load| load.policy == "leased").cloned();
+            let more = first.into_iter().flat_map(|load| {
+                all.clone().map(move |replica| Load {
+                    replica,
+                    shape: Shape::Bursts,
+                    per_second: 120.0,
+                    ..load.clone()
+                })
+            });
+            let more: Vec<_> = more.collect();
+            plan.loads.extend(more);
+        }
+        if self == Self::EpochsAreIgnored {
+            // A replica that starts while Redis is late decides calls before it knows an epoch, and sends their outcomes later.
+            let faults = [
+                (5_000, 20_000, FaultKind::DependencyFails { policy: "whole".to_owned(), share: 0.35 }),
+                (8_000, 2_000, FaultKind::KillReplica { replica: 0 }),
+                (9_000 + seed * 100 % 1_500, 4_000, FaultKind::ExecuteLater { every: 2, by_ms: 266 }),
+            ];
+            plan.faults.extend(faults.map(|(at_ms, for_ms, kind)| Fault { at_ms, for_ms, kind }));
+            plan.faults.sort_by_key(|fault| fault.at_ms);
+        }
+        if self == Self::LeasesNeverExpire {
+            let policy = || "ratio".to_owned();
+            let faults = [
+                (3_000, 6_000, FaultKind::DependencyFails { policy: policy(), share: 1.0 }),
+                (3_000, 12_000, FaultKind::DependencySlow { policy: policy(), by_ms: 500 }),
+                (9_000 + seed * 100 % 1_500, 4_000, FaultKind::Partition { replicas: 3 }),
+            ];
+            plan.faults.extend(faults.map(|(at_ms, for_ms, kind)| Fault { at_ms, for_ms, kind }));
+            plan.faults.sort_by_key(|fault| fault.at_ms);
+        }
+        plan
+    }
 
     /// The lines that are replaced in scripts.
     fn edits(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::BucketOverfills => &[(
-                "level = level + math.min((now - at) * old_gain, old_capacity - level) end",
-                "level = level + math.min(2 * (now - at) * old_gain, old_capacity - level) end",
+                "level = level + math.min((now - at) * old_gain, old_capacity - level)",
+                "level = level + math.min(2 * (now - at) * old_gain, old_capacity - level)",
             )],
             Self::ClockBackMints => &[(
                 "if now >= at or anew then at = now end",
@@ -90,11 +143,9 @@ impl Plant {
                 "local most = math.min(spec.half_open_max_calls, MAX_LEASES)",
                 "local most = math.min(spec.half_open_max_calls + 1, MAX_LEASES)",
             )],
-            Self::LeasesNeverExpire => {
-                &[("if held.expires > s.now then live[#live + 1] = held end", "live[#live + 1] = held")]
-            }
+            Self::LeasesNeverExpire => &[("if held.expires > s.now and not unheard then", "if not unheard then")],
             Self::TripsStaySecret => &[
-                ("redis.call('PUBLISH', ARGV[3], ARGV[4] .. text)", "local _ = text"),
+                ("redis.pcall('PUBLISH', ARGV[3], text)", "text"),
                 (
                     "    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
                     "    s.clock, #s.transitions > 0 and s.phase or 1, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
@@ -107,8 +158,8 @@ impl Plant {
             )],
             Self::RejectionsWrite => &[("dirty = dirty or granted > 0", "dirty = true")],
             Self::LockIsShared => &[(
-                "if fence and now < at + held_for then",
-                "if fence and now < at + held_for and holder == owner then",
+                "if lock and now < lock.at + lock.ttl then",
+                "if lock and now < lock.at + lock.ttl and lock.owner == owner then",
             )],
             // In the fleet, not in a script.
             Self::LockClockStandsStill
@@ -117,12 +168,19 @@ impl Plant {
             | Self::EverythingIsPolled
             | Self::PartitionsStay => &[],
             Self::EpochsRepeat => &[(
-                "s.phase, s.epoch, s.since, s.streak, s.slow_since, s.proven, s.leases = phase, s.epoch + 1,",
-                "s.phase, s.epoch, s.since, s.streak, s.slow_since, s.proven, s.leases = phase, s.epoch + (s.epoch % 2),",
+                "s.phase, s.epoch, s.since, s.slow_since, s.proven, s.leases = phase, s.epoch + 1,",
+                "s.phase, s.epoch, s.since, s.slow_since, s.proven, s.leases = phase, s.epoch + (s.epoch % 2),",
             )],
             Self::OddPermitsStay => &[(
                 "granted = math.max(0, math.min(math.floor((level + debt) / need), count))",
                 "granted = math.max(0, math.min(math.floor((level + debt) / need), count)) if level > need and level < 2 * need then granted = 0 end",
+            )],
+            Self::LeasesTakeNoRoom => {
+                &[("local room = capacity - leased_permits(numbers) * price - level", "local room = capacity - level")]
+            }
+            Self::BlocksComeBackWhole => &[(
+                "local credit = math.min(math.min(unspent, size) * price, MAX_UNITS)",
+                "local credit = math.min(size * price, MAX_UNITS)",
             )],
             Self::PollsForget => &[(
                 "    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
@@ -158,4 +216,16 @@ fn edited(edits: &[(&str, &str)]) -> &'static [Script] {
         assert!(ALL.iter().any(|script| script.source.contains(from)), "no script contains {from:?}");
     }
     Box::leak(scripts.into_boxed_slice())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_that_a_plant_replaces_is_in_a_script() {
+        let edits = Plant::ALL.iter().flat_map(|(plant, _)| plant.edits().iter().map(move |edit| (plant, edit.0)));
+        let gone: Vec<_> = edits.filter(|(_, line)| !ALL.iter().any(|script| script.source.contains(line))).collect();
+        assert!(gone.is_empty(), "these lines are in no script: {gone:#?}");
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use phalanx_core::rejection::Source;
 
-use super::oracle::{Allowances, Case};
+use super::oracle::Case;
 use super::plan::{FaultKind, Plan};
 use super::{Entry, EntryKind, ORACLES, Run};
 
@@ -20,8 +20,6 @@ pub struct Report {
     pub scripts: u64,
     /// Faults that had an effect, by name.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Known defects that were met.
-    pub allowed: Allowances,
     /// Broken promises by oracle: how often, the first seed, and what was found there.
     pub broken: BTreeMap<&'static str, (u64, u64, String)>,
 }
@@ -36,9 +34,6 @@ impl Report {
         for (name, count) in &run.faults {
             *self.faults.entry(name).or_default() += count;
         }
-        for (finding, count) in &run.allowed {
-            *self.allowed.entry(finding).or_default() += count;
-        }
         for (id, found) in &run.broken {
             self.broken.entry(id).or_insert((0, seed, found.clone())).0 += 1;
         }
@@ -51,9 +46,6 @@ impl Report {
         self.scripts += other.scripts;
         for (name, count) in other.faults {
             *self.faults.entry(name).or_default() += count;
-        }
-        for (finding, count) in other.allowed {
-            *self.allowed.entry(finding).or_default() += count;
         }
         for (id, (count, seed, found)) in other.broken {
             let known = self.broken.entry(id).or_insert((0, seed, found.clone()));
@@ -71,12 +63,6 @@ impl fmt::Display for Report {
         writeln!(f, "\nfaults reached")?;
         for name in FaultKind::NAMES {
             writeln!(f, "  {name:<20} {:>9}", self.faults.get(name).copied().unwrap_or(0))?;
-        }
-        if !self.allowed.is_empty() {
-            writeln!(f, "\nknown defects met (each is an allowance of an oracle)")?;
-            for (finding, count) in &self.allowed {
-                writeln!(f, "  {count:>9}  {finding}")?;
-            }
         }
         if self.broken.is_empty() {
             return writeln!(f, "\nevery promise was kept");

@@ -20,6 +20,8 @@ pub struct IdempotencyCounts {
     pub not_stored: u64,
     /// Answers of handlers that had lost their claim to another request: the effect may have happened twice.
     pub overtaken: u64,
+    /// Handlers cancelled because another request had taken their key.
+    pub lost_claim: u64,
     /// Handlers cancelled because they did not finish within `finish_within`.
     pub unfinished: u64,
     /// Requests that found the store unavailable.
@@ -39,7 +41,7 @@ macro_rules! counters {
     };
 }
 
-counters!(run, replayed, mismatched, in_progress, released, not_stored, overtaken, unfinished, unavailable);
+counters!(run, replayed, mismatched, in_progress, released, not_stored, overtaken, lost_claim, unfinished, unavailable);
 
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);

@@ -10,20 +10,22 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use phalanx::{Classify, Context, Kind, RejectionCode, scope};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tower_service::Service;
 
 use super::STORED;
 use super::layer::IdempotencyLayer;
+use super::problem::IdempotencyProblem;
 use super::replay_body::ReplayBody;
-use super::service::{ReplayResponse, rejection};
-use super::store::{Claim, IdempotencyStore};
+use super::service::{FIRST_STORE_PAUSE, MAX_STORE_PAUSE, ReplayResponse, rejection};
+use super::store::{Claim, ClaimReply, IdempotencyStore};
 use super::stored_answer::StoredAnswer;
 use crate::edge::RejectionResponse;
 
-/// How often an answer is offered to an unavailable store. The pause between two attempts doubles.
-const STORE_ATTEMPTS: u32 = 6;
-const FIRST_STORE_PAUSE: Duration = Duration::from_millis(100);
+/// How long an answer is offered to an unavailable store at least: longer than a failover takes.
+const MIN_OFFER: Duration = Duration::from_secs(120);
+/// The pause after the store was unavailable for a renewal.
+const RENEWAL_RETRY: Duration = Duration::from_secs(1);
 
 /// The outcome of a handler: its response, its error, or its panic.
 type Outcome<T, E> = Result<Result<T, E>, Box<dyn Any + Send>>;
@@ -83,21 +85,23 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             Ok::<_, S::Error>(self.buffer(response).await)
         };
         let handler = AssertUnwindSafe(scope(context, handler)).catch_unwind();
-        let renewal = async {
-            loop {
-                sleep(self.settings.lease / 3).await;
-                let _ = self.store.renew(&claim, self.settings.lease).await; // the next renewal may succeed
-            }
-        };
         let finished = timeout(limit, async {
             tokio::select! {
-                outcome = handler => outcome,
-                never = renewal => never,
+                outcome = handler => Some(outcome),
+                () = self.renew_until_lost(&claim) => None,
             }
         });
-        let Ok(outcome) = finished.await else {
-            self.counters.unfinished.add_one();
-            return; // the effect is unknown, so the claim stays until its lease ends
+        let outcome = match finished.await {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => {
+                self.counters.lost_claim.add_one();
+                let _ = sender.send(Ok(Ok(IdempotencyProblem::InProgress.into_response())));
+                return;
+            }
+            Err(_) => {
+                self.counters.unfinished.add_one();
+                return; // the effect is unknown, so the claim stays until its lease ends
+            }
         };
         let (outcome, answer) = match outcome {
             Ok(Ok((response, answer))) => (Ok(Ok(response)), answer),
@@ -108,9 +112,30 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             Some(answer) => self.store_and_send(&claim, &answer, outcome, sender).await,
             None => {
                 self.counters.released.add_one();
-                let _ = self.store.release(&claim).await; // if this fails, the claim expires
+                let released = self.store.release(&claim).await;
                 let _ = sender.send(outcome); // fails if the client has disconnected
+                if released.is_err() {
+                    self.release_until_replied(&claim).await;
+                }
             }
+        }
+    }
+
+    /// Renews the claim until another request holds its key. A claim that the store has lost is taken again if it is free.
+    async fn renew_until_lost(&self, claim: &Claim) {
+        let (interval, lease) = (self.settings.renewal_interval(), self.settings.lease);
+        let mut pause = interval;
+        loop {
+            sleep(pause).await;
+            pause = match self.store.renew(claim, lease).await {
+                Ok(true) => interval,
+                Ok(false) => match self.store.claim(claim, lease).await {
+                    Ok(ClaimReply::Claimed) => interval,
+                    Ok(_) => return,
+                    Err(_) => interval.min(RENEWAL_RETRY),
+                },
+                Err(_) => interval.min(RENEWAL_RETRY),
+            };
         }
     }
 
@@ -121,7 +146,10 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             return (Response::from_parts(parts, ReplayBody::streaming(body)), None);
         }
         let (body, whole) = ReplayBody::read(body, self.settings.max_answer_body).await;
-        let answer = StoredAnswer::new(parts.status, &parts.headers, whole);
+        let mut answer = StoredAnswer::new(parts.status, &parts.headers, whole);
+        if !self.settings.store_cookies {
+            answer = answer.without_cookies();
+        }
         if answer.body.is_none() {
             self.counters.not_stored.add_one();
             parts.headers.insert(STORED, HeaderValue::from_static("false"));
@@ -137,7 +165,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         mut outcome: Outcome<ReplayResponse<R>, E>,
         sender: oneshot::Sender<Outcome<ReplayResponse<R>, E>>,
     ) {
-        let mut stored = self.store.complete(claim, answer, self.settings.ttl).await;
+        let stored = self.store.complete(claim, answer, self.settings.ttl).await;
         if stored == Ok(false) {
             self.counters.overtaken.add_one();
         }
@@ -146,20 +174,32 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         {
             response.headers_mut().insert(STORED, HeaderValue::from_static("false"));
         }
+        // Kept before the client is answered, so that its next request finds the answer.
+        let kept = stored.is_err().then(|| self.unstored.keep(claim, answer));
         let _ = sender.send(outcome); // fails if the client has disconnected
-        let mut pause = FIRST_STORE_PAUSE;
-        for _ in 1..STORE_ATTEMPTS {
-            if stored.is_ok() {
-                return;
-            }
-            sleep(pause).await;
-            // An attempt that timed out may have stored the answer, so `Ok(false)` is not counted as overtaken here.
-            stored = self.store.complete(claim, answer, self.settings.ttl).await;
-            pause *= 2;
-        }
-        if stored.is_err() {
+        if kept.is_some() && !self.offer(claim, answer).await {
             self.counters.not_stored.add_one();
         }
+    }
+
+    /// Offers an answer to the store until it has replied, for as long as the claim's lease and at least [`MIN_OFFER`], and
+    /// renews the claim meanwhile. Returns whether the store has replied.
+    async fn offer(&self, claim: &Claim, answer: &StoredAnswer) -> bool {
+        let start = Instant::now();
+        let (mut pause, mut renewed) = (FIRST_STORE_PAUSE, start);
+        while start.elapsed() < self.settings.lease.max(MIN_OFFER) {
+            sleep(pause).await;
+            // An attempt that timed out may have stored the answer, so a reply of false does not mean that it was overtaken.
+            if self.store.complete(claim, answer, self.settings.ttl).await.is_ok() {
+                return true;
+            }
+            if renewed.elapsed() >= self.settings.renewal_interval() {
+                let _ = self.store.renew(claim, self.settings.lease).await; // the next renewal may succeed
+                renewed = Instant::now();
+            }
+            pause = (2 * pause).min(MAX_STORE_PAUSE);
+        }
+        false
     }
 }
 

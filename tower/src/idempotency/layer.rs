@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, COOKIE};
 use http::request::Parts;
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
@@ -12,6 +12,7 @@ use tower_layer::Layer;
 use super::counts::{Counters, IdempotencyCounts};
 use super::service::IdempotencyService;
 use super::store::IdempotencyStore;
+use super::unstored::UnstoredAnswers;
 
 /// How to treat a request with a key while the store is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,12 +58,31 @@ pub struct IdempotencyLayer<T> {
     pub(crate) waiting_permits: Arc<Semaphore>,
     /// Limits the running handlers. They outlive their clients, so nothing else bounds them.
     pub(crate) running_permits: Arc<Semaphore>,
+    /// Limits the releases that are repeated in the background.
+    pub(crate) releasing_permits: Arc<Semaphore>,
+    pub(crate) unstored: UnstoredAnswers,
 }
 
 type ScopeFn = Arc<dyn Fn(&Parts) -> Vec<u8> + Send + Sync>;
 
+/// The headers that identify a caller, each with its length, so that different headers never give the same bytes.
+fn credentials(parts: &Parts) -> Vec<u8> {
+    let mut scope = Vec::new();
+    for name in [AUTHORIZATION, COOKIE] {
+        let values: Vec<&[u8]> = parts.headers.get_all(name).iter().map(|value| value.as_bytes()).collect();
+        let value = values.join(&b"; "[..]); // HTTP/2 may split a Cookie header
+        scope.extend_from_slice(&(value.len() as u64).to_le_bytes());
+        scope.extend_from_slice(&value);
+    }
+    scope
+}
+
+/// How often a claim is renewed at least, so that nearly the whole lease is left when the store goes away.
+const MAX_RENEWAL_INTERVAL: Duration = Duration::from_secs(10);
+
 const DEFAULT_MAX_WAITING: usize = 1_024;
 const DEFAULT_MAX_RUNNING: usize = 1_024;
+const MAX_RELEASING: usize = 1_024;
 
 #[derive(Clone)]
 pub(crate) struct IdempotencySettings {
@@ -76,13 +96,18 @@ pub(crate) struct IdempotencySettings {
     pub(crate) wait: Duration,
     pub(crate) finish_within: Duration,
     pub(crate) on_unavailable: OnUnavailable,
+    pub(crate) store_cookies: bool,
+}
+
+impl IdempotencySettings {
+    pub(crate) fn renewal_interval(&self) -> Duration {
+        (self.lease / 3).min(MAX_RENEWAL_INTERVAL)
+    }
 }
 
 impl<T: IdempotencyStore> IdempotencyLayer<T> {
     /// Creates a layer over a store, with the default settings, which each method documents.
     pub fn new(store: T) -> Self {
-        let credentials =
-            |parts: &Parts| parts.headers.get(AUTHORIZATION).map_or_else(Vec::new, |v| v.as_bytes().to_vec());
         let settings = IdempotencySettings {
             required: false,
             scope: Arc::new(credentials),
@@ -90,10 +115,11 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             max_request_body: 1 << 20,
             max_answer_body: 64 << 10,
             ttl: Duration::from_secs(86_400),
-            lease: Duration::from_secs(30),
+            lease: Duration::from_secs(150),
             wait: Duration::from_secs(5),
             finish_within: Duration::from_secs(60),
             on_unavailable: OnUnavailable::Reject,
+            store_cookies: false,
         };
         Self {
             store: Arc::new(store),
@@ -101,6 +127,8 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             counters: Arc::default(),
             waiting_permits: Arc::new(Semaphore::new(DEFAULT_MAX_WAITING)),
             running_permits: Arc::new(Semaphore::new(DEFAULT_MAX_RUNNING)),
+            releasing_permits: Arc::new(Semaphore::new(MAX_RELEASING)),
+            unstored: UnstoredAnswers::default(),
         }
     }
 
@@ -115,8 +143,9 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         self.with(|settings| settings.required = required)
     }
 
-    /// Sets to which scope a key belongs. Equal keys of different scopes are different. Default: the bytes of the
-    /// `Authorization` header.
+    /// Sets to which scope a key belongs. Equal keys of different scopes are different. Default: the `Authorization` and
+    /// `Cookie` headers. A service whose cookies or tokens change between a request and its retry names a scope that does
+    /// not, such as the user's id; with another scope the retry is a new request.
     pub fn scope<S: Into<Vec<u8>>>(self, scope: impl Fn(&Parts) -> S + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.scope = Arc::new(move |parts| scope(parts).into()))
     }
@@ -142,7 +171,9 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         self.with(|settings| settings.ttl = ttl)
     }
 
-    /// Sets how long a claim outlives a crashed replica. Renewed every third of it while the handler runs. Default 30 s.
+    /// Sets the lease of a claim: how long it outlives a crashed replica, and also how long the store may be away when a
+    /// handler ends without a retry running it again. Renewed every 10 s while the handler runs, and every third of it if
+    /// that is less. Default 150 s: an outage of two minutes, and the time to recover from it.
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|settings| settings.lease = lease.max(Duration::from_millis(3)))
     }
@@ -176,6 +207,12 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
         self.with(|settings| settings.on_unavailable = choice)
     }
 
+    /// Sets whether `Set-Cookie` headers are stored and replayed. Default false: a replay sets no cookies. With true they
+    /// lie in the store in plain text.
+    pub fn store_cookies(self, store: bool) -> Self {
+        self.with(|settings| settings.store_cookies = store)
+    }
+
     /// Returns the counters.
     pub fn counts(&self) -> IdempotencyCounts {
         self.counters.read()
@@ -190,6 +227,8 @@ impl<T> Clone for IdempotencyLayer<T> {
             counters: self.counters.clone(),
             waiting_permits: self.waiting_permits.clone(),
             running_permits: self.running_permits.clone(),
+            releasing_permits: self.releasing_permits.clone(),
+            unstored: self.unstored.clone(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lru::LruCache;
 use parking_lot::Mutex;
 use phalanx::Clock;
-use phalanx::store::Time;
+use phalanx::store::{ReleaseNotifier, Time, Watch};
 
 use super::store::{Claim, ClaimReply, IdempotencyStore, Unavailable};
 use super::stored_answer::StoredAnswer;
@@ -42,6 +42,8 @@ pub struct MemoryIdempotency {
     capacity: usize,
     max_bytes: usize,
     entries: Mutex<Entries>,
+    /// Wakes duplicates that wait for an answer.
+    ends: ReleaseNotifier,
 }
 
 #[derive(Debug)]
@@ -76,7 +78,8 @@ impl MemoryIdempotency {
     /// Creates a store with the default limits.
     pub fn new() -> Self {
         let entries = Entries { running: HashMap::new(), answered: LruCache::unbounded(), bytes: 0 };
-        Self { clock: Clock::detect(), capacity: 10_000, max_bytes: 64 << 20, entries: Mutex::new(entries) }
+        let ends = ReleaseNotifier::default();
+        Self { clock: Clock::detect(), capacity: 10_000, max_bytes: 64 << 20, entries: Mutex::new(entries), ends }
     }
 
     /// Sets how many answers are stored, and how many requests may run at a time; at least one. Default 10,000.
@@ -179,6 +182,10 @@ impl IdempotencyStore for MemoryIdempotency {
         ready(self.claim_now(claim, lease))
     }
 
+    fn watch(&self, claim: &Claim) -> Watch {
+        self.ends.watch(&claim.key)
+    }
+
     fn renew(&self, claim: &Claim, lease: Duration) -> impl Future<Output = Result<bool, Unavailable>> + Send {
         let renewed = self.if_claimed(claim, |running, now| {
             if let Some(entry) = running.get_mut(&claim.key) {
@@ -194,11 +201,18 @@ impl IdempotencyStore for MemoryIdempotency {
         answer: &StoredAnswer,
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, Unavailable>> + Send {
-        ready(Ok(self.complete_now(claim, answer, ttl)))
+        let stored = self.complete_now(claim, answer, ttl);
+        if stored {
+            self.ends.notify(&claim.key);
+        }
+        ready(Ok(stored))
     }
 
     fn release(&self, claim: &Claim) -> impl Future<Output = Result<bool, Unavailable>> + Send {
         let released = self.if_claimed(claim, |running, _| running.remove(&claim.key));
+        if released.is_some() {
+            self.ends.notify(&claim.key);
+        }
         ready(Ok(released.is_some()))
     }
 }

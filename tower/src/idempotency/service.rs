@@ -13,7 +13,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use phalanx::{Context, Rejection, RejectionCode};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_service::Service;
 
 use super::layer::{IdempotencyLayer, OnUnavailable};
@@ -21,6 +21,7 @@ use super::problem::IdempotencyProblem;
 use super::replay_body::ReplayBody;
 use super::store::{Claim, ClaimReply, IdempotencyStore};
 use super::stored_answer::StoredAnswer;
+use super::unstored::Found;
 use super::{IDEMPOTENCY_KEY, REPLAYED};
 use crate::BoxError;
 use crate::edge::RejectionResponse;
@@ -31,9 +32,15 @@ pub struct IdempotencyService<T, S> {
     pub(crate) layer: IdempotencyLayer<T>,
 }
 
-/// The pause between two polls of a waiting duplicate, which grows by half each time.
+/// The pause between two polls of a waiting duplicate without notifications, which grows by half each time.
 const MIN_POLL_PAUSE: Duration = Duration::from_millis(10);
 const MAX_POLL_PAUSE: Duration = Duration::from_millis(250);
+/// The pause between two polls with notifications, in case one was lost.
+const SAFETY_POLL_PAUSE: Duration = Duration::from_secs(1);
+
+/// The pause after the store was unavailable for a release or an answer, which doubles up to the second.
+pub(crate) const FIRST_STORE_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const MAX_STORE_PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) type ReplayResponse<R> = Response<ReplayBody<R>>;
 
@@ -78,25 +85,76 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
     async fn claim_or_wait(&self, claim: &Claim) -> Action {
         let until = Instant::now() + self.settings.wait.min(Duration::from_secs(86_400));
         let until = Context::current().deadline().map_or(until, |deadline| deadline.min(until));
-        let (mut pause, mut permit) = (MIN_POLL_PAUSE, None);
+        let (mut pause, mut waiting) = (MIN_POLL_PAUSE, None);
         loop {
+            if let Some(action) = self.unstored_answer(claim) {
+                return action;
+            }
             let request = PendingClaim { layer: self, claim, replied: false };
-            match request.send().await {
+            match request.send(waiting.is_some()).await {
                 Ok(ClaimReply::Claimed) => return Action::Run,
                 Ok(ClaimReply::Answered(answer)) => return Action::Replay(answer),
                 Ok(ClaimReply::Mismatch) => return Action::Reject(IdempotencyProblem::Mismatch),
-                Err(_) => return Action::StoreUnavailable,
+                // The handler may have ended here while the store was away.
+                Err(_) => return self.unstored_answer(claim).unwrap_or(Action::StoreUnavailable),
                 Ok(ClaimReply::Running) => {}
             }
             let left = until.saturating_duration_since(Instant::now());
-            if permit.is_none() {
-                permit = self.waiting_permits.try_acquire().ok();
-            }
-            if left.is_zero() || permit.is_none() {
+            if left.is_zero() {
                 return Action::Reject(IdempotencyProblem::InProgress);
             }
-            sleep(pause.min(left)).await;
+            match &mut waiting {
+                None => {
+                    let Ok(permit) = self.waiting_permits.try_acquire() else {
+                        return Action::Reject(IdempotencyProblem::InProgress);
+                    };
+                    let watch = self.store.watch(claim);
+                    let notified = !watch.is_silent();
+                    waiting = Some((watch, permit));
+                    if notified {
+                        continue; // asks once more, so that an end before the watch is not missed
+                    }
+                    sleep(pause.min(left)).await;
+                }
+                Some((watch, _)) if watch.is_silent() => sleep(pause.min(left)).await,
+                Some((watch, _)) => {
+                    let _ = timeout(SAFETY_POLL_PAUSE.min(left), watch.changed()).await;
+                }
+            }
             pause = (pause * 3 / 2).min(MAX_POLL_PAUSE);
+        }
+    }
+
+    /// Returns how to continue with a request whose answer this replica has, although the store may not have it yet.
+    fn unstored_answer(&self, claim: &Claim) -> Option<Action> {
+        Some(match self.unstored.find(claim)? {
+            Found::Answer(answer) => Action::Replay(answer),
+            Found::Mismatch => Action::Reject(IdempotencyProblem::Mismatch),
+        })
+    }
+
+    /// Releases a claim, at most for its lease: until the store has replied, or the claim has expired.
+    pub(crate) async fn release_until_replied(&self, claim: &Claim) {
+        let until = Instant::now() + self.settings.lease;
+        let mut pause = FIRST_STORE_PAUSE;
+        while self.store.release(claim).await.is_err() && Instant::now() + pause < until {
+            sleep(pause).await;
+            pause = (2 * pause).min(MAX_STORE_PAUSE);
+        }
+    }
+
+    /// Releases a claim that the store may have granted. In an outage every request leaves one, so their number is limited;
+    /// the first are those that were sent before the outage was noticed.
+    fn release_in_background(&self, claim: Claim) {
+        let (layer, permit) = (self.clone(), Arc::clone(&self.releasing_permits).try_acquire_owned());
+        let release = async move {
+            match permit {
+                Ok(_permit) => layer.release_until_replied(&claim).await,
+                Err(_) => drop(layer.store.release(&claim).await),
+            }
+        };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(release);
         }
     }
 
@@ -127,7 +185,7 @@ impl<T: IdempotencyStore> IdempotencyLayer<T> {
             Action::Run => match Arc::clone(&self.running_permits).try_acquire_owned() {
                 Ok(permit) => self.run_detached(inner, request, claim, permit).await,
                 Err(_) => {
-                    let _ = self.store.release(&claim).await; // if this fails, the claim expires
+                    self.release_in_background(claim);
                     Ok(rejection(RejectionCode::BulkheadFull))
                 }
             },
@@ -179,8 +237,12 @@ struct PendingClaim<'a, T: IdempotencyStore> {
 }
 
 impl<T: IdempotencyStore> PendingClaim<'_, T> {
-    async fn send(mut self) -> Result<ClaimReply, super::Unavailable> {
-        let reply = self.layer.store.claim(self.claim, self.layer.settings.lease).await;
+    async fn send(mut self, waiting: bool) -> Result<ClaimReply, super::Unavailable> {
+        let (store, lease) = (&self.layer.store, self.layer.settings.lease);
+        let reply = match waiting {
+            false => store.claim(self.claim, lease).await,
+            true => store.claim_waiting(self.claim, lease).await,
+        };
         self.replied = reply.is_ok();
         reply
     }
@@ -188,12 +250,8 @@ impl<T: IdempotencyStore> PendingClaim<'_, T> {
 
 impl<T: IdempotencyStore> Drop for PendingClaim<'_, T> {
     fn drop(&mut self) {
-        if self.replied {
-            return;
-        }
-        let (store, claim) = (Arc::clone(&self.layer.store), self.claim.clone());
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { store.release(&claim).await });
+        if !self.replied {
+            self.layer.release_in_background(self.claim.clone());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use phalanx::store::Rng;
+use phalanx::store::{Rng, Watch};
 use sha2::{Digest, Sha256};
 
 use super::stored_answer::StoredAnswer;
@@ -82,6 +82,22 @@ impl std::error::Error for Unavailable {}
 pub trait IdempotencyStore: Send + Sync + 'static {
     /// Claims a key, or returns what holds it.
     fn claim(&self, claim: &Claim, lease: Duration) -> impl Future<Output = Result<ClaimReply, Unavailable>> + Send;
+
+    /// As [`claim`](Self::claim), for a request that waits while the key is claimed: the store notifies
+    /// [`watch`](Self::watch) of the end of that claim. Default: `claim`, for a store without notifications.
+    fn claim_waiting(
+        &self,
+        claim: &Claim,
+        lease: Duration,
+    ) -> impl Future<Output = Result<ClaimReply, Unavailable>> + Send {
+        self.claim(claim, lease)
+    }
+
+    /// Subscribes to the end of the claim that holds this key. A notification can be missed, so a waiter also polls: often
+    /// if the watch is silent, which is the default.
+    fn watch(&self, _: &Claim) -> Watch {
+        Watch::silent()
+    }
 
     /// Extends a claim by another lease. Returns false if it no longer holds the key.
     fn renew(&self, claim: &Claim, lease: Duration) -> impl Future<Output = Result<bool, Unavailable>> + Send;

@@ -1,10 +1,11 @@
 //! [`StoredAnswer`]: status, headers and body of an answer, and its binary encoding.
 //!
-//! `1, status: u16, has body: u8, headers: u16, { name: u16, value: u32, name, value }…, body`, big-endian. Bytes from a
-//! store are not trusted: `decode` returns none for anything else.
+//! `1, status: u16, has body: u8, headers: u16, { name: u16, value: u32, name, value }…, body: u32, body`, big-endian. A
+//! later release may append more, which is skipped. Bytes from a store are not trusted: `decode` returns none for anything
+//! else.
 
 use bytes::{Buf, BufMut, Bytes};
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 /// An answer that can be sent again.
@@ -34,6 +35,12 @@ const TRANSIENT_HEADERS: [HeaderName; 9] = [
 ];
 
 impl StoredAnswer {
+    /// Without the cookies that the answer sets: they belong to the client that it was made for.
+    pub(crate) fn without_cookies(mut self) -> Self {
+        self.headers.remove(SET_COOKIE);
+        self
+    }
+
     pub(crate) fn new(status: StatusCode, headers: &HeaderMap, body: Option<Bytes>) -> Self {
         let mut headers = headers.clone();
         for name in &TRANSIENT_HEADERS {
@@ -53,7 +60,7 @@ impl StoredAnswer {
         let mut bytes = Vec::with_capacity(self.size());
         bytes.put_u8(VERSION);
         bytes.put_u16(self.status.as_u16());
-        bytes.put_u8(self.body.is_some().into());
+        bytes.put_u8(self.body.as_ref().is_some_and(|body| u32::try_from(body.len()).is_ok()).into());
         // Headers beyond these sizes exceed the limits of every server; they are left out.
         let fits = |(name, value): &(&HeaderName, &HeaderValue)| {
             u16::try_from(name.as_str().len()).is_ok() && u32::try_from(value.len()).is_ok()
@@ -66,7 +73,10 @@ impl StoredAnswer {
             bytes.put_slice(name.as_str().as_bytes());
             bytes.put_slice(value.as_bytes());
         }
-        bytes.put_slice(self.body.as_deref().unwrap_or_default());
+        // A body that large exceeds every limit of a layer; it is left out.
+        let body = self.body.as_deref().filter(|body| u32::try_from(body.len()).is_ok()).unwrap_or_default();
+        bytes.put_u32(body.len() as u32);
+        bytes.put_slice(body);
         bytes
     }
 
@@ -89,7 +99,11 @@ impl StoredAnswer {
             let value = HeaderValue::from_maybe_shared(bytes.split_to(value)).ok()?;
             headers.try_append(name, value).ok()?;
         }
-        Some(Self { status, headers, body: has_body.then_some(bytes) })
+        let size = usize::try_from(bytes.try_get_u32().ok()?).ok()?;
+        if bytes.remaining() < size {
+            return None;
+        }
+        Some(Self { status, headers, body: has_body.then(|| bytes.split_to(size)) })
     }
 }
 
@@ -105,6 +119,20 @@ mod tests {
             headers.insert(name, HeaderValue::from_static("1"));
         }
         assert_eq!(StoredAnswer::new(StatusCode::OK, &headers, None).headers.keys().collect::<Vec<_>>(), ["etag"]);
+    }
+
+    #[test]
+    fn what_a_later_release_has_appended_is_skipped() {
+        let answer = StoredAnswer::new(StatusCode::OK, &HeaderMap::new(), Some(Bytes::from_static(b"hi")));
+        let longer = [answer.encode(), b"more".to_vec()].concat();
+        assert_eq!(StoredAnswer::decode(longer), Some(answer));
+    }
+
+    #[test]
+    fn cookies_are_left_out() {
+        let headers = ["a=1", "b=2"].map(|cookie| (SET_COOKIE, HeaderValue::from_static(cookie)));
+        let answer = StoredAnswer::new(StatusCode::OK, &HeaderMap::from_iter(headers), None);
+        assert!(answer.headers.contains_key(SET_COOKIE) && answer.without_cookies().headers.is_empty());
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use crate::pipeline::stages::{Circuit, GuardPosition, RateLimitStage};
 use crate::policy::{OnDegraded, Stage};
 use crate::rate_limit::Take;
 use crate::rejection::{RejectionCode, Source, UNKNOWN};
-use crate::store::{AcquireRequest, AdmitReply, Grant, Store};
+use crate::store::{AcquireRequest, Addition, AdmitReply, Counts, Grant, Store};
 use crate::throttle::{Throttle, ThrottleSpec};
 
 impl<S: Store> CallState<'_, S> {
@@ -43,9 +43,14 @@ impl<S: Store> CallState<'_, S> {
         // First, so that guards outside the deadline see the criticality of the task.
         self.binds_context = total.is_some() || self.context != Context::EMPTY;
         self.context = current.tightened_by(self.context);
-        self.ask_guards(GuardPosition::BeforeDeadline)
+        let passed = self.ask_guards(GuardPosition::BeforeDeadline)
             && self.check_deadline(total)
-            && self.ask_guards(GuardPosition::BeforeRateLimit)
+            && self.ask_guards(GuardPosition::BeforeRateLimit);
+        if passed && self.stages.guards.is_some() {
+            // A guard may take its time, and a leased permit is valid until a time.
+            self.restart_clock();
+        }
+        passed
     }
 
     /// Starts the policy's total time, and rejects a call whose deadline has passed: it must not take anything.
@@ -90,10 +95,9 @@ impl<S: Store> CallState<'_, S> {
         self.notes.level = grant.left;
         match grant.take {
             Take::Granted { wait } => {
-                let now = self.attempt.started;
                 self.held.permits = self.cost;
                 self.held.permits_source = grant.source;
-                self.held.permits_due = if wait.is_zero() { now } else { now.after(wait) };
+                self.held.permits_due = grant.due;
                 self.accept_reply(Stage::RateLimit, grant.source).or_wait(wait)
             }
             Take::Rejected { until } => {
@@ -108,7 +112,7 @@ impl<S: Store> CallState<'_, S> {
         let stages = self.stages;
         match stages.circuit_for(self.notes.attempts) {
             Circuit::None => Step::Continue,
-            Circuit::Throttle(spec) => self.ask_throttle(spec),
+            Circuit::Throttle { spec, tally } => self.ask_throttle(spec, tally.as_deref()),
             Circuit::Breaker { breaker, .. } => match stages.store.admit_now(breaker, self.attempt.started) {
                 Some(reply) => self.apply_admit_reply(&reply),
                 None => Step::Await,
@@ -155,18 +159,36 @@ impl<S: Store> CallState<'_, S> {
         Step::Reject
     }
 
-    /// Asks the throttle, whose state is always local to this process.
-    fn ask_throttle(&mut self, spec: &ThrottleSpec) -> Step {
-        let stages = self.stages;
-        let mut throttle = stages.state.throttle.lock();
-        let throttle = throttle.get_or_insert_with(|| Throttle::new(spec));
-        if throttle.admit(self.attempt.started, spec, stages.state.rng.unit()) {
-            self.held.admitted_by = AdmittedBy::Throttle;
+    /// Asks the throttle, which decides by what this process knows: of its own calls, or of the fleet's.
+    fn ask_throttle(&mut self, spec: &ThrottleSpec, tally: Option<&S::Tally>) -> Step {
+        let (stages, now) = (self.stages, self.attempt.started);
+        let admitted = match tally {
+            None => {
+                let mut throttle = stages.state.throttle.lock();
+                let throttle = throttle.get_or_insert_with(|| Throttle::new(spec));
+                throttle.admit(now, spec, stages.state.rng.unit())
+            }
+            Some(tally) => self.ask_throttle_of_fleet(spec, tally, now),
+        };
+        if admitted {
+            self.held.admitted_by = AdmittedBy::Throttle(now);
             Step::Continue
         } else {
             self.reject(Stage::Circuit, RejectionCode::AdaptiveThrottle);
             Step::Reject
         }
+    }
+
+    /// Asks the throttle that the fleet shares. Never waits: a shed call only makes the store watch the fleet's counts.
+    fn ask_throttle_of_fleet(&self, spec: &ThrottleSpec, tally: &S::Tally, now: Time) -> bool {
+        let stages = self.stages;
+        let Counts { calls, marks } = stages.store.sum(tally, now);
+        let admitted = stages.state.rng.unit() >= spec.shedding(calls, marks);
+        stages.store.add(tally, now, Addition { at: now, calls: 1, marks: 0 });
+        if !admitted {
+            stages.store.watch(tally, now);
+        }
+        admitted
     }
 
     /// Asks the custom guards at a position, outermost first. False if one rejects.

@@ -7,11 +7,12 @@ use tokio::time::Instant;
 
 use super::{AdmittedBy, BulkheadSlot, CallState};
 use crate::breaker::{CountBy, Sample, Ticket};
+use crate::clock::Time;
 use crate::guard::{CallInfo, Guard};
 use crate::kind::{Kind, Outcome};
 use crate::pipeline::stages::{Circuit, GuardPosition};
 use crate::policy::Stage;
-use crate::store::Store;
+use crate::store::{Addition, Store};
 use crate::throttle::Acceptance;
 
 impl<'a, S: Store> CallState<'a, S> {
@@ -41,6 +42,7 @@ impl<'a, S: Store> CallState<'a, S> {
     /// A retry was rejected before it started. The attempt before it was the last, so the record keeps that one's stage.
     #[cold]
     pub(in crate::pipeline) fn cancel_retry(&mut self, stage_before: Option<Stage>) {
+        self.put_back_retry_mark();
         self.notes.stage = stage_before;
         self.attempt.ended = self.read_clock();
         self.settle_attempt_guards(Outcome::Cancelled);
@@ -98,12 +100,26 @@ impl<'a, S: Store> CallState<'a, S> {
                 let sample = Sample { outcome, latency: self.latency() };
                 self.emit_transition(stages.store.record(breaker, self.attempt.ended, ticket, sample));
             }
-            (AdmittedBy::Throttle, _) => {
+            (AdmittedBy::Throttle(admitted_at), Circuit::Throttle { tally: Some(tally), .. }) => {
+                let acceptance = appetite(outcome, self.notes.kind);
+                self.settle_with_fleet(tally, admitted_at, acceptance);
+            }
+            (AdmittedBy::Throttle(_), _) => {
                 if let Some(throttle) = stages.state.throttle.lock().as_mut() {
                     throttle.record(self.attempt.ended, appetite(outcome, self.notes.kind));
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Records the outcome of a call with the fleet's throttle.
+    fn settle_with_fleet(&self, tally: &S::Tally, admitted_at: Time, acceptance: Acceptance) {
+        let (store, now) = (&self.stages.store, self.attempt.ended);
+        match acceptance {
+            Acceptance::Accepted => store.add(tally, now, Addition { at: now, calls: 0, marks: 1 }),
+            Acceptance::NotAccepted => store.watch(tally, now),
+            Acceptance::Unknown => store.add(tally, now, Addition { at: admitted_at, calls: -1, marks: 0 }),
         }
     }
 

@@ -6,6 +6,7 @@ use crate::event::EventKind;
 use crate::hedge::HedgeSpec;
 use crate::kind::Outcome;
 use crate::pipeline::call_state::CallState;
+use crate::pipeline::fleet_budget::BudgetMark;
 use crate::pipeline::stages::{Circuit, Stages};
 use crate::pipeline::trace::Trace;
 use crate::store::Store;
@@ -71,19 +72,30 @@ impl<S: Store> Drop for HedgePermit<'_, S> {
 }
 
 impl<'a, S: Store> CallState<'a, S> {
-    /// Returns a permit for another hedge, if one may be started.
-    pub(super) fn admit_hedge(&mut self, spec: &HedgeSpec) -> Option<HedgePermit<'a, S>> {
+    /// Returns a permit for another hedge, if one may be started. With a budget of the fleet, `mark` is its reply.
+    pub(super) fn admit_hedge(
+        &mut self,
+        spec: &HedgeSpec,
+        mark: Option<BudgetMark<'a, S>>,
+    ) -> Option<HedgePermit<'a, S>> {
         if self.is_probe() {
             return None; // a probe of a half-open breaker is one call
         }
         let now = self.read_clock();
         let mut permit = HedgePermit::acquire(self.stages, now)?;
-        if !self.stages.state.hedge_budget.withdraw(now, &spec.budget) {
+        let granted = match &mark {
+            Some(mark) => mark.is_granted(),
+            None => self.stages.state.hedge_budget.withdraw(now, &spec.budget),
+        };
+        if !granted {
             self.emit(EventKind::HedgeBudgetExhausted);
             return None;
         }
         if !permit.ask_breaker(now) {
             return None;
+        }
+        if let Some(mark) = mark {
+            mark.spend();
         }
         self.notes.hedges += 1;
         Some(permit)

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Mistake;
+use crate::breaker::MAX_PROBES;
 
 const MAX_DURATION: Duration = Duration::from_secs(24 * 3_600);
 /// The largest count of things that exist at a time: slots, waiters, attempts.
@@ -56,6 +57,13 @@ impl Check {
     pub(super) fn count(&mut self, field: &str, count: u64) {
         if !(1..=MAX_COUNT).contains(&count) {
             self.add(field, &format!("must be between 1 and {MAX_COUNT}"));
+        }
+    }
+
+    /// Checks the number of probes at a time: a store reads all of them at every probe.
+    pub(super) fn probes(&mut self, field: &str, probes: u32) {
+        if !(1..=MAX_PROBES).contains(&probes) {
+            self.add(field, &format!("must be between 1 and {MAX_PROBES}"));
         }
     }
 

@@ -44,6 +44,7 @@ fn emit_everything(log: &Log) {
     emit(EventKind::LimitLowered(LimitChange { from: 9, to: 6 }));
     emit(EventKind::StateRepaired);
     emit(EventKind::ConfigMismatch);
+    emit(EventKind::OddReplica { break_for: SECOND });
     emit(EventKind::Retuned { version: 2 });
     emit(EventKind::RoutesExhausted);
     emit(EventKind::Override(Some(phalanx_core::breaker::Override::Open)));
@@ -58,8 +59,14 @@ fn emit_everything(log: &Log) {
     emit(EventKind::Finished { outcome: Some(Outcome::Failure), kind: Some(Kind::Infrastructure), decision: &twice });
 
     let emit = |kind: EventKind<'_>| log.on_event(&Event { key: None, kind });
+    emit(EventKind::StoreSlow { share: 0.25 });
+    emit(EventKind::ExpectedReplicasUnknown);
     emit(EventKind::StoreDegraded { reason: "timeout" });
     emit(EventKind::StoreRecovered { outage: SECOND, degraded_decisions: 5 });
+    emit(EventKind::StoreConnected { server: "redis:6379", version: Some("redis 7.0.15") });
+    emit(EventKind::StoreConnectFailed { reason: "dns" });
+    emit(EventKind::PushLost { reason: "acl" });
+    emit(EventKind::PushRestored);
     let lever = LeverSpec::force_open().without_retries().reason("the vendor\nasked");
     emit(EventKind::Lever { policy: "*", lever: Some(&lever) });
     emit(EventKind::Lever { policy: "*", lever: None });

@@ -34,7 +34,27 @@ pub(super) fn register(meter: &Meter, recorder: &Arc<Recorder>) {
     #[cfg(feature = "redis")]
     gauge(names::STORE_DEGRADED, store::degraded);
     #[cfg(feature = "redis")]
+    gauge(names::STORE_PUSH_LOST, store::push_lost);
+    #[cfg(feature = "redis")]
+    gauge(names::BREAKER_ODD_REPLICA, store::odd_breakers);
+    #[cfg(feature = "redis")]
+    gauge(names::RATE_LIMIT_LEASED, store::leased_permits);
+    #[cfg(feature = "redis")]
+    gauge(names::STORE_MODE, store::modes);
+    #[cfg(feature = "redis")]
     gauge(names::REPLICAS, store::replicas);
+
+    #[cfg(feature = "redis")]
+    {
+        let weak = Arc::downgrade(recorder);
+        let named = names::STORE_DEGRADED_DECISIONS;
+        let builder = meter.u64_observable_counter(named.name).with_unit(named.unit).with_description(named.meaning);
+        builder.with_callback(move |to| read(&weak, to, store::degraded_decisions)).build();
+        let weak = Arc::downgrade(recorder);
+        let named = names::RATE_LIMIT_LEASE_PERMITS;
+        let builder = meter.u64_observable_counter(named.name).with_unit(named.unit).with_description(named.meaning);
+        builder.with_callback(move |to| read(&weak, to, store::lease_permits)).build();
+    }
 
     let weak = Arc::downgrade(recorder);
     let named = names::EXECUTIONS;
@@ -116,12 +136,69 @@ fn levers(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
 /// Gauges of modules over Redis.
 #[cfg(feature = "redis")]
 mod store {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use phalanx_store_redis::{RedisStore, StoreMode};
+    use phalanx_store_redis::{LeasedPermits, RedisStore, StoreMode};
 
     pub(super) fn degraded(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
-        let modes = of_modules(recorder, |store| Some(u64::from(store.mode() != StoreMode::Shared)));
+        let is_degraded = |mode| matches!(mode, StoreMode::Partial | StoreMode::Degraded);
+        let modes = of_modules(recorder, |store| Some(u64::from(is_degraded(store.mode()))));
         modes.into_iter().max().into_iter().for_each(|degraded| to.observe(degraded, &[]));
+    }
+
+    pub(super) fn push_lost(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let lost = of_modules(recorder, |store| Some(u64::from(store.is_push_lost())));
+        lost.into_iter().max().into_iter().for_each(|lost| to.observe(lost, &[]));
+    }
+
+    pub(super) fn odd_breakers(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let odd = of_modules(recorder, |store| Some(u64::from(store.odd_breakers())));
+        if !odd.is_empty() {
+            to.observe(odd.into_iter().sum(), &[]);
+        }
+    }
+
+    pub(super) fn leased_permits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let held = of_modules(recorder, |store| Some(store.leased_permits().held));
+        if !held.is_empty() {
+            to.observe(held.into_iter().sum(), &[]);
+        }
+    }
+
+    pub(super) fn lease_permits(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let leases = of_modules(recorder, |store| Some(store.leased_permits()));
+        let all = |read: fn(&LeasedPermits) -> u64| leases.iter().map(read).sum::<u64>();
+        let counts =
+            [("drawn", all(|it| it.drawn)), ("returned", all(|it| it.returned)), ("expired", all(|it| it.expired))];
+        for (state, count) in counts.into_iter().filter(|_| !leases.is_empty()) {
+            to.observe(count, &[KeyValue::new(names::STATE, state)]);
+        }
+    }
+
+    pub(super) fn modes(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let modes = of_modules(recorder, |store| Some(store.mode()));
+        for (mode, name) in [
+            (StoreMode::Connecting, "connecting"),
+            (StoreMode::Shared, "shared"),
+            (StoreMode::Partial, "partial"),
+            (StoreMode::Degraded, "degraded"),
+        ] {
+            let count = modes.iter().filter(|it| **it == mode).count() as u64;
+            if !modes.is_empty() {
+                to.observe(count, &[KeyValue::new(names::MODE, name)]);
+            }
+        }
+    }
+
+    pub(super) fn degraded_decisions(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
+        let mut sums = BTreeMap::<&str, u64>::new();
+        for (reason, count) in recorder.degraded_decisions().iter().flat_map(|store| store.by_reason()) {
+            *sums.entry(reason).or_default() += count;
+        }
+        for (reason, count) in sums {
+            to.observe(count, &[KeyValue::new(names::REASON, reason)]);
+        }
     }
 
     pub(super) fn replicas(recorder: &Recorder, to: &dyn AsyncInstrument<u64>) {
@@ -129,7 +206,7 @@ mod store {
         live.into_iter().max().into_iter().for_each(|live| to.observe(live, &[]));
     }
 
-    fn of_modules(recorder: &Recorder, read: impl Fn(&RedisStore) -> Option<u64>) -> Vec<u64> {
+    fn of_modules<T>(recorder: &Recorder, read: impl Fn(&RedisStore) -> Option<T>) -> Vec<T> {
         recorder.modules().iter().filter_map(|module| read(module.store().shared()?)).collect()
     }
 }

@@ -43,10 +43,12 @@ pub const OUTCOME: &str = "phalanx.outcome";
 pub const SOURCE: &str = "phalanx.source";
 /// Why a call was rejected.
 pub const CODE: &str = "phalanx.code";
-/// Why a retry was not made: `budget`, `deadline`.
+/// Why a retry was not made: `budget`, `deadline`; why a decision was degraded: `connecting`, `outage`, `late`.
 pub const REASON: &str = "phalanx.reason";
 /// A breaker's phase: `closed`, `open`, `half_open`.
 pub const STATE: &str = "phalanx.state";
+/// Where a module decides: `connecting`, `shared`, `partial`, `degraded`.
+pub const MODE: &str = "phalanx.mode";
 /// The setting of a pulled lever: `force_open`, `force_closed`, `hedging_off`, `retries_off`, `max_concurrency`, `chaos`.
 pub const LEVER_PULLED: &str = "phalanx.lever";
 /// The result of a reload: `applied`, `rejected`.
@@ -99,6 +101,8 @@ table! {
         "1 for the current state of the breaker and 0 for the others; an override counts as the state" => "phalanx_breaker_state";
     BREAKER_TRANSITIONS: Counter "phalanx.breaker.transitions" ["{transition}"] (POLICY, ROUTE, STATE)
         "state changes of a breaker, by the new state" => "phalanx_breaker_transitions_total";
+    BREAKER_ODD_REPLICA: Gauge "phalanx.breaker.odd_replica" ["{circuit}"] ()
+        "breakers that this replica holds open on its own while they are closed for the fleet" => "phalanx_breaker_odd_replica";
     BULKHEAD_LIMIT: Gauge "phalanx.bulkhead.limit" ["{call}"] (POLICY, ROUTE)
         "concurrency limit of the bulkhead" => "phalanx_bulkhead_limit";
     BULKHEAD_IN_FLIGHT: Gauge "phalanx.bulkhead.in_flight" ["{call}"] (POLICY, ROUTE)
@@ -107,12 +111,24 @@ table! {
         "calls waiting for a slot of the bulkhead" => "phalanx_bulkhead_queue_depth";
     RATE_LIMIT_REMAINING: Gauge "phalanx.rate_limit.remaining" ["{permit}"] (POLICY, ROUTE)
         "permits in the token bucket, as last seen by this process" => "phalanx_rate_limit_remaining";
+    RATE_LIMIT_LEASED: Gauge "phalanx.rate_limit.leased" ["{permit}"] ()
+        "permits that this replica has leased from the fleet's rate limits and not spent" => "phalanx_rate_limit_leased";
+    RATE_LIMIT_LEASE_PERMITS: Counter "phalanx.rate_limit.lease.permits" ["{permit}"] (STATE)
+        "leased permits, by what became of them: drawn in all, returned unspent, expired unspent" => "phalanx_rate_limit_lease_permits_total";
     HEDGE_DELAY: Gauge "phalanx.hedge.delay" ["s"] (POLICY, ROUTE)
         "how long an attempt runs before a hedge is sent" => "phalanx_hedge_delay_seconds";
     STORE_DEGRADED: Gauge "phalanx.store.degraded" [""] ()
         "1 while this process makes degraded decisions because the shared store, or a shard of it, does not answer" => "phalanx_store_degraded";
+    STORE_MODE: Gauge "phalanx.store.mode" ["{module}"] (MODE)
+        "modules of this process by where they decide: not yet connected, in the shared store, in a part of it, degraded" => "phalanx_store_mode";
+    STORE_DEGRADED_DECISIONS: Counter "phalanx.store.degraded_decisions" ["{decision}"] (REASON)
+        "decisions made without the shared store, by reason: it has never replied, it is not asked during an outage, its reply was late" => "phalanx_store_degraded_decisions_total";
+    STORE_SLOWDOWNS: Counter "phalanx.store.slowdowns" ["{slowdown}"] ()
+        "times the shared store replied too late for more than 1 % of the decisions" => "phalanx_store_slowdowns_total";
     STORE_OUTAGES: Counter "phalanx.store.outages" ["{outage}"] ()
         "times the shared store stopped answering" => "phalanx_store_outages_total";
+    STORE_PUSH_LOST: Gauge "phalanx.store.push_lost" [""] ()
+        "1 while this process shares changes late: it is not subscribed to the shared store, or may not publish" => "phalanx_store_push_lost";
     STORE_DURATION: Histogram "phalanx.store.duration" ["s"] ()
         "duration of round trips to the shared store" => "phalanx_store_duration_seconds";
     STORE_ERRORS: Counter "phalanx.store.errors" ["{error}"] (ERROR_TYPE)

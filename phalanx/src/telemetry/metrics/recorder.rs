@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use phalanx_core::engine::{Engine, WeakEngine};
 use phalanx_core::event::{Event, EventKind, Observer};
 use phalanx_core::key::StateKey;
+#[cfg(feature = "redis")]
+use phalanx_store_redis::DegradedDecisions;
 
 use super::instruments::Instruments;
 use super::labels::Labels;
@@ -23,18 +25,38 @@ pub(super) struct Recorder {
     instruments: Arc<Instruments>,
     labels: Labels,
     modules: Mutex<Vec<WeakEngine<Backend>>>,
+    /// Kept when their modules are gone, so that the counts do not decrease.
+    #[cfg(feature = "redis")]
+    degraded_decisions: Mutex<Vec<Arc<DegradedDecisions>>>,
 }
 
 impl Recorder {
     pub(super) fn new(meter: &Meter, max_routes: usize) -> Self {
         let instruments = Arc::new(Instruments::new(meter));
-        Self { labels: Labels::new(max_routes, instruments.clone()), instruments, modules: Mutex::default() }
+        Self {
+            labels: Labels::new(max_routes, instruments.clone()),
+            instruments,
+            modules: Mutex::default(),
+            #[cfg(feature = "redis")]
+            degraded_decisions: Mutex::default(),
+        }
     }
 
     pub(super) fn watch(&self, engine: &Engine<Backend>) {
         let mut modules = self.modules.lock();
         modules.retain(|module| module.upgrade().is_some());
         modules.push(engine.downgrade());
+        #[cfg(feature = "redis")]
+        if let Some(store) = engine.store().shared() {
+            self.degraded_decisions.lock().extend(store.degraded_decisions());
+            self.instruments.store_slowdowns.add(0, &[]); // so that the first one is an increase
+        }
+    }
+
+    /// Returns the counts of decisions without the shared store, of all modules so far.
+    #[cfg(feature = "redis")]
+    pub(super) fn degraded_decisions(&self) -> Vec<Arc<DegradedDecisions>> {
+        self.degraded_decisions.lock().clone()
     }
 
     /// Returns the modules that are still in use.
@@ -80,6 +102,7 @@ impl Observer for Recorder {
                     to.store_errors.add(1, &[KeyValue::new(ERROR_TYPE, error.to_owned())]);
                 }
             }
+            EventKind::StoreSlow { .. } => to.store_slowdowns.add(1, &[]),
             EventKind::StoreDegraded { .. } => to.store_outages.add(1, &[]),
             EventKind::ConfigApplied { .. } => to.config_reloads.add(1, &[KeyValue::new(RESULT, "applied")]),
             EventKind::ConfigRejected { .. } => to.config_reloads.add(1, &[KeyValue::new(RESULT, "rejected")]),
@@ -170,12 +193,14 @@ mod tests {
             EventKind::StoreRoundTrip { took: quick, failed: Some("READONLY") },
             EventKind::StoreRoundTrip { took: quick, failed: Some("timeout") },
             EventKind::StoreDegraded { reason: "timeout" },
+            EventKind::StoreSlow { share: 0.02 },
         ];
         let expected = [
             "phalanx.store.duration 4 1.75",
             "phalanx.store.errors [\"error.type=READONLY\"] 1",
             "phalanx.store.errors [\"error.type=timeout\"] 2",
             "phalanx.store.outages [] 1",
+            "phalanx.store.slowdowns [] 1",
         ];
         assert_eq!(counted(&events), expected);
     }

@@ -53,10 +53,15 @@ pub async fn another_threshold_reaches_a_living_circuit<B: Bed>() {
     assert_eq!(fleet.two.admit().await, Err(circuit_open(2 * BREAK)));
 }
 
-pub async fn another_window_forgets_what_was_counted<B: Bed>() {
+pub async fn another_window_keeps_what_was_counted<B: Bed>() {
     let patient = BreakerSpec::consecutive_failures(5).window(WINDOW).break_for(BREAK);
     let fleet = Fleet::<B>::new(&patient).await;
     fleet.calls(2, Outcome::Failure).await;
-    fleet.retune(&patient.clone().window(2 * WINDOW)).await;
+    let counted = BreakerView { calls: 2, failures: 2, streak: 2, ..FRESH };
+    for window in [2 * WINDOW, WINDOW, 3 * WINDOW] {
+        fleet.retune(&patient.clone().window(window)).await;
+        fleet.assert_view(counted).await;
+    }
+    fleet.advance(4 * WINDOW).await;
     fleet.assert_view(BreakerView { streak: 2, ..FRESH }).await;
 }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::resp;
+use super::{monotonic_micros, resp};
 use crate::redis_model::{Effects, Network};
 use crate::server::port::Port;
 
@@ -33,6 +33,41 @@ pub(super) struct Rules {
     pub(super) network: Network,
 }
 
+/// A script and its reply, as the relay has seen them.
+pub(super) struct Exchange {
+    sent: u64,
+    /// When it was received, and the reply; not if it was not received.
+    reply: Option<(u64, Value)>,
+}
+
+impl Exchange {
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds { sent: self.sent, received: self.reply.as_ref().map_or(u64::MAX, |(at, _)| *at) }
+    }
+
+    pub(super) fn reply(self) -> Option<Value> {
+        self.reply.map(|(_, reply)| reply)
+    }
+}
+
+/// When the request of a script was sent and its reply received, in microseconds of the monotonic clock. The script ran
+/// between them, whatever the server's clock told: the two clocks drift apart while a machine's clock is being set.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    sent: u64,
+    received: u64,
+}
+
+impl Bounds {
+    pub(super) fn since(self, began: u64) -> Self {
+        Self { sent: self.sent.saturating_sub(began), received: self.received.saturating_sub(began) }
+    }
+
+    pub(super) fn contain(self, told: u64) -> u64 {
+        told.clamp(self.sent, self.received.max(self.sent))
+    }
+}
+
 /// The relay of one replica.
 pub(super) struct Relay {
     port: Port,
@@ -42,8 +77,8 @@ pub(super) struct Relay {
 
 struct Shared {
     rules: watch::Sender<Rules>,
-    /// The replies to the scripts of each connection, in the order of sending, by the port it has at the server's side.
-    heard: Mutex<HashMap<u16, Vec<Option<Value>>>>,
+    /// The scripts of each connection, in the order of sending, by the port it has at the server's side.
+    heard: Mutex<HashMap<u16, Vec<Exchange>>>,
     effects: Mutex<Effects>,
     accepted: Mutex<u64>,
     /// Scripts and replies so far, over all connections.
@@ -91,8 +126,8 @@ impl Relay {
         self.change(|rules| rules.cut_below = accepted + 1);
     }
 
-    /// The replies to the scripts of each connection, by its port at the server's side.
-    pub(super) fn take_heard(&self) -> HashMap<u16, Vec<Option<Value>>> {
+    /// The scripts of each connection, by its port at the server's side.
+    pub(super) fn take_heard(&self) -> HashMap<u16, Vec<Exchange>> {
         std::mem::take(&mut self.shared.heard.lock())
     }
 
@@ -157,7 +192,7 @@ impl Shared {
                 let script = (is(b"EVALSHA") || is(b"EVAL")).then(|| {
                     let mut heard = self.heard.lock();
                     let replies = heard.entry(port).or_default();
-                    replies.push(None);
+                    replies.push(Exchange { sent: monotonic_micros(), reply: None });
                     replies.len() - 1
                 });
                 if script.is_some()
@@ -209,7 +244,7 @@ impl Shared {
                 } else if let Some(script) = expected.lock().pop_front().flatten() {
                     let reply = redis::parse_redis_value(&frame).ok();
                     if let Some(place) = self.heard.lock().entry(port).or_default().get_mut(script) {
-                        *place = reply;
+                        place.reply = reply.map(|reply| (monotonic_micros(), reply));
                     }
                     match self.reply_fault() {
                         Some(ReplyFault::Lost) => return, // on a stream, no later reply can pass it
@@ -267,4 +302,18 @@ async fn write_when_due(mut queue: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>, 
     }
     // The server's side has ended: `replies` ends the connection.
     std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_ran_between_its_request_and_its_reply_whatever_the_clock_of_the_server_told() {
+        let ran_at = |exchange: &Exchange, told| exchange.bounds().since(500).contain(told);
+        let answered = Exchange { sent: 1_500, reply: Some((1_900, Value::Okay)) };
+        assert_eq!([700, 1_100, 9_000].map(|told| ran_at(&answered, told)), [1_000, 1_100, 1_400]);
+        let unanswered = Exchange { sent: 1_500, reply: None };
+        assert_eq!([700, 9_000].map(|told| ran_at(&unanswered, told)), [1_000, 9_000]);
+    }
 }

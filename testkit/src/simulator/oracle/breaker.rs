@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use phalanx_core::breaker::Phase;
 use phalanx_core::rejection::Source;
 
-use super::super::history::{Entry, EntryKind, Script};
+use super::super::history::{EntryKind, Script};
 use super::super::plan::FaultKind;
 use super::{Case, Verdict, ms};
 
@@ -26,11 +26,19 @@ struct Stored {
 
 fn stored(script: &Script) -> Option<Stored> {
     let w = &script.stored;
-    if !script.name.starts_with("breaker") || w.len() < 48 || w[0] != 1.0 {
+    if !script.name.starts_with("breaker") || w.len() < 17 || w[0] != 2.0 {
         return None;
     }
-    let leases = w[48..].chunks_exact(3).take(w[47] as usize).map(|lease| lease[1]).collect();
-    Some(Stored { phase: w[2] as i64, epoch: w[3] as i64, since: w[4], ends: w[5], overridden: w[11] as i64, leases })
+    let in_force = w[16] == 0.0 || w[16] > script.server as f64;
+    let overridden = if in_force { w[15] as i64 } else { 0 };
+    Some(Stored {
+        phase: w[2] as i64,
+        epoch: w[3] as i64,
+        since: w[4],
+        ends: w[5],
+        overridden,
+        leases: w[17..].to_vec(),
+    })
 }
 
 /// The probes that the spec of this script allows at a time.
@@ -140,14 +148,17 @@ pub(super) fn outcomes_count_in_their_epoch(case: &Case<'_>) -> Verdict {
         if let Some((_, former)) = former
             && script.reply.get(7) == Some(&0)
         {
-            let stale = |size: usize| {
-                let runs = script.args.get(1..).unwrap_or_default();
-                !runs.is_empty()
-                    && runs.chunks_exact(size).all(|run| run[0] as i64 != former.epoch && (size == 3 || run[1] < 4.0))
-            };
+            let other_epoch = |epoch: f64| epoch as i64 != former.epoch;
             let only_stale = match script.name {
-                "breaker_sync" => stale(4),
-                "breaker_settle" => stale(3),
+                // Live replicas, a time, a call, a window, the number of runs; of each run number, epoch, kind and more.
+                "breaker_sync" => {
+                    let runs = script.args.get(5..).unwrap_or_default();
+                    !runs.is_empty() && runs.chunks_exact(6).all(|run| other_epoch(run[1]) && run[2] < 4.0)
+                }
+                "breaker_settle" => {
+                    let ends = script.args.get(1..).unwrap_or_default();
+                    !ends.is_empty() && ends.chunks_exact(3).all(|end| other_epoch(end[0]))
+                }
                 _ => false,
             };
             if only_stale && script.writes > 0 {
@@ -205,7 +216,7 @@ fn policy_of(case: &Case<'_>, script: &Script) -> Option<usize> {
     })
 }
 
-/// I-6: after a trip, every replica that is connected rejects: within a push, or within a second if pushes are lost.
+/// I-6: after a trip, every replica that is connected rejects: within a push, or with its next heartbeat if pushes are lost.
 pub(super) fn trip_reaches_every_replica(case: &Case<'_>) -> Verdict {
     let starts = case.starts();
     let degraded_calls: BTreeSet<u64> = case
@@ -238,7 +249,7 @@ pub(super) fn trip_reaches_every_replica(case: &Case<'_>) -> Verdict {
         let pushes_troubled = case.any(since.saturating_sub(3_000_000), until, |kind| {
             matches!(kind, FaultKind::LosePushes | FaultKind::DelayPushes { .. })
         });
-        let reach = if pushes_troubled { case.plan.sync_interval_ms * 1_000 + 200_000 } else { 100_000 };
+        let reach = if pushes_troubled { 1_100_000 } else { 100_000 };
         let (from, to) = (since + reach + case.slack, until.saturating_sub(1));
         let disturbed = case.redis_troubled(since.saturating_sub(3_000_000), to)
             || case.any(since.saturating_sub(3_000_000), to, |kind| {
@@ -265,12 +276,6 @@ pub(super) fn trip_reaches_every_replica(case: &Case<'_>) -> Verdict {
                 && !degraded_calls.contains(&call)
                 && !starts.iter().any(|(start, started)| *started == replica && *start + 2_000_000 > since)
             {
-                let idle = |other: &&Entry| matches!(other.kind, EntryKind::Started { replica: of, policy: started, .. } if of == replica && started == policy);
-                let between = case.history.entries.iter().filter(|other| other.at > since && other.at < entry.at);
-                if pushes_troubled && between.filter(idle).count() == 0 {
-                    case.allow("review 1.8: a breaker that is not in use is not polled when pushes fail");
-                    continue;
-                }
                 return Err(format!(
                     "policy {policy} opened at {}; replica {replica} admitted a call at {}",
                     ms(since),

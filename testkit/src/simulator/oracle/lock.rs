@@ -6,27 +6,31 @@ use super::super::history::EntryKind;
 use super::super::replica::LOCK_TTL;
 use super::{Case, Verdict, ms};
 
-/// I-13: after a replica acquired the lock, no earlier holder writes, and fences grow, unless the server lost state or its
-/// clock was set in between.
+/// I-13: after a replica acquired the lock, no earlier holder writes, unless the server lost state or its clock was set in
+/// between; and fences grow, unless both happened: only a replica that has seen the last fence could tell then.
 pub(super) fn one_holder_at_a_time(case: &Case<'_>) -> Verdict {
-    let mut disturbed = case.state_losses();
-    disturbed.extend(case.server_clock_steps());
+    let (losses, steps) = (case.state_losses(), case.server_clock_steps());
+    let disturbed = [losses.clone(), steps.clone()].concat();
     // The latest holder: replica, fence, when it acquired.
     let mut latest: Option<(usize, u64, u64)> = None;
+    // When the server granted a fence to a replica: what the server loses before the reply arrives is lost too.
+    let mut granted: BTreeMap<usize, u64> = BTreeMap::new();
     let mut acquired: BTreeMap<(usize, u64), u64> = BTreeMap::new();
     for entry in &case.history.entries {
         match entry.kind {
+            EntryKind::Script(ref script) if script.name == "lock_acquire" && script.reply.get(1) == Some(&1) => {
+                granted.insert(script.replica, entry.at);
+            }
             EntryKind::LockAcquired { replica, fence } => {
                 if let Some((_, last, since)) = latest
                     && fence <= last
                 {
-                    let lost = case.within(&disturbed, since.saturating_sub(5_000_000), entry.at);
-                    if !lost {
+                    let from = since.saturating_sub(5_000_000);
+                    if !case.within(&losses, from, entry.at) || !case.within(&steps, 0, entry.at) {
                         return Err(format!("fence {fence} was granted after {last}, at {}", ms(entry.at)));
                     }
-                    case.allow("review 1.11: fences go back after a loss of state");
                 }
-                acquired.insert((replica, fence), entry.at);
+                acquired.insert((replica, fence), granted.get(&replica).map_or(entry.at, |at| entry.at.min(*at)));
                 latest = Some((replica, fence, entry.at));
             }
             EntryKind::LockWrite { replica, fence } => {

@@ -1,4 +1,4 @@
-//! The output of `fleet`: a table, or one JSON object per line.
+//! The output of `fleet` and `scale`: a table, or one JSON object per line.
 //!
 //! A row has a `ratio` if there is a peer, otherwise a `value` with its `unit`, followed by other figures.
 
@@ -35,6 +35,7 @@ impl Bar {
 enum Figure {
     Number(f64),
     Text(String),
+    Flag(bool),
 }
 
 /// One result. In `--json` its figures are the fields of the object, in this order.
@@ -73,6 +74,21 @@ impl Row {
         self
     }
 
+    /// Sets a bar that `--json` shows too, as `bar` and `met`. It is missed, whatever the result, if the measurement is
+    /// not `valid`.
+    pub(crate) fn shown_bar(mut self, bar: Bar, valid: bool) -> Self {
+        let (Bar::AtMost(number) | Bar::AtLeast(number)) = bar;
+        let met = valid && bar.is_met(self.result);
+        self.figures.extend([("bar", Figure::Number(rounded(number))), ("met", Figure::Flag(met))]);
+        self.bar = if valid { Some(bar) } else { None };
+        self
+    }
+
+    /// Returns the figures as the object that `--json` prints.
+    pub(crate) fn object(&self) -> serde_json::Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
     /// Adds another figure.
     pub(crate) fn with(mut self, name: &'static str, value: f64) -> Self {
         self.figures.push((name, Figure::Number(rounded(value))));
@@ -92,8 +108,8 @@ impl Row {
 
     fn other_numbers(&self) -> String {
         let number = |(name, figure): &(&'static str, Figure)| match figure {
-            Figure::Number(number) => Some(format!("{name} {number}")),
-            Figure::Text(_) => None,
+            Figure::Number(number) if *name != "bar" => Some(format!("{name} {number}")),
+            _ => None,
         };
         self.figures.iter().skip(3).filter_map(number).collect::<Vec<_>>().join("  ")
     }
@@ -153,5 +169,19 @@ mod tests {
         );
         let lines = String::from_utf8(lines).unwrap();
         assert!(lines.contains(">= 2    ok") && lines.contains("<= 0.1  MISSED"), "{lines}");
+    }
+
+    #[test]
+    fn a_shown_bar_is_part_of_the_object_and_an_invalid_measurement_misses_it() {
+        let row = |valid| Row::value("a", 1.0, "%").shown_bar(Bar::AtMost(3.0), valid).with("calls", 2.0);
+        let mut objects = Vec::new();
+        json(&[row(true), row(false)], &mut objects).unwrap();
+        let object =
+            |met| format!("{{\"case\":\"a\",\"value\":1.0,\"unit\":\"%\",\"bar\":3.0,\"met\":{met},\"calls\":2.0}}\n");
+        assert_eq!(String::from_utf8(objects).unwrap(), object(true) + &object(false));
+        let mut lines = Vec::new();
+        table(&[row(true)], &mut lines).unwrap();
+        let lines = String::from_utf8(lines).unwrap();
+        assert!(lines.contains("<= 3    ok") && !lines.contains("bar 3"), "{lines}");
     }
 }

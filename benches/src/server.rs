@@ -30,7 +30,7 @@ impl Server {
         require_installed()?;
         let port = free_port()?;
         let process = Command::new(std::env::current_exe()?)
-            .args(["fleet-child", "serve", &port.to_string()])
+            .args(["serve-redis", &port.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;
@@ -96,7 +96,7 @@ fn require_installed() -> Result<(), Box<dyn Error>> {
     match Command::new(PROGRAM).arg("--version").output() {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(format!("`fleet` needs {PROGRAM} 7 or newer in PATH; on Debian: apt-get install redis-server").into())
+            Err(format!("this needs {PROGRAM} 7 or newer in PATH; on Debian: apt-get install redis-server").into())
         }
         Err(error) => Err(error.into()),
     }
