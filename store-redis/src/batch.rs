@@ -80,6 +80,10 @@ impl<Q: BatchRequest, R: Copy> Batch<Q, R> {
         abandoned
     }
 
+    fn is_completed(&self) -> bool {
+        self.replies.get().is_some()
+    }
+
     fn poll(&self, index: usize, waker: &Waker) -> Poll<Option<R>> {
         if let Some(replies) = self.replies.get() {
             return Poll::Ready(replies.get(index).copied());
@@ -179,12 +183,15 @@ impl<C: Coalesce> Future for PendingRequest<'_, C> {
             let (joined, inline) = this.target.submit(this.request, cx.waker());
             (this.joined, this.inline) = (Some(joined), inline);
         }
-        if let Some(inline) = &mut this.inline
-            && inline.poll(cx).is_ready()
-        {
-            this.inline = None;
-        }
         let Some((batch, index)) = &this.joined else { return Poll::Ready(None) };
+        if let Some(inline) = &mut this.inline {
+            if inline.poll(cx).is_ready() {
+                this.inline = None;
+            } else if !batch.is_completed() {
+                // Only that round trip completes the batch. It wakes this task, which must not wake itself then.
+                return Poll::Pending;
+            }
+        }
         let reply = std::task::ready!(batch.poll(*index, cx.waker()));
         // A round trip may go on when the time of this request is over: then it is spawned.
         (this.joined, this.inline) = (None, None);
