@@ -14,7 +14,8 @@
 //! * Near Redis, few round trips are in flight: while they are, new requests wait together and are sent together, which
 //!   keeps the cost of a request low.
 //! * Far from Redis, waiting for a round trip would double the time of a decision. So one also starts if the last one
-//!   started a quarter of the round-trip time ago, at most a millisecond, whether or not it has returned.
+//!   started a quarter of the round-trip time ago, at most a millisecond, whether or not it has returned. (Of a round-trip
+//!   time below a millisecond: a millisecond ago.)
 //! * Background work has a round trip of its own, one at a time and short while callers use the connection. A caller
 //!   never waits behind it in the queue, and it never waits for callers.
 //!

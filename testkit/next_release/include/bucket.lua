@@ -9,6 +9,7 @@
 -- most eight are alive at a time; each is in the sum of its number modulo eight (core/src/rate_limit/leases.rs).
 local MAX_UNITS = 4503599627370496 -- 2^52: capacity minus debt is still exact
 local MAX_BACKSTEP, MAX_LEASE, MAX_TEXT, LEASE_SLOTS = 1000000, 200000, 4096, 8
+local MOST = '4096' -- MAX_TEXT
 local FROM, UNITS, SLOT, PAUSE = 9, 10, 11, 12 -- in the tail, behind the sums
 local REPAIRED, OTHER_RATE = 1, 2
 local EMPTY = ' 0 0 0 0 0 0 0 0 0 0 0 0'
@@ -85,7 +86,7 @@ end
 -- Loads the bucket at this rate: level, at, flags, whether it must be written in any case, the tail, the stored rate.
 -- (One function: these are the hottest scripts, and Lua creates every local function anew at each call.)
 local function load_bucket(now, rate, gain, price, capacity)
-  local text = read_value(KEYS[1], MAX_TEXT)
+  local text = read_value(KEYS[1], MOST)
   if not text then return capacity, now, 0, false, FRESH end
   local level, at, stored, tail
   if type(text) == 'string' and #text <= MAX_TEXT then
