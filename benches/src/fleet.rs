@@ -71,6 +71,8 @@ const WITHOUT_PEERS: &[(&[&str], Measure)] = &[
     (beside::CASES, beside::measure),
     (distance::CASES, distance::measure),
     (leased::CASES, leased::measure),
+    #[cfg(feature = "limitador")]
+    (limitador::CASES, limitador::measure),
 ];
 
 type Measure = fn(&Runtime) -> Result<Vec<Row>, Box<dyn Error>>;

@@ -2,6 +2,7 @@
 //! five replicas admit and cost.
 
 use std::error::Error;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,25 +65,25 @@ pub(crate) fn cases(
 
 /// The store and its resolved buckets.
 #[derive(Clone)]
-struct Leased {
+pub(super) struct Leased {
     store: RedisStore,
     buckets: Arc<[Arc<SharedBucket>]>,
 }
 
 impl Leased {
-    fn new(store: &RedisStore, case: &str, keys: usize) -> Self {
+    pub(super) fn new(store: &RedisStore, case: &str, keys: usize) -> Self {
         let spec = policies::limit().consistency(Consistency::Leased);
         let bucket = |key: usize| store.bucket(&StateKey::new(case, &key.to_string()), &spec);
         Self { store: store.clone(), buckets: (0..keys).map(bucket).collect() }
     }
 
-    fn caller(&self, number: usize, calls: u32) -> LeasedCaller {
+    pub(super) fn caller(&self, number: usize, calls: u32) -> LeasedCaller {
         LeasedCaller { leased: self.clone(), draw: Draw::new(number), calls, since_yield: 0 }
     }
 }
 
 /// Acquires permits, some of them together.
-struct LeasedCaller {
+pub(super) struct LeasedCaller {
     leased: Leased,
     draw: Draw,
     calls: u32,
@@ -133,12 +134,14 @@ impl Caller for InMemory {
 }
 
 /// Permits a second, and as many at once.
-const RATE: u64 = 10_000;
-const SPAN: Duration = Duration::from_secs(3);
+pub(super) const RATE: u64 = 10_000;
+pub(super) const SPAN: Duration = Duration::from_secs(3);
+/// Calls a second of each replica: together one and a half times the rate.
+pub(super) const EVEN: [u64; 5] = [3_000; 5];
 
 pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
     let server = Server::start()?;
-    let even = Fleet::new(&server, "even", RATE)?.load(runtime, &[3_000; 5])?;
+    let even = Fleet::new(&server, "even", RATE)?.load(runtime, &EVEN)?;
     let skewed = Fleet::new(&server, "skewed", RATE)?.load(runtime, &[12_000, 1_200, 900, 600, 300])?;
     let busy = Fleet::new(&server, "busy", 20 * RATE)?.load(runtime, &[12_000; 5])?;
     let most = even.of_limit.max(skewed.of_limit).max(busy.of_limit);
@@ -154,7 +157,7 @@ pub(crate) fn measure(runtime: &Runtime) -> Result<Vec<Row>, Box<dyn Error>> {
 }
 
 /// Five replicas of one leased limit.
-struct Fleet {
+pub(super) struct Fleet {
     client: redis::Client,
     stores: Vec<RedisStore>,
     spec: RateLimitSpec,
@@ -162,9 +165,9 @@ struct Fleet {
 }
 
 /// What a fleet has done.
-struct Load {
+pub(super) struct Load {
     /// Admitted beyond the burst, of rate × time.
-    of_rate: f64,
+    pub(super) of_rate: f64,
     /// Admitted, of burst + rate × time.
     of_limit: f64,
     scripts_per_1000: f64,
@@ -172,7 +175,7 @@ struct Load {
 }
 
 impl Fleet {
-    fn new(server: &Server, case: &'static str, rate: u64) -> Result<Self, Box<dyn Error>> {
+    pub(super) fn new(server: &Server, case: &'static str, rate: u64) -> Result<Self, Box<dyn Error>> {
         let spec = RateLimitSpec::per_second(rate).consistency(Consistency::Leased);
         let store = |_| Ok::<_, Box<dyn Error>>(RedisStore::over(server.client()?).build()?);
         let stores = (0..5).map(store).collect::<Result<_, _>>()?;
@@ -180,7 +183,7 @@ impl Fleet {
     }
 
     /// Lets each replica call so often a second, after the burst is used up and blocks are drawn.
-    fn load(&self, runtime: &Runtime, demands: &[u64]) -> Result<Load, Box<dyn Error>> {
+    pub(super) fn load(&self, runtime: &Runtime, demands: &[u64]) -> Result<Load, Box<dyn Error>> {
         let rate = self.spec.permits as f64;
         let overloaded = demands.iter().sum::<u64>() > self.spec.permits;
         let warm_up = if overloaded { Duration::from_secs(4) } else { Duration::from_millis(500) };
@@ -210,19 +213,31 @@ impl Fleet {
     }
 }
 
-/// Makes so many calls a second, in steps of two milliseconds; a step that is late is made up for.
 async fn paced(store: &RedisStore, bucket: &Arc<SharedBucket>, per_second: u64, span: Duration) -> u64 {
+    let ask = || async {
+        let now = store.clock().now();
+        let grant = match store.acquire_now(bucket, now, ASK) {
+            Some(grant) => grant,
+            None => store.acquire(bucket, now, ASK).await,
+        };
+        matches!(grant.take, Take::Granted { .. })
+    };
+    paced_calls(ask, per_second, span).await
+}
+
+/// Makes so many calls a second, in steps of two milliseconds, and returns how many were admitted. A step that is late is
+/// made up for.
+pub(super) async fn paced_calls<F: Future<Output = bool>>(
+    mut call: impl FnMut() -> F,
+    per_second: u64,
+    span: Duration,
+) -> u64 {
     let (begun, mut made, mut admitted) = (quanta::Instant::now(), 0, 0);
     while begun.elapsed() < span {
         let due = per_second * begun.elapsed().as_micros() as u64 / 1_000_000;
         while made < due {
             made += 1;
-            let now = store.clock().now();
-            let grant = match store.acquire_now(bucket, now, ASK) {
-                Some(grant) => grant,
-                None => store.acquire(bucket, now, ASK).await,
-            };
-            admitted += u64::from(matches!(grant.take, Take::Granted { .. }));
+            admitted += u64::from(call().await);
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
