@@ -19,6 +19,8 @@ mod breaker_override;
 mod breaker_recovery;
 #[path = "lua_scripts/breaker_text.rs"]
 mod breaker_text;
+#[path = "lua_scripts/breaker_text_limits.rs"]
+mod breaker_text_limits;
 #[path = "lua_scripts/breaker_weighing.rs"]
 mod breaker_weighing;
 #[path = "lua_scripts/cells.rs"]

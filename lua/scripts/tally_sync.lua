@@ -31,7 +31,7 @@ end
 local calls, marks = sum(tally)
 local room = math.floor(ARGV[3] * calls + ARGV[4]) - marks
 local granted = math.max(0, math.min(tonumber(ARGV[2]), room))
-if granted > 0 then dirty = add_to(tally, tally.newest, 0, granted) or dirty end
+dirty = add_to(tally, tally.newest, 0, granted) or dirty
 if dirty then save_tally(tally, slice_len) end
 local reply = {now, flags, tally.newest, granted}
 for slice = math.max(0, tally.newest - SLICES + 1), tally.newest do

@@ -8,67 +8,67 @@ use phalanx_testkit::lua_server::{LuaServer, Stored};
 use crate::breaker_client::*;
 use crate::harness::*;
 
-const AT: usize = 1;
-const PHASE: usize = 2;
-const EPOCH: usize = 3;
-const SINCE: usize = 4;
+pub(crate) const AT: usize = 1;
+pub(crate) const PHASE: usize = 2;
+pub(crate) const EPOCH: usize = 3;
+pub(crate) const SINCE: usize = 4;
 const ENDS: usize = 5;
 const ESCALATION: usize = 6;
 const STREAK: usize = 7;
-const SLOW_SINCE: usize = 8;
-const SLOW_SEEN: usize = 9;
+pub(crate) const SLOW_SINCE: usize = 8;
+pub(crate) const SLOW_SEEN: usize = 9;
 const PROVEN: usize = 10;
-const NEXT_LEASE: usize = 11;
+pub(crate) const NEXT_LEASE: usize = 11;
 const RAMP_STEP: usize = 12;
 const RAMP_ASKED: usize = 13;
 const FINGERPRINT: usize = 14;
 const SLICE_LEN: usize = 15;
 const NEWEST: usize = 16;
 const SEEN: usize = 17;
-const LEASES: usize = 47;
+pub(crate) const LEASES: usize = 47;
 
 /// The initial time of a server.
-const NOW: i64 = 1_700_000_000_000_000;
+pub(crate) const NOW: i64 = 1_700_000_000_000_000;
 /// The largest integer below which a double holds all others exactly.
-const MAX_EXACT: i64 = (1 << 53) - 1;
+pub(crate) const MAX_EXACT: i64 = (1 << 53) - 1;
 /// The highest epoch and lease, which can still grow exactly.
-const MAX_SERIAL: i64 = 1 << 52;
+pub(crate) const MAX_SERIAL: i64 = 1 << 52;
 const MAX_COUNT: i64 = 1 << 48;
-const MAX_U32: i64 = (1 << 32) - 1;
+pub(crate) const MAX_U32: i64 = (1 << 32) - 1;
 
-const CLOSED: i64 = 1;
+pub(crate) const CLOSED: i64 = 1;
 const OPEN: i64 = 2;
 const HALF_OPEN: i64 = 3;
 
 /// The fields of a half-open breaker with counts in every slice and the leases 1 and 4.
-fn half_open() -> Vec<i64> {
+pub(crate) fn half_open() -> Vec<i64> {
     let mut fields = vec![2, NOW, HALF_OPEN, 7, 0, 0, 2, 0, 0, 0, 1, 5, -1, 0, 0, 1_000_000, 0];
     fields.extend([5, 3, 2].repeat(10));
     fields.extend([1, NOW + 1_000_000, 42, 4, NOW + 1_000_000, 42]);
     fields
 }
 
-fn line(letter: &str, fields: &[i64]) -> String {
+pub(crate) fn line(letter: &str, fields: &[i64]) -> String {
     fields.iter().fold(letter.to_owned(), |line, field| format!("{line} {field}"))
 }
 
 /// The text of these fields: the line of the breaker, of its window, and of each lease.
-fn text_of(fields: &[i64]) -> String {
+pub(crate) fn text_of(fields: &[i64]) -> String {
     let mut lines = vec![line(&fields[0].to_string(), &fields[1..SLICE_LEN]), line("w", &fields[SLICE_LEN..LEASES])];
     lines.extend(fields[LEASES..].chunks(3).map(|lease| line("l", lease)));
     lines.join("\n")
 }
 
-fn put(server: &LuaServer, fields: &[i64]) {
+pub(crate) fn put(server: &LuaServer, fields: &[i64]) {
     server.put(KEY, Stored::Text(text_of(fields).into_bytes()));
 }
 
-fn text(server: &LuaServer) -> String {
+pub(crate) fn text(server: &LuaServer) -> String {
     String::from_utf8(server.get(KEY).unwrap()).unwrap()
 }
 
 /// Returns the stored fields, without an override.
-fn fields(server: &LuaServer) -> Vec<i64> {
+pub(crate) fn fields(server: &LuaServer) -> Vec<i64> {
     let text = text(server);
     let numbers = text.lines().filter(|line| !line.starts_with('o')).flat_map(|line| line.split(' '));
     numbers.filter(|field| *field != "w" && *field != "l").map(|field| field.parse().unwrap()).collect()

@@ -73,6 +73,15 @@ fn a_cell_that_fails_returns_its_error_and_leaves_the_others_alone() {
 }
 
 #[test]
+fn a_cell_whose_command_fails_returns_its_error_and_leaves_the_others_alone() {
+    let server = LuaServer::new();
+    let replies = run_cells(&server, &PROBE, &[args![5_000_000], args!["1e300"], args![5_000_000]]);
+    let error = String::from_utf8_lossy(replies[1].bytes()).into_owned();
+    assert!(error.contains("integer") || error.contains("expire"), "{error}");
+    assert_eq!([&replies[0], &replies[2]].map(|reply| reply.ints().len()), [1, 1]);
+}
+
+#[test]
 fn a_number_of_arguments_that_are_not_there_is_no_loop() {
     let server = LuaServer::new();
     let arguments = [acquire(&[1]), acquire(&[2])].concat();
@@ -168,4 +177,18 @@ fn a_log_is_read_up_to_its_last_byte() {
     server.put(KEY, Stored::Text(format!("{text}tail").into_bytes()));
     let reply = server.run(&LOG_READ, &[KEY.to_vec()], &args![1]).unwrap();
     assert_eq!(reply.parts()[2].bytes(), text.as_bytes());
+}
+
+#[test]
+fn a_log_that_is_missing_empty_or_foreign_has_no_changes() {
+    let server = LuaServer::new();
+    let read = |known: u64| server.run(&LOG_READ, &[KEY.to_vec()], &args![known]).unwrap().ints();
+    let nothing = vec![now(&server).as_micros() as i64, 0];
+    assert_eq!(read(5), nothing);
+    for stored in [Stored::Text(Vec::new()), Stored::Text(b"x 1".to_vec()), Stored::Foreign] {
+        server.put(KEY, stored);
+        assert_eq!(read(5), nothing);
+    }
+    server.put(KEY, Stored::Text(b"1 id 0\n".to_vec()));
+    assert_eq!(server.run(&LOG_READ, &[KEY.to_vec()], &args![5]).unwrap().parts()[2].bytes(), b"1 id 0\n");
 }

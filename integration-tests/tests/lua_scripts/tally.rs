@@ -181,11 +181,11 @@ fn a_read_and_a_rejection_write_nothing() {
     let refused = Sync {
         want: 5,
         allowance: Allowance { per_call: 0.1, floor: 1.0 },
-        additions: vec![(20_000_000, 5, 5)],
-        put_back: vec![1, NOW / SLICE + 5],
+        additions: vec![(20_000_000, 5, 5), (0, 0, 0)],
+        put_back: vec![1, NOW / SLICE + 1, NOW / SLICE + 5],
     };
     assert_eq!(sync(&server, &refused).2, 0);
-    assert_eq!(raw(&server), before, "old additions and slices outside the window change nothing");
+    assert_eq!(raw(&server), before, "nothing, old additions, and slices without marks change nothing");
 }
 
 #[test]
@@ -210,6 +210,31 @@ fn the_first_window_of_a_clock_is_empty_and_counts() {
     assert_eq!(read(&server), (0, 0, 0, vec![]));
     assert_eq!(add(&server, 3, 1), (0, 0, 0, vec![0, 3, 1]));
     assert_eq!(stored(&server), format!("1 0 3 1{}", " 0".repeat(18)));
+}
+
+/// Adds two calls of this age in slices of this length. Returns the slices.
+fn add_aged(server: &LuaServer, slice_len: u64, age: i64) -> Vec<i64> {
+    run(server, &TALLY_SYNC, &args![slice_len, 0, 0, 0, 1, 0, age, 2, 0]).ints()[4..].to_vec()
+}
+
+#[test]
+fn calls_from_before_the_clock_count_in_its_first_slice_and_those_from_the_future_now() {
+    let server = LuaServer::new();
+    server.clock().set(Time::from_micros(3));
+    assert_eq!(add_aged(&server, 1, 100), [0, 2, 0]);
+    server.flush();
+    server.clock().set(Time::from_micros(SLICE - 1));
+    assert_eq!(add_aged(&server, SLICE, -1), [0, 2, 0]);
+    assert_eq!(add_aged(&server, SLICE, -20_000_000), [0, 4, 0]);
+}
+
+#[test]
+fn the_ttl_is_rounded_up_to_milliseconds() {
+    for (slice_len, millis) in [(1, 1_001), (90, 1_001), (91, 1_002), (1_000, 1_011)] {
+        let server = fresh_server();
+        add_aged(server, slice_len, 0);
+        assert_eq!(server.pttl(KEY), Some(millis), "slices of {slice_len} µs");
+    }
 }
 
 #[test]

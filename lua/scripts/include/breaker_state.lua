@@ -101,7 +101,7 @@ end
 -- Splits a line of numbers into its letter and n fields, and the fields behind them as text; nil if it is not one.
 local function read_line(s, line, n)
   local w = split(line)
-  if string.find(line, '[^%d %-]', 3) or #w <= n then return end
+  if string.find(line, '[^%d %-]', 3) then return end
   local more = #w > n + 1 and keep(s, ' ' .. table.concat(w, ' ', n + 2)) or ''
   for i = 2, n + 1 do
     w[i] = tonumber(w[i])

@@ -20,7 +20,6 @@ local function read_request()
     return {at = at, ttl = ttl, awaited = awaited, owner = owner, fingerprint = fingerprint, more = more}
   end
   local answered, size, first = string.match(text, '^1 d (%x+) (%d+) ()')
-  size = tonumber(size)
   if not answered or first + size > #text + 1 or not is_more(string.sub(text, first + size)) then return end
   return {fingerprint = answered, answer = string.sub(text, first, first + size - 1)}
 end

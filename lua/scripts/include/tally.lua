@@ -54,9 +54,9 @@ local function load_tally(now, slice_len)
   return tally, flags
 end
 
--- Adds to a slice inside the window; no counter goes below zero. Returns whether anything changed.
+-- Adds to a slice that is not later than the newest, unless it has left the window; no counter goes below zero. Returns
+-- whether anything changed.
 local function add_to(tally, slice, calls, marks)
-  slice = math.min(slice, tally.newest)
   if tally.newest - slice >= SLICES then return false end
   local first, changed = 2 * (slice % SLICES), false
   for i, count in ipairs({calls, marks}) do
