@@ -30,7 +30,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use self::link::Link;
-#[cfg(feature = "servers")]
+#[cfg(all(feature = "servers", feature = "simulator"))]
 pub(crate) use self::node::cells_of;
 pub(crate) use self::node::{Availability, ScriptRun, value};
 use self::node::{Call, Node};
