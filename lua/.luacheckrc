@@ -25,6 +25,7 @@ files["**/breaker_*.lua"] = {
 }
 files["**/digest_*.lua"] = {read_globals = {"SLOTS", "BINS", "MAX_BYTES", "read_digest", "reply_with"}}
 files["**/tally_*.lua"] = {read_globals = {"SLICES", "load_tally", "add_to", "sum", "save_tally"}}
+files["**/slots_*.lua"] = {read_globals = {"MAX_HOLDERS", "MAX_LEASE", "MAX_SLOTS", "load_holders", "grant", "save_holders"}}
 files["**/lock_*.lua"] = {
   read_globals = {"MAX_BACKSTEP", "MAX_EXACT", "MAX_TTL", "is_more", "read_lock", "save_lock", "save_mark"},
 }

@@ -177,6 +177,13 @@ pub enum EventKind<'a> {
         /// How long it rejects at first.
         break_for: Duration,
     },
+    /// Calls of this replica were in flight without a slot of the fleet: it was suspended or cut off until its share had
+    /// expired, or the shared store lost its state. Together with those of the others they may have exceeded
+    /// `fleet_max_concurrency`. One per lapse.
+    FleetShareLapsed {
+        /// How many, at most.
+        calls: u32,
+    },
     /// The number of live replicas changed.
     Replicas {
         /// The number, this replica included.

@@ -49,6 +49,7 @@ pub mod retry;
 pub mod rng;
 #[cfg(feature = "schema")]
 pub mod schema;
+pub mod slots;
 pub mod store;
 #[doc(hidden)] // shared with the stores and the metrics
 pub mod striped;

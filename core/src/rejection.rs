@@ -28,6 +28,8 @@ pub enum RejectionCode {
     BulkheadQueueShed,
     /// A waiter reached its queue timeout.
     BulkheadQueueTimeout,
+    /// Every slot of the fleet is taken.
+    FleetBulkheadFull,
     /// The circuit is open.
     CircuitOpen,
     /// The circuit is half-open and has as many probes as it allows, or a ramp admits only a share of the calls.
@@ -58,12 +60,13 @@ pub enum RejectionCode {
 
 impl RejectionCode {
     /// All codes, in the order of the table in docs/errors.md.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::RateLimited,
         Self::AdaptiveThrottle,
         Self::BulkheadFull,
         Self::BulkheadQueueShed,
         Self::BulkheadQueueTimeout,
+        Self::FleetBulkheadFull,
         Self::CircuitOpen,
         Self::ProbeQuota,
         Self::AttemptTimeout,
@@ -87,6 +90,7 @@ impl RejectionCode {
             Self::BulkheadFull => ("bulkhead_full", Infrastructure, 503, "all slots and queue places are taken"),
             Self::BulkheadQueueShed => ("bulkhead_queue_shed", Infrastructure, 503, "shed from a congested queue"),
             Self::BulkheadQueueTimeout => ("bulkhead_queue_timeout", Infrastructure, 503, "waited too long for a slot"),
+            Self::FleetBulkheadFull => ("fleet_bulkhead_full", Infrastructure, 503, "all slots of the fleet are taken"),
             Self::CircuitOpen => ("circuit_open", Infrastructure, 503, "the circuit is open"),
             Self::ProbeQuota => ("probe_quota", Infrastructure, 503, "the circuit is being tried out by other calls"),
             Self::AttemptTimeout => ("attempt_timeout", Infrastructure, 504, "the attempt took too long"),
@@ -141,7 +145,7 @@ impl fmt::Display for RejectionCode {
 pub enum Source {
     /// The state shared by all replicas.
     Fleet,
-    /// Permits that this replica has leased from the shared state.
+    /// Permits, or a share of slots, that this replica has leased from the shared state.
     Leased,
     /// The state of this process.
     #[default]

@@ -1,12 +1,12 @@
-//! Stores: the four traits of state that a fleet may share, and the rules for their implementations.
+//! Stores: the five traits of state that a fleet may share, and the rules for their implementations.
 //!
 //! 1. **A store cannot fail a call.** No method returns an error. A reply names the state it is based on ([`Source`]), and
 //!    the pipeline applies the policy's `on_degraded`.
 //! 2. **Operations are intents** (`acquire`, `admit`, `record`), not reads and writes of fields.
-//! 3. **Local decisions are synchronous.** `acquire_now`, `admit_now` and `withdraw_now` never wait. A call waits for
-//!    `acquire`, `admit` or `withdraw` only if they return none.
-//! 4. **State is looked up once.** `bucket`, `breaker`, `digest` and `tally` return an `Arc` that the pipeline keeps, so that a
-//!    call searches no table. Another call with a different spec retunes the existing state.
+//! 3. **Local decisions are synchronous.** `acquire_now`, `admit_now`, `withdraw_now` and `take_slot_now` never wait. A call
+//!    waits for `acquire`, `admit`, `withdraw` or `take_slot` only if they return none.
+//! 4. **State is looked up once.** `bucket`, `breaker`, `digest`, `tally` and `slots` return an `Arc` that the pipeline keeps, so
+//!    that a call searches no table. Another call with a different spec retunes the existing state.
 //! 5. **Times are those of [`Store::clock`].** `now` is read once per call and shared by all stages; the `until` of a
 //!    rejection is on the same clock. A store with state on a server decides on the server's clock, uses `now` only
 //!    locally, and converts the times that it returns.
@@ -65,8 +65,8 @@ impl StateScope {
     }
 }
 
-/// All four stores, and their clock.
-pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + TallyStore + Clone {
+/// All five stores, and their clock.
+pub trait Store: RateLimitStore + BreakerStore + LatencyDigestStore + TallyStore + SlotStore + Clone {
     /// Returns the clock of every `now` argument.
     fn clock(&self) -> &Clock;
 }
@@ -375,4 +375,50 @@ pub trait TallyStore: Send + Sync + 'static {
         let _ = tally;
         Duration::ZERO
     }
+}
+
+/// The reply to a call that asks for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotReply {
+    /// Whether the call has a slot. If not, nothing was taken.
+    pub is_granted: bool,
+    /// The state that decided.
+    pub source: Source,
+}
+
+/// A store of slots: how many calls of a key may be in flight on all replicas together
+/// ([`BulkheadSpec::fleet_max_concurrency`](crate::bulkhead::BulkheadSpec::fleet_max_concurrency)).
+pub trait SlotStore: Send + Sync + 'static {
+    /// The slots of one key.
+    type Slots: Send + Sync + 'static;
+
+    /// Returns the slots of a key; creates them if there are none.
+    ///
+    /// # Behaviour
+    /// - the same key is the same slots
+    /// - different keys never share slots
+    /// - another cap keeps the calls in flight
+    fn slots(&self, key: &StateKey, cap: u32) -> Arc<Self::Slots>;
+
+    /// Takes a slot if that can be decided in this process. None means that nothing was taken and that
+    /// [`SlotStore::take_slot`] must be asked.
+    ///
+    /// # Behaviour
+    /// - a slot that was used is taken again without a wait
+    fn take_slot_now(&self, slots: &Self::Slots, now: Time) -> Option<SlotReply>;
+
+    /// Takes a slot, if fewer than the cap are taken.
+    ///
+    /// # Behaviour
+    /// - calls in flight never exceed the cap
+    /// - a full fleet rejects and takes nothing
+    /// - slots that are not used are there for the others
+    /// - a slot is held for as long as its call takes
+    fn take_slot(&self, slots: &Self::Slots, now: Time) -> impl Future<Output = SlotReply> + Send;
+
+    /// Returns a slot that was taken. Never waits.
+    ///
+    /// # Behaviour
+    /// - a slot that is returned is there for the next call
+    fn return_slot(&self, slots: &Self::Slots);
 }

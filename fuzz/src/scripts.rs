@@ -45,14 +45,15 @@ fn fresh_server() -> &'static LuaServer {
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let server = fresh_server();
-    match input.below(7) {
+    match input.below(8) {
         0 => bucket(server, &mut input),
         1 => breaker::run(server, &mut input),
         2 => digest(server, &mut input),
         3 => lock(server, &mut input),
         4 => request(server, &mut input),
         5 => members(server, &mut input),
-        _ => arguments::run(server, &mut input),
+        6 => arguments::run(server, &mut input),
+        _ => slots(server, &mut input),
     }
     assert!(server.keys().len() <= 3, "a script writes only its own keys");
 }
@@ -277,12 +278,33 @@ fn members(server: &LuaServer, input: &mut Input<'_>) {
     assert_eq!(ints(server, &lua::MEMBERSHIP_LEAVE, &args![2])[1], 0);
 }
 
+/// The shares of ten slots.
+fn slots(server: &LuaServer, input: &mut Input<'_>) {
+    const CAP: i64 = 10;
+    let share = |id: i64, number: i64, keep: i64, want: i64, asks: u8| {
+        let reply = ints(server, &lua::SLOTS_SHARE, &args![CAP, id, number, keep, want, asks, 3_000_000]);
+        let [_, _, held, share, _, total] = reply[..] else { panic!("{reply:?}") };
+        assert!(share >= 0 && held >= share && total >= held, "{reply:?}");
+        (held, share, total)
+    };
+    share(7, 1, 0, 4, 1);
+    Start::read(input).apply(server, KEY);
+    for number in 2..8 {
+        let (keep, want) = (input.number() & 0xffff, input.number() & 0xffff);
+        let (held, granted, total) = share(1 << 52, number, keep, want, input.below(2) as u8);
+        assert!(held >= keep && (granted == 0 || granted + total - held <= CAP), "{granted} beside {}", total - held);
+    }
+    share(9, 1, 0, 5, 1);
+    server.clock().advance(11 * SECOND);
+    assert_eq!(share(9, 2, 0, 5, 1).1, 5, "nothing is held for longer than ten seconds");
+}
+
 /// Returns the inputs that the corpus starts with.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let whole = |script: u8, before: &[u8], text: &str| {
         Recipe::of(&[script]).bytes(before).bytes(&[state::WHOLE]).number(0).text(text).done()
     };
-    let texts: [(&str, u8, &[u8], &str); 21] = [
+    let texts: [(&str, u8, &[u8], &str); 24] = [
         ("bucket-leased", 0, &[], "2 0 1700000003456789 1 100000 300000 1 0 2 0 0 0 0 0 0 0"),
         (
             "bucket-left",
@@ -308,13 +330,16 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("request-answered", 4, &[0], "1 d f0 "),
         ("request-other-answered", 4, &[0], "1 d f1 x"),
         ("members-text", 5, &[], "text"),
+        ("slots-future", 7, &[], "1 1 8 10 10 1 9007199254740991"),
+        ("slots-next-release", 7, &[], "1 1 8 10 10 1 1700000005000000 17\nx 1 2"),
+        ("slots-own-future", 7, &[], "1 1 4503599627370496 3 9 9007199254740991 1700000005000000"),
         ("bucket-long", 0, &[], "2 99999999999999999999999999999999999999 1 1 1 1 0 0 0 0 0 0 0 0 0 0"),
     ];
     let mut seeds: Vec<_> =
         texts.into_iter().map(|(name, script, before, text)| (name.to_owned(), whole(script, before, text))).collect();
     seeds.extend(breaker::seeds());
     seeds.extend(arguments::seeds());
-    for script in 0..7 {
+    for script in 0..8 {
         seeds.extend(random(&[script], 4, 48));
     }
     seeds

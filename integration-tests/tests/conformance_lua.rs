@@ -3,4 +3,4 @@
 use phalanx_testkit::bed::LuaBed;
 use phalanx_testkit::conformance_suite;
 
-conformance_suite!(LuaBed: rate_limit, breaker, digest, tally, lock);
+conformance_suite!(LuaBed: rate_limit, breaker, digest, tally, slots, lock);

@@ -3,4 +3,4 @@
 use phalanx_testkit::bed::MemoryBed;
 use phalanx_testkit::conformance_suite;
 
-conformance_suite!(MemoryBed: rate_limit, breaker, digest, tally, lock);
+conformance_suite!(MemoryBed: rate_limit, breaker, digest, tally, slots, lock);

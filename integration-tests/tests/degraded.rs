@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use phalanx_core::breaker::{BreakerSpec, BreakerView, Override, Phase, Sample, Ticket, Transition};
+use phalanx_core::bulkhead::BulkheadSpec;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::engine::{Engine, EngineSpec};
 use phalanx_core::error::Error;
@@ -19,10 +20,10 @@ use phalanx_core::rate_limit::{Level, RateLimitSpec};
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{
     AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, RateLimitStore,
-    Store, TallyStore, TallyUse, Withdrawal,
+    SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::Retention;
-use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore, TallyCell};
+use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore, SlotCell, TallyCell};
 
 #[derive(Clone)]
 struct Twin(MemoryStore);
@@ -142,6 +143,26 @@ impl TallyStore for Twin {
     }
 }
 
+impl SlotStore for Twin {
+    type Slots = SlotCell;
+
+    fn slots(&self, key: &StateKey, cap: u32) -> Arc<SlotCell> {
+        self.0.slots(key, cap)
+    }
+
+    fn take_slot_now(&self, slots: &SlotCell, now: Time) -> Option<SlotReply> {
+        Some(SlotReply { source: Source::Degraded, ..self.0.take_slot_now(slots, now)? })
+    }
+
+    async fn take_slot(&self, slots: &SlotCell, now: Time) -> SlotReply {
+        self.0.take_slot(slots, now).await
+    }
+
+    fn return_slot(&self, slots: &SlotCell) {
+        self.0.return_slot(slots);
+    }
+}
+
 impl LatencyDigestStore for Twin {
     type Digest = DigestCell;
 
@@ -159,8 +180,12 @@ impl LatencyDigestStore for Twin {
 }
 
 fn pipeline(policy: Policy, on_degraded: OnDegraded) -> Pipeline<Twin> {
+    pipeline_over(&Twin(MemoryStore::new(Clock::manual())), policy, on_degraded)
+}
+
+fn pipeline_over(store: &Twin, policy: Policy, on_degraded: OnDegraded) -> Pipeline<Twin> {
     let spec = EngineSpec { policies: vec![policy.on_degraded(on_degraded)], ..EngineSpec::default() };
-    let engine = Engine::new(Twin(MemoryStore::new(Clock::manual())), spec);
+    let engine = Engine::new(store.clone(), spec);
     engine.expect("a valid engine").pipeline("p", ()).expect("the policy exists")
 }
 
@@ -170,6 +195,16 @@ fn limited() -> Policy {
 
 fn guarded() -> Policy {
     Policy::named("p").breaker(BreakerSpec::consecutive_failures(1))
+}
+
+/// A cap of the fleet of which nothing is left: [`full`] has lowered it.
+fn capped() -> Policy {
+    Policy::named("p").bulkhead(BulkheadSpec::fixed(1).fleet_max_concurrency(1))
+}
+
+/// Lets the fleet have no slot.
+fn full(pipeline: &Pipeline<Twin>, store: &Twin) {
+    store.slots(pipeline.key(), 0);
 }
 
 /// Makes failing calls and returns their rejection codes, none if the operation ran. All decisions must be degraded.
@@ -189,6 +224,24 @@ async fn local_uses_the_decisions_of_the_twin() {
     assert_eq!(codes(&limit, 3).await, [None, None, Some(RejectionCode::RateLimited)]);
     let circuit = pipeline(guarded(), OnDegraded::Local);
     assert_eq!(codes(&circuit, 2).await, [None, Some(RejectionCode::CircuitOpen)]);
+}
+
+#[tokio::test]
+async fn a_slot_of_the_fleet_follows_on_degraded_too() {
+    for (on_degraded, expected) in [
+        (OnDegraded::Local, [None, Some(RejectionCode::FleetBulkheadFull)]),
+        (OnDegraded::Open, [None, None]),
+        (OnDegraded::Closed, [Some(RejectionCode::StoreUnavailable); 2]),
+    ] {
+        let store = Twin(MemoryStore::new(Clock::manual()));
+        let pipeline = pipeline_over(&store, capped(), on_degraded);
+        let first = codes(&pipeline, 1).await[0];
+        full(&pipeline, &store);
+        assert_eq!([first, codes(&pipeline, 1).await[0]], expected, "{on_degraded:?}");
+        // What was taken was given back, and what was not taken was not.
+        let slots = store.slots(pipeline.key(), 1);
+        assert!(slots.take(Time::ZERO).is_granted && !slots.take(Time::ZERO).is_granted, "{on_degraded:?}");
+    }
 }
 
 #[tokio::test]

@@ -49,5 +49,7 @@ mod rate_limit_record;
 mod rate_limit_recovery;
 #[path = "lua_scripts/rate_limit_refill.rs"]
 mod rate_limit_refill;
+#[path = "lua_scripts/slots.rs"]
+mod slots;
 #[path = "lua_scripts/tally.rs"]
 mod tally;

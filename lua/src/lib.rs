@@ -115,6 +115,8 @@ scripts! {
     DIGEST_READ = "digest_read", keys 1, includes ["digest"];
     /// Adds to a tally, takes marks and reads the window.
     TALLY_SYNC = "tally_sync", keys 1, includes ["tally"];
+    /// Renews, grants or takes back a share of slots.
+    SLOTS_SHARE = "slots_share", keys 1, includes ["slots"];
     /// Registers a replica as live and counts the live replicas.
     MEMBERSHIP_HEARTBEAT = "membership_heartbeat", keys 2, includes [];
     /// Removes a replica from the live ones.

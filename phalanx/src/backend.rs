@@ -11,12 +11,12 @@ use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{
     AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
-    RateLimitStore, Store, TallyStore, TallyUse, Withdrawal,
+    RateLimitStore, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::Retention;
-use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore, TallyCell};
+use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore, SlotCell, TallyCell};
 #[cfg(feature = "redis")]
-use phalanx_store_redis::{RedisStore, SharedBreaker, SharedBucket, SharedDigest, SharedTally};
+use phalanx_store_redis::{RedisStore, SharedBreaker, SharedBucket, SharedDigest, SharedSlots, SharedTally};
 
 /// The store of a module.
 #[derive(Clone, Debug)]
@@ -64,6 +64,10 @@ either!(
 either!(
     /// A tally of either store.
     AnyTally, TallyCell, SharedTally
+);
+either!(
+    /// Slots of either store.
+    AnySlots, SlotCell, SharedSlots
 );
 
 impl Backend {
@@ -263,5 +267,32 @@ impl TallyStore for Backend {
 
     fn lead(&self, tally: &AnyTally) -> Duration {
         dispatch!(tally: AnyTally, local => self.memory.lead(tally), shared => tally.lead())
+    }
+}
+
+/// A policy asks for slots only where the fleet shares them.
+impl SlotStore for Backend {
+    type Slots = AnySlots;
+
+    fn slots(&self, key: &StateKey, cap: u32) -> Arc<AnySlots> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.shared() {
+            return Arc::new(AnySlots::Shared(redis.slots(key, cap)));
+        }
+        Arc::new(AnySlots::Local(self.memory.slots(key, cap)))
+    }
+
+    #[inline]
+    fn take_slot_now(&self, slots: &AnySlots, now: Time) -> Option<SlotReply> {
+        dispatch!(slots: AnySlots, local => Some(slots.take(now)), shared => slots.take_now(now))
+    }
+
+    async fn take_slot(&self, slots: &AnySlots, now: Time) -> SlotReply {
+        dispatch!(slots: AnySlots, local => slots.take(now), shared => slots.take().await)
+    }
+
+    #[inline]
+    fn return_slot(&self, slots: &AnySlots) {
+        dispatch!(slots: AnySlots, local => slots.give_back(), shared => slots.give_back());
     }
 }

@@ -202,8 +202,8 @@ pub mod guard {
 /// options of a module over Redis.
 ///
 /// A store of your own implements [`RateLimitStore`](store::RateLimitStore), [`BreakerStore`](store::BreakerStore),
-/// [`LatencyDigestStore`](store::LatencyDigestStore), [`TallyStore`](store::TallyStore) and [`Store`](store::Store), and
-/// [`LockStore`](store::LockStore) if it has locks. The state machines that decide are here too, without I/O and with the time
+/// [`LatencyDigestStore`](store::LatencyDigestStore), [`TallyStore`](store::TallyStore), [`SlotStore`](store::SlotStore) and
+/// [`Store`](store::Store), and [`LockStore`](store::LockStore) if it has locks. The state machines that decide are here too, without I/O and with the time
 /// as an argument: [`Bucket`](store::Bucket), [`Breaker`](store::Breaker), [`Digest`](store::Digest),
 /// [`Tally`](store::Tally) and [`Lock`](store::Lock). An
 /// [`Engine`](store::Engine) runs policies over the store, and the conformance suite of `phalanx-testkit` tests it; its
@@ -219,9 +219,10 @@ pub mod store {
     pub use phalanx_core::lock::{Acquired, Lock, LockStore, ReleaseNotifier, Unavailable, Watch};
     pub use phalanx_core::rate_limit::{Bucket, Rate, Take};
     pub use phalanx_core::rng::Rng;
+    pub use phalanx_core::slots::share::SlotShare;
     pub use phalanx_core::store::{
         AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
-        RateLimitStore, StateScope, Store, TallyStore, TallyUse, Withdrawal,
+        RateLimitStore, SlotReply, SlotStore, StateScope, Store, TallyStore, TallyUse, Withdrawal,
     };
     pub use phalanx_core::table::{Entry, Retention, Table};
     pub use phalanx_core::tally::Tally;

@@ -106,6 +106,7 @@ fn full() -> Vec<Policy> {
         }),
         bulkhead: Some(BulkheadSpec {
             max_concurrency: 64,
+            fleet_max_concurrency: Some(512),
             max_queue: 128,
             queue_timeout: Some(300 * MS),
             queue_target: Some(5 * MS),

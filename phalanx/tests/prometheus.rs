@@ -82,6 +82,7 @@ async fn every_instrument_is_exported_with_its_documented_name() {
         names::STORE_SLOWDOWNS,
         names::STORE_PUSH_LOST,
         names::BREAKER_ODD_REPLICA,
+        names::BULKHEAD_FLEET_LAPSED,
         names::RATE_LIMIT_LEASED,
         names::RATE_LIMIT_LEASE_PERMITS,
         names::STORE_DURATION,

@@ -7,7 +7,8 @@
 //! * a **breaker** that is closed or open answers from one atomic word, and successes are counted by thread and recorded
 //!   in batches ([`BreakerCell`]), so that threads on one key do not contend;
 //! * a **digest** is lock-free by itself;
-//! * a **tally** is behind a lock: policies ask it after failures only, or for an adaptive throttle ([`TallyCell`]).
+//! * a **tally** is behind a lock: policies ask it after failures only, or for an adaptive throttle ([`TallyCell`]);
+//! * the **slots** of a key are one word, changed by compare-and-swap ([`SlotCell`]).
 //!
 //! A table removes idle keys to make room for new ones, but never a key in use, an open circuit or a bucket that is not
 //! full (`phalanx_core::table`).
@@ -15,6 +16,7 @@
 mod breaker;
 mod bucket;
 mod locks;
+mod slots;
 mod tally;
 
 use std::sync::Arc;
@@ -29,19 +31,20 @@ use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::{
     AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
-    RateLimitStore, Store, TallyStore, TallyUse, Withdrawal,
+    RateLimitStore, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::{Entry, Retention, Table};
 
 pub use self::breaker::BreakerCell;
 pub use self::bucket::BucketCell;
 pub use self::locks::MemoryLocks;
+pub use self::slots::SlotCell;
 pub use self::tally::TallyCell;
 
 /// The default number of keys of each kind that a store holds.
 pub const DEFAULT_CAPACITY: usize = 10_000;
 
-/// A store that keeps breakers, buckets, digests and tallies in this process. Clones share the same state.
+/// A store that keeps breakers, buckets, digests, tallies and slots in this process. Clones share the same state.
 ///
 /// # Examples
 /// ```
@@ -69,6 +72,7 @@ struct Tables {
     digests: Table<DigestCell>,
     /// One for each [`TallyUse`].
     tallies: [Table<TallyCell>; 3],
+    slots: Table<SlotCell>,
 }
 
 /// The digest of one key, and the clock of its window.
@@ -110,6 +114,7 @@ impl MemoryStore {
             breakers: Table::new(capacity),
             digests: Table::new(capacity),
             tallies: std::array::from_fn(|_| Table::new(capacity)),
+            slots: Table::new(capacity),
         }))
     }
 }
@@ -257,6 +262,30 @@ impl TallyStore for MemoryStore {
     }
 }
 
+impl SlotStore for MemoryStore {
+    type Slots = SlotCell;
+
+    fn slots(&self, key: &StateKey, cap: u32) -> Arc<SlotCell> {
+        let cell = self.0.slots.find_or_add(key, || SlotCell::new(cap));
+        cell.retune(cap);
+        cell
+    }
+
+    #[inline]
+    fn take_slot_now(&self, slots: &SlotCell, now: Time) -> Option<SlotReply> {
+        Some(slots.take(now))
+    }
+
+    async fn take_slot(&self, slots: &SlotCell, now: Time) -> SlotReply {
+        slots.take(now)
+    }
+
+    #[inline]
+    fn return_slot(&self, slots: &SlotCell) {
+        slots.give_back();
+    }
+}
+
 #[cfg(all(test, not(phalanx_model)))]
 mod tests {
     use super::*;
@@ -286,6 +315,17 @@ mod tests {
         store.add(&cell, clock.now(), Addition { at: clock.now(), calls: 1, marks: 0 });
         assert_eq!(cell.retention(), Retention::Relearnable);
         clock.advance(10 * SECOND);
+        assert_eq!(cell.retention(), Retention::Disposable);
+    }
+
+    #[test]
+    fn slots_are_disposable_once_no_call_is_in_flight() {
+        let store = MemoryStore::new(Clock::manual());
+        let cell = store.slots(&StateKey::new("p", "r"), 1);
+        assert_eq!(cell.retention(), Retention::Disposable);
+        assert!(cell.take(Time::ZERO).is_granted && !cell.take(Time::ZERO).is_granted);
+        assert_eq!(cell.retention(), Retention::Pinned);
+        cell.give_back();
         assert_eq!(cell.retention(), Retention::Disposable);
     }
 

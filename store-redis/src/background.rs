@@ -1,7 +1,7 @@
 //! The background task of a store: keeps the connection, checks its health, syncs pending state, receives pushes, sends
-//! heartbeats and closes blocks of leased permits.
+//! heartbeats, closes blocks of leased permits and renews shares of slots.
 //!
-//! One task with five concurrent loops, spawned when the store joins, else on the runtime of the first caller that needs
+//! One task with six concurrent loops, spawned when the store joins, else on the runtime of the first caller that needs
 //! Redis. If that runtime ends, the next caller starts the task on its own. When the store is dropped, the task leaves the membership and
 //! ends.
 
@@ -11,6 +11,7 @@ mod connect;
 mod health;
 mod leases;
 mod listen;
+mod slots;
 mod slowness;
 mod sync_loop;
 
@@ -25,6 +26,7 @@ use tokio::sync::Notify;
 use crate::breaker;
 use crate::bucket;
 use crate::digest;
+use crate::slots as slot_cells;
 use crate::store::inner::{Registry, StoreInner};
 use crate::tally;
 use crate::wire::RedisWire;
@@ -47,6 +49,10 @@ pub(crate) struct Background {
     pub(crate) leases: Registry<bucket::Shared>,
     /// Notified when a bucket without leased permits has got some.
     pub(crate) lease_drawn: Notify,
+    /// Keys of which this replica holds a share of the slots.
+    pub(crate) slots: Registry<slot_cells::Shared>,
+    /// Notified when a cell of these was noted.
+    pub(crate) share_taken: Notify,
     pub(crate) catch_up: catch_up::CatchUp,
     pub(crate) changes: changes::Changes,
     /// The generation token of the last heartbeat. A different token means that the server lost its data.
@@ -67,6 +73,8 @@ impl Background {
             tallies: Registry::default(),
             leases: Registry::default(),
             lease_drawn: Notify::new(),
+            slots: Registry::default(),
+            share_taken: Notify::new(),
             catch_up: catch_up::CatchUp::default(),
             changes: changes::Changes::default(),
             generation: Mutex::new(None),
@@ -92,7 +100,7 @@ impl Background {
         let background = async move {
             let guard = guard; // dropped with the task, also when the runtime ends
             let store = &store;
-            // All five are polled in turn; a fixed order makes simulations repeatable.
+            // All six are polled in turn; a fixed order makes simulations repeatable.
             tokio::select! {
                 biased;
                 () = store.background.stop.notified() => {}
@@ -100,6 +108,7 @@ impl Background {
                 () = sync_loop::run(store) => {}
                 () = listen::run(store, &wire) => {}
                 () = leases::run(store) => {}
+                () = slots::run(store) => {}
             }
             sync_loop::leave(store).await;
             store.background.left.notify_waiters();

@@ -28,6 +28,7 @@ pub(crate) enum Kind {
     Digest,
     /// Of one length of a slice; see [`Keys::tally`].
     Tally(TallyUse),
+    Slots,
     Lock,
     Idempotency,
 }
@@ -41,6 +42,7 @@ impl Kind {
             Self::Tally(TallyUse::Throttle) => 't',
             Self::Tally(TallyUse::Retries) => 'q',
             Self::Tally(TallyUse::Hedges) => 'h',
+            Self::Slots => 'c',
             Self::Lock => 'l',
             Self::Idempotency => 'i',
         }
@@ -95,7 +97,9 @@ impl Keys {
         let hash = self.hash(key);
         let partition = match kind {
             Kind::Bucket => partition_of(&self.hash(&StateKey::new(key.policy(), ()))),
-            Kind::Breaker | Kind::Digest | Kind::Tally(_) | Kind::Lock | Kind::Idempotency => partition_of(&hash),
+            Kind::Breaker | Kind::Digest | Kind::Tally(_) | Kind::Slots | Kind::Lock | Kind::Idempotency => {
+                partition_of(&hash)
+            }
         };
         let id = hex(&hash);
         let suffix = format!("{}:{id}", kind.letter());

@@ -1,4 +1,5 @@
-//! The Redis store of Phalanx: breakers, token buckets, latency digests and tallies shared by all replicas.
+//! The Redis store of Phalanx: breakers, token buckets, latency digests, tallies and slots shared by
+//! all replicas.
 //!
 //! * A healthy breaker costs a caller no round trip. An exact rate limit costs one, shared with all callers of the
 //!   key that arrived during the previous one; a leased one costs none.
@@ -16,11 +17,12 @@
 //! bucket.rs            the cell of a rate limit     ─┐
 //! breaker.rs           the cell of a breaker         ├─ one cell per key, which also decides during outages
 //! digest.rs            the cell of a latency digest  │
-//! tally.rs             the cell of a tally          ─┘
+//! tally.rs             the cell of a tally           │
+//! slots.rs             the cell of slots            ─┘
 //! batch.rs             callers of one key that share a round trip
 //! dispatcher.rs        round trips to one server, shared by all cells; latch.rs: whether it is asked at all
 //! wire.rs              the connection in use; connection.rs, cluster_connection.rs, redis_connection.rs, invocation.rs, keys.rs
-//! background.rs        one task per store: connect, health, sync_loop, listen, changes, leases
+//! background.rs        one task per store: connect, health, sync_loop, listen, changes, leases, slots
 //! locks.rs, idempotency.rs   one call per operation, no cells
 //! ```
 //!
@@ -110,6 +112,7 @@ mod locks;
 mod options;
 mod push_health;
 mod redis_connection;
+mod slots;
 mod store;
 mod tally;
 #[doc(hidden)] // for the in-process Redis of `phalanx-testkit`
@@ -128,6 +131,7 @@ pub use self::latch::DegradedDecisions;
 pub use self::locks::RedisLocks;
 pub use self::options::{DegradedShare, RedisOptions};
 pub use self::redis_connection::RedisConnection;
+pub use self::slots::SharedSlots;
 pub use self::store::{RedisStore, StoreBuilder, StoreMode};
 pub use self::tally::SharedTally;
 

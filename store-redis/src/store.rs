@@ -18,7 +18,7 @@ use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::{
     AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
-    RateLimitStore, Store, TallyStore, TallyUse, Withdrawal,
+    RateLimitStore, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::{Retention, Table};
 use phalanx_store_memory::DEFAULT_CAPACITY;
@@ -36,6 +36,7 @@ use crate::latch::DegradedDecisions;
 use crate::locks::RedisLocks;
 use crate::options::RedisOptions;
 use crate::redis_connection;
+use crate::slots::SharedSlots;
 use crate::store::inner::{StoreInner, StoreParts};
 use crate::tally::SharedTally;
 use crate::wire::RedisWire;
@@ -70,6 +71,7 @@ struct Cells {
     digests: Table<SharedDigest>,
     /// One for each [`TallyUse`].
     tallies: [Table<SharedTally>; 3],
+    slots: Table<SharedSlots>,
 }
 
 impl Drop for Cells {
@@ -158,8 +160,8 @@ impl RedisStore {
 
     fn of(parts: StoreParts, capacity: usize) -> Self {
         let (buckets, breakers, digests) = (Table::new(capacity), Table::new(capacity), Table::new(capacity));
-        let tallies = std::array::from_fn(|_| Table::new(capacity));
-        Self(Arc::new(Cells { inner: Arc::new(StoreInner::new(parts)), buckets, breakers, digests, tallies }))
+        let (tallies, slots) = (std::array::from_fn(|_| Table::new(capacity)), Table::new(capacity));
+        Self(Arc::new(Cells { inner: Arc::new(StoreInner::new(parts)), buckets, breakers, digests, tallies, slots }))
     }
 
     /// Sends everything that is pending, polls the state of every breaker, and waits until all of it has been answered, also
@@ -183,6 +185,7 @@ impl RedisStore {
             inner.background.breakers.take_in_use(); // all are visited
             inner.background.digests.take_in_use();
             inner.background.tallies.take_in_use();
+            inner.background.slots.take_in_use();
             let mut breakers = self.0.breakers.values();
             breakers.sort_unstable_by(|a, b| a.id().cmp(b.id())); // the same order in every run
             if round > 0 && !breakers.iter().any(|breaker| breaker.0.needs_flush()) {
@@ -195,6 +198,11 @@ impl RedisStore {
             let mut tallies: Vec<_> = self.0.tallies.iter().flat_map(Table::values).collect();
             tallies.sort_by_cached_key(|tally| tally.id());
             tallies.iter().for_each(|tally| tally.0.tick(true));
+            let mut slots = self.0.slots.values();
+            slots.sort_unstable_by(|a, b| a.id().cmp(b.id()));
+            for cell in slots {
+                cell.0.tick(true);
+            }
             if round == 0 {
                 for bucket in inner.background.leases.take_in_use() {
                     bucket.tick_leases();
@@ -208,7 +216,7 @@ impl RedisStore {
         }
     }
 
-    /// Gives leased permits back and flushes, then removes this replica from the membership. For an orderly shutdown; dropping the store does the
+    /// Gives leased permits and slots back and flushes, then removes this replica from the membership. For an orderly shutdown; dropping the store does the
     /// same without waiting.
     pub async fn leave(&self) {
         self.0.buckets.values().iter().for_each(|bucket| bucket.close_leases());
@@ -528,5 +536,29 @@ impl TallyStore for RedisStore {
 
     fn lead(&self, tally: &SharedTally) -> Duration {
         tally.lead()
+    }
+}
+
+impl SlotStore for RedisStore {
+    type Slots = SharedSlots;
+
+    fn slots(&self, key: &StateKey, cap: u32) -> Arc<SharedSlots> {
+        let slots = self.0.slots.find_or_add(key, || SharedSlots::new(self.0.inner.clone(), key, cap));
+        slots.retune(cap);
+        slots
+    }
+
+    #[inline]
+    fn take_slot_now(&self, slots: &SharedSlots, now: Time) -> Option<SlotReply> {
+        slots.take_now(now)
+    }
+
+    async fn take_slot(&self, slots: &SharedSlots, _now: Time) -> SlotReply {
+        slots.take().await
+    }
+
+    #[inline]
+    fn return_slot(&self, slots: &SharedSlots) {
+        slots.give_back();
     }
 }

@@ -1,4 +1,4 @@
-//! A store of your own, in five steps: this one keeps its state in maps of one process, under locks. A store over a server
+//! A store of your own, in six steps: this one keeps its state in maps of one process, under locks. A store over a server
 //! has the same shape: where this one locks a cell and asks its state machine, it sends the operation to the server.
 //!
 //! `testkit/tests/own_store.rs` runs the conformance suite on it. `cargo run --example own_store` prints
@@ -16,7 +16,8 @@ use std::time::Duration;
 use phalanx::store::{
     AcquireRequest, Addition, AdmitReply, Allowance, Breaker, BreakerStore, BreakerView, Bucket, Counts, Digest,
     Engine, EngineSpec, Grant, LatencyDigestStore, Level, Override, Phase, Rate, RateLimitStore, Retention, Rng,
-    Sample, StateKey, Store, Take, Tally, TallyStore, TallyUse, Ticket, Time, Transition, Withdrawal,
+    Sample, SlotReply, SlotShare, SlotStore, StateKey, Store, Take, Tally, TallyStore, TallyUse, Ticket, Time,
+    Transition, Withdrawal,
 };
 use phalanx::{BreakerSpec, Clock, Kind, Policy, RateLimitSpec, Source};
 
@@ -34,6 +35,7 @@ struct Shared {
     breakers: Cells<(Breaker, BreakerSpec)>,
     digests: Mutex<HashMap<StateKey, Arc<Digest>>>, // a digest is safe to share without a lock
     tallies: [Cells<Tally>; 3],                     // one for each use
+    slots: Mutex<HashMap<StateKey, Arc<SlotShare>>>, // counted without a lock
 }
 
 type Cells<T> = Mutex<HashMap<StateKey, Arc<Mutex<T>>>>;
@@ -41,8 +43,8 @@ type Cells<T> = Mutex<HashMap<StateKey, Arc<Mutex<T>>>>;
 impl OwnStore {
     /// Creates a store without state. The generator decides the jitter of breaks.
     pub fn new(clock: Clock, rng: Rng) -> Self {
-        let (buckets, breakers, digests, tallies) = Default::default();
-        Self(Arc::new(Shared { clock, rng, buckets, breakers, digests, tallies }))
+        let (buckets, breakers, digests, tallies, slots) = Default::default();
+        Self(Arc::new(Shared { clock, rng, buckets, breakers, digests, tallies, slots }))
     }
 
     fn now(&self) -> Time {
@@ -231,6 +233,30 @@ impl TallyStore for OwnStore {
 
     fn put_back(&self, tally: &Self::Tally, withdrawal: Withdrawal) {
         lock(tally).put_back(self.now(), withdrawal.slice, withdrawal.granted.into());
+    }
+}
+
+// Step 6: slots, for the concurrency that is shared. A store over a server leases a share of them.
+
+impl SlotStore for OwnStore {
+    type Slots = SlotShare;
+
+    fn slots(&self, key: &StateKey, cap: u32) -> Arc<SlotShare> {
+        let slots = find_or_make(&self.0.slots, key, || SlotShare::unleased(cap));
+        slots.set_share(cap);
+        slots
+    }
+
+    fn take_slot_now(&self, slots: &SlotShare, now: Time) -> Option<SlotReply> {
+        Some(SlotReply { is_granted: slots.enter(now), source: Source::Local })
+    }
+
+    async fn take_slot(&self, slots: &SlotShare, now: Time) -> SlotReply {
+        SlotReply { is_granted: slots.enter(now), source: Source::Local }
+    }
+
+    fn return_slot(&self, slots: &SlotShare) {
+        slots.leave();
     }
 }
 

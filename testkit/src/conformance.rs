@@ -1,5 +1,5 @@
 //! The conformance suite: checks every line of the `# Behaviour` lists of [`RateLimitStore`], [`BreakerStore`],
-//! [`LatencyDigestStore`], [`TallyStore`] and [`LockStore`] against any [`Bed`].
+//! [`LatencyDigestStore`], [`TallyStore`], [`SlotStore`] and [`LockStore`] against any [`Bed`].
 //!
 //! Each line of a list is one case of the same name. A case uses the trait methods only, two replicas wherever state is
 //! shared, and asserts exact values.
@@ -8,6 +8,7 @@
 //! [`BreakerStore`]: phalanx::store::BreakerStore
 //! [`LatencyDigestStore`]: phalanx::store::LatencyDigestStore
 //! [`TallyStore`]: phalanx::store::TallyStore
+//! [`SlotStore`]: phalanx::store::SlotStore
 //! [`LockStore`]: phalanx::store::LockStore
 //!
 //! # Testing a store
@@ -61,6 +62,7 @@ pub mod breaker;
 pub mod digest;
 pub mod lock;
 pub mod rate_limit;
+pub mod slots;
 pub mod tally;
 
 use std::future::Future;
@@ -88,11 +90,12 @@ pub struct Case {
 
 /// All cases, in the order of the lists.
 pub fn cases() -> impl Iterator<Item = Case> {
-    const AREAS: [&[Case]; 5] = [
+    const AREAS: [&[Case]; 6] = [
         crate::conformance_cases!(rate_limit => @table),
         crate::conformance_cases!(breaker => @table),
         crate::conformance_cases!(digest => @table),
         crate::conformance_cases!(tally => @table),
+        crate::conformance_cases!(slots => @table),
         crate::conformance_cases!(lock => @table),
     ];
     AREAS.into_iter().flatten().copied()
@@ -100,13 +103,13 @@ pub fn cases() -> impl Iterator<Item = Case> {
 
 /// Generates a `#[test]` for every case, run on the given bed.
 ///
-/// `conformance_suite!(MyBed)` tests the four traits of a store. Areas can be chosen:
-/// `conformance_suite!(MyBed: rate_limit, breaker, digest, tally, lock)` also tests locks, which needs a
+/// `conformance_suite!(MyBed)` tests the five traits of a store. Areas can be chosen:
+/// `conformance_suite!(MyBed: rate_limit, breaker, digest, tally, slots, lock)` also tests locks, which needs a
 /// [`LockBed`](crate::bed::LockBed). Each area is a module of its name.
 #[macro_export]
 macro_rules! conformance_suite {
     ($bed:ty) => {
-        $crate::conformance_suite!($bed: rate_limit, breaker, digest, tally);
+        $crate::conformance_suite!($bed: rate_limit, breaker, digest, tally, slots);
     };
     ($bed:ty: $($area:ident),+ $(,)?) => {
         $($crate::conformance_cases!($area => @tests $bed);)+
@@ -261,6 +264,25 @@ macro_rules! conformance_cases {
                 put_back:
                     a_mark_that_is_put_back_is_there_for_the_next_call,
                     a_mark_of_an_earlier_window_is_not_put_back;
+            }
+        }
+    };
+    (slots => $($what:tt)+) => {
+        $crate::conformance_area! { $($what)+;
+            slots of SlotStore {
+                slots:
+                    the_same_key_is_the_same_slots,
+                    different_keys_never_share_slots,
+                    another_cap_keeps_the_calls_in_flight;
+                take_slot_now:
+                    a_slot_that_was_used_is_taken_again_without_a_wait;
+                take_slot:
+                    calls_in_flight_never_exceed_the_cap,
+                    a_full_fleet_rejects_and_takes_nothing,
+                    slots_that_are_not_used_are_there_for_the_others,
+                    a_slot_is_held_for_as_long_as_its_call_takes;
+                return_slot:
+                    a_slot_that_is_returned_is_there_for_the_next_call;
             }
         }
     };

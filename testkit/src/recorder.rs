@@ -343,6 +343,7 @@ impl OwnedKind {
             StateRepaired => StateRepaired,
             ConfigMismatch => ConfigMismatch,
             OddReplica { break_for } => OddReplica { break_for },
+            FleetShareLapsed { calls } => FleetShareLapsed { calls },
             Replicas { live } => Replicas { live },
             Draining { in_flight } => Draining { in_flight },
             Drained(drained) => Drained(drained),

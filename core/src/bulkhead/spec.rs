@@ -30,6 +30,11 @@ pub struct BulkheadSpec {
     /// The limit of calls in flight, at least 1. For an adaptive limit, its maximum and its start.
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
     pub max_concurrency: u32,
+    /// The limit of calls in flight on all replicas together, besides `max_concurrency` of each; at least that. Each replica
+    /// leases a share of it, and asks for more in one round trip. Without a shared store: of this process. Default none.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Count"))]
+    pub fleet_max_concurrency: Option<u32>,
     /// Callers that may wait for a slot. Default 0: excess calls are rejected at once.
     #[cfg_attr(feature = "serde", serde(default))]
     #[cfg_attr(feature = "schema", schemars(with = "crate::schema::CountOrZero"))]
@@ -174,6 +179,7 @@ impl BulkheadSpec {
     pub const fn fixed(max_concurrency: u32) -> Self {
         Self {
             max_concurrency,
+            fleet_max_concurrency: None,
             max_queue: 0,
             queue_timeout: None,
             queue_target: None,
@@ -193,6 +199,13 @@ impl BulkheadSpec {
     /// Limits calls in flight to at most `max_concurrency`, and to fewer while more would only queue at the dependency.
     pub const fn gradient(max_concurrency: u32, spec: GradientSpec) -> Self {
         Self { gradient: Some(spec), ..Self::fixed(max_concurrency) }
+    }
+
+    /// Limits the calls in flight on all replicas together.
+    #[must_use]
+    pub const fn fleet_max_concurrency(mut self, slots: u32) -> Self {
+        self.fleet_max_concurrency = Some(slots);
+        self
     }
 
     /// Lets up to `max_queue` callers wait for a slot.

@@ -9,6 +9,7 @@
 //!   call_state/gate.rs           enters and leaves the drain gate; cancellation by a drain
 //!   call_state/admission.rs      asks deadline, rate limit, breaker or throttle, and guards
 //!   call_state/bulkhead_slot.rs  takes a slot of the bulkhead, or waits for one
+//!   call_state/fleet_slot.rs     takes a slot of the fleet
 //!   call_state/settlement.rs     records one outcome with every stage that admitted the call
 //! ```
 //!
@@ -19,6 +20,7 @@
 
 mod admission;
 mod bulkhead_slot;
+mod fleet_slot;
 mod gate;
 mod settlement;
 
@@ -99,6 +101,8 @@ struct Held {
     permits_due: Time,
     permits_source: Source,
     bulkhead_slot: BulkheadSlot,
+    /// Whether the call has a slot of the fleet; only beside one of the bulkhead.
+    fleet_slot: bool,
     admitted_by: AdmittedBy,
     /// The mark of a retry in the fleet's budget, put back unless the retry starts.
     retry_mark: Option<Withdrawal>,
@@ -187,6 +191,7 @@ impl<'a, S: Store> CallState<'a, S> {
                 permits_due: now,
                 permits_source: Source::Local,
                 bulkhead_slot: BulkheadSlot::None,
+                fleet_slot: false,
                 admitted_by: AdmittedBy::None,
                 retry_mark: None,
                 call_guards: 0,

@@ -191,6 +191,9 @@ fn bulkhead(f: &mut fmt::Formatter<'_>, spec: &BulkheadSpec) -> fmt::Result {
         }
         (None, None) => write!(f, "{most} at a time")?,
     }
+    if let Some(slots) = spec.fleet_max_concurrency {
+        write!(f, ", {slots} of the fleet")?;
+    }
     if spec.max_queue > 0 {
         write!(f, ", {} may wait", spec.max_queue)?;
     }

@@ -47,6 +47,8 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) deadline: DeadlineSpec,
     pub(crate) rate_limit: Option<RateLimitStage<S>>,
     pub(crate) bulkhead: Option<BulkheadStage>,
+    /// Present if the bulkhead has a cap for the fleet.
+    pub(crate) fleet_slots: Option<Arc<S::Slots>>,
     pub(crate) circuit: Circuit<S>,
     pub(crate) retry: Option<RetrySpec>,
     pub(crate) hedge: Option<HedgeSpec>,
@@ -223,13 +225,16 @@ impl<S: Store> Stages<S> {
             (None, None) => Circuit::None,
         };
         let bulkhead = policy.bulkhead.as_ref().map(|spec| state.bulkhead(spec, store.clock()));
+        let fleet_cap = policy.bulkhead.as_ref().and_then(|spec| spec.fleet_max_concurrency);
+        let fleet_slots = fleet_cap.map(|cap| store.slots(&key, cap));
         let latency_watch = LatencyWatch::new(&policy, &store, &key);
         let span_names = SpanNames::new(&key, state.traced);
         let observed = observers.any() || span_names.any();
         let has_retry_budget = retry_budget.is_some();
         let has_queue = bulkhead.as_ref().is_some_and(|stage| stage.has_queue);
         let is_adaptive = bulkhead.as_ref().is_some_and(|stage| stage.is_adaptive);
-        let takes_time = rate_limit.is_some() || has_retry_budget || policy.hedge.is_some() || has_queue || is_adaptive;
+        let is_leased = rate_limit.is_some() || fleet_slots.is_some();
+        let takes_time = is_leased || has_retry_budget || policy.hedge.is_some() || has_queue || is_adaptive;
         let records = !matches!(circuit, Circuit::None) || latency_watch.is_some() || observed;
         let breaker_measures = policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency);
         #[cfg_attr(not(feature = "chaos"), allow(unused_mut))]
@@ -255,6 +260,7 @@ impl<S: Store> Stages<S> {
             hedge: policy.hedge,
             latency_watch,
             bulkhead,
+            fleet_slots,
             timeout: policy.timeout,
             guards: PositionedGuards::new(&guards),
             #[cfg(feature = "chaos")]

@@ -99,6 +99,16 @@ where
                     call.restart_clock();
                     step = call.leave_queue(bulkhead, polled);
                 }
+                if step == Step::Continue
+                    && let Some(slots) = stages.fleet_slots.as_deref()
+                {
+                    step = call.take_fleet_slot(slots);
+                    if step == Step::Await {
+                        // Boxed, so that calls without a cap of the fleet do not carry the memory for it.
+                        let mut waiting = Box::pin(call.await_fleet_slot(&mut timer, slots));
+                        step = poll_fn(|cx| poll_out_of_line(waiting.as_mut(), cx)).await;
+                    }
+                }
                 if step == Step::Reject {
                     break 'call Err(call.rejection());
                 }
@@ -303,7 +313,7 @@ impl<S: Store> CallState<'_, S> {
 
     /// Rejects a call whose deadline passed while it awaited a store.
     #[cold]
-    fn reject_late(&mut self) -> Step {
+    pub(super) fn reject_late(&mut self) -> Step {
         self.reject(Stage::Deadline, RejectionCode::DeadlineExceeded);
         Step::Reject
     }

@@ -126,6 +126,7 @@ impl List {
     fn bulkhead(&mut self, spec: &BulkheadSpec) {
         let BulkheadSpec {
             max_concurrency,
+            fleet_max_concurrency,
             max_queue,
             queue_timeout,
             queue_target,
@@ -136,6 +137,7 @@ impl List {
             gradient,
         } = *spec;
         self.plain("max_concurrency", max_concurrency);
+        self.optional("fleet_max_concurrency", fleet_max_concurrency);
         self.plain("max_queue", max_queue);
         self.optional_duration("queue_timeout", queue_timeout);
         self.optional_duration("queue_target", queue_target);

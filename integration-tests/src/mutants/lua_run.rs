@@ -105,6 +105,11 @@ fn suites(file: &str) -> Vec<Suite> {
             suite("lua_scripts", &["tally::"]),
             suite("differential", &["every_tally_replies_like_the_machine"]),
         ],
+        Some("slots") => vec![
+            without_random_tests("slots::"),
+            suite("conformance_lua", &["slots::"]),
+            suite("lua_scripts", &["slots::"]),
+        ],
         Some("log") => vec![suite("lua_scripts", &["cells::", "breaker_evidence::"])],
         Some("cells") => vec![suite("lua_scripts", &["cells::"]), suite("conformance_lua", &[])],
         Some("value") => vec![suite("lua_scripts", &["cells::", "tally::", "rate_limit_record::", "breaker_text::"])],

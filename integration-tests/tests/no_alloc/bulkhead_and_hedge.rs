@@ -29,6 +29,7 @@ fn a_slot_of_a_bulkhead_allocates_nothing() {
     let adaptive = AdaptiveSpec::threshold(SECOND);
     for bulkhead in [
         BulkheadSpec::fixed(8),
+        BulkheadSpec::fixed(8).fleet_max_concurrency(8),
         BulkheadSpec::fixed(8).queue(100).queue_target(5 * MS).adaptive_lifo().prioritized(),
         BulkheadSpec::adaptive(8, adaptive),
         BulkheadSpec::adaptive(8, adaptive.quantile(0.95)),

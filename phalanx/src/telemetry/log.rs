@@ -96,6 +96,17 @@ impl Log {
                 let line = Line::ConfigMismatch;
                 sampled!(self, WARN, line, key, "another replica uses different numbers for this policy");
             }
+            EventKind::FleetShareLapsed { calls } => {
+                let line = Line::FleetShareLapsed;
+                sampled!(
+                    self,
+                    WARN,
+                    line,
+                    key,
+                    "calls were in flight without a share of the fleet's slots",
+                    calls = calls
+                );
+            }
             EventKind::OddReplica { break_for } => {
                 let retry_after = millis(break_for);
                 keyed!(

@@ -95,6 +95,7 @@ pub(crate) async fn heartbeat(store: &Arc<StoreInner>) {
         store.state_losses.fetch_add(1, Ordering::Relaxed);
         store.observers.emit_all(EventKind::StateLost);
         store.background.changes.forget();
+        store.background.share_taken.notify_one(); // shares are recorded again
         store.background.catch_up.begin(store); // a replica that knows of an open breaker restores it
     }
 }

@@ -98,6 +98,12 @@ pub enum EntryKind {
     ConfigMismatch {
         replica: usize,
     },
+    /// Calls were in flight without a share of the fleet's slots.
+    ShareLapsed {
+        replica: usize,
+        policy: usize,
+        calls: u32,
+    },
     #[serde(skip)]
     Script(Script),
     LockAcquired {
@@ -329,7 +335,7 @@ impl Recorder {
             let text = std::str::from_utf8(text).unwrap_or_default();
             text.split(' ').map(|word| word.parse().unwrap_or(0.0)).collect()
         };
-        let args = if is_breaker || is_bucket {
+        let args = if is_breaker || is_bucket || run.name == "slots_share" {
             let skipped = if is_breaker { 5 } else { 0 };
             let number =
                 |arg: &Vec<u8>| std::str::from_utf8(arg).ok().and_then(|text| text.parse().ok()).unwrap_or(0.0);

@@ -6,6 +6,7 @@ mod breaker;
 mod calls;
 mod lock;
 mod rate_limit;
+mod slots;
 
 use super::history::{Entry, EntryKind, History, Script};
 use super::plan::{FaultKind, Plan};
@@ -56,6 +57,7 @@ pub const ORACLES: &[Oracle] = &[
         check: breaker::known_open_rejects,
     },
     Oracle { id: "I-31", name: "leases are strict", check: rate_limit::leases_are_strict },
+    Oracle { id: "I-40", name: "calls in flight stay within the cap", check: slots::calls_stay_within_the_cap },
     Oracle { id: "liveness", name: "traffic is back after the last fault", check: calls::traffic_is_back },
 ];
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use phalanx::{BreakerSpec, Consistency, Policy, RateLimitSpec};
+use phalanx::{BreakerSpec, BulkheadSpec, Consistency, Policy, RateLimitSpec};
 use phalanx_core::budget::BudgetSpec;
 use phalanx_core::rng::Rng;
 use serde::{Deserialize, Serialize};
@@ -327,7 +327,8 @@ const MIN_SECONDS: u64 = 60;
 
 impl Plan {
     /// Makes the plan of a seed: five replicas, four routes, fifty calls a second on each replica, a minute, and three to
-    /// seven faults. Every fourth seed has a leased limit besides. The last fifth of the run has no fault, so that the fleet can recover.
+    /// seven faults. Every fourth seed has a leased limit besides, and
+    /// every fourth one a concurrency cap. The last fifth of the run has no fault, so that the fleet can recover.
     pub fn of_seed(seed: u64) -> Self {
         let rng = Rng::seeded(seed ^ 0x5048_414C_414E_5821);
         let pick = |n: u64| rng.next() % n;
@@ -419,6 +420,9 @@ impl Plan {
         if seed.is_multiple_of(4) {
             plan.add_leases(&rng);
         }
+        if seed % 4 == 2 {
+            plan.add_slots(&rng);
+        }
         plan.faults.sort_by_key(|fault| fault.at_ms);
         plan
     }
@@ -446,6 +450,30 @@ impl Plan {
         if pick(2) == 0 {
             let (at_ms, for_ms) = (2_000 + pick(38_000), 2_500 + pick(5_000));
             self.faults.push(Fault { at_ms, for_ms, kind: FaultKind::Retune { policy: "leased".to_owned() } });
+        }
+    }
+
+    /// Adds a concurrency cap for which the replicas compete: together they want more than there is, one of them far more.
+    fn add_slots(&mut self, rng: &Rng) {
+        let pick = |n: u64| rng.next() % n;
+        self.policies.push(Policy::named("capped").bulkhead(BulkheadSpec::fixed(16).fleet_max_concurrency(20)));
+        let busy = pick(5) as usize;
+        for (replica, per_second) in [(None, 8.0 + pick(20) as f64), (Some(busy), 40.0)] {
+            self.loads.push(Load {
+                policy: "capped".to_owned(),
+                replica,
+                shape: if pick(3) == 0 { Shape::Bursts } else { Shape::Steady },
+                per_second,
+                cost: 1,
+                operation_ms: 100 + pick(400),
+                cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
+                deadline_ms: None,
+            });
+        }
+        if pick(2) == 0 {
+            // Longer than a lease.
+            let (at_ms, for_ms) = (2_000 + pick(36_000), 4_000 + pick(4_000));
+            self.faults.push(Fault { at_ms, for_ms, kind: FaultKind::PauseReplica { replica: busy } });
         }
     }
 

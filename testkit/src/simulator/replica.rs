@@ -353,6 +353,7 @@ fn record_event(recorder: &Recorder, replica: usize, names: &[String], event: &E
         EventKind::StoreRecovered { .. } => EntryKind::Recovered { replica },
         EventKind::StateLost => EntryKind::StateLost { replica },
         EventKind::Replicas { live } => EntryKind::Replicas { replica, live },
+        EventKind::FleetShareLapsed { calls } => EntryKind::ShareLapsed { replica, policy, calls },
         EventKind::ConfigMismatch => EntryKind::ConfigMismatch { replica },
         _ => return,
     };

@@ -94,10 +94,13 @@ impl<S: Store> CallState<'_, S> {
         Step::Reject
     }
 
-    /// Gives the slot to the next call in the queue, or leaves the queue.
+    /// Gives the slot to the next call in the queue, or leaves the queue. A slot of the fleet goes with it.
     #[inline]
     pub(super) fn release_bulkhead(&mut self) {
         let stages = self.stages;
+        if self.held.fleet_slot {
+            self.return_fleet_slot();
+        }
         let slot = std::mem::replace(&mut self.held.bulkhead_slot, BulkheadSlot::None);
         if let Some(stage) = &stages.bulkhead {
             match slot {

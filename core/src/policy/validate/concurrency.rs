@@ -8,6 +8,15 @@ use crate::hedge::HedgeSpec;
 
 pub(super) fn bulkhead(check: &mut Check, spec: &BulkheadSpec) {
     check.count("max_concurrency", spec.max_concurrency.into());
+    if let Some(slots) = spec.fleet_max_concurrency {
+        check.count("fleet_max_concurrency", slots.into());
+        if slots > 0 && slots < spec.max_concurrency {
+            check.add(
+                "fleet_max_concurrency",
+                "must not be below max_concurrency: one process could never use all of that",
+            );
+        }
+    }
     if u64::from(spec.max_queue) > MAX_COUNT {
         check.add("max_queue", &format!("must be at most {MAX_COUNT}"));
     }
@@ -108,6 +117,15 @@ mod tests {
         let expected = ["queue_timeout", "queue_target", "queue_interval", "queue_adaptive_lifo", "prioritized"];
         assert_eq!(of_bulkhead(spec), expected.map(|option| format!("bulkhead.{option}")));
         assert!(of_bulkhead(spec.queue(1)).is_empty());
+    }
+
+    #[test]
+    fn a_cap_of_the_fleet_is_not_below_that_of_one_process() {
+        let spec = BulkheadSpec::fixed(8);
+        for wrong in [0, 7, u32::MAX] {
+            assert_eq!(of_bulkhead(spec.fleet_max_concurrency(wrong)), ["bulkhead.fleet_max_concurrency"], "{wrong}");
+        }
+        assert!(of_bulkhead(spec.fleet_max_concurrency(8)).is_empty());
     }
 
     #[test]

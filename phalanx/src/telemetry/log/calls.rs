@@ -134,6 +134,17 @@ impl Log {
             RejectionCode::BulkheadFull | RejectionCode::BulkheadQueueShed | RejectionCode::BulkheadQueueTimeout => {
                 sampled!(self, WARN, Line::BulkheadRejected, key, "the bulkhead rejected a call", code = code);
             }
+            RejectionCode::FleetBulkheadFull => {
+                sampled!(
+                    self,
+                    WARN,
+                    Line::FleetFull,
+                    key,
+                    "all slots of the fleet are taken",
+                    code = code,
+                    source = source
+                );
+            }
             RejectionCode::RateLimited => {
                 sampled!(
                     self,

@@ -53,6 +53,7 @@ lines!(
     FaultInjected = "fault_injected",
     CircuitRejected = "circuit_rejected",
     BulkheadRejected = "bulkhead_rejected",
+    FleetFull = "fleet_bulkhead_rejected",
     RateLimited = "rate_limited",
     Throttled = "throttled",
     DeadlineExceeded = "deadline_exceeded",
@@ -64,6 +65,7 @@ lines!(
     LimitLowered = "limit_lowered",
     StateRepaired = "state_repaired",
     ConfigMismatch = "config_mismatch",
+    FleetShareLapsed = "fleet_share_lapsed",
     Retuned = "retuned",
     RoutesExhausted = "routes_exhausted",
 );

@@ -45,6 +45,7 @@ fn emit_everything(log: &Log) {
     emit(EventKind::StateRepaired);
     emit(EventKind::ConfigMismatch);
     emit(EventKind::OddReplica { break_for: SECOND });
+    emit(EventKind::FleetShareLapsed { calls: 3 });
     emit(EventKind::Retuned { version: 2 });
     emit(EventKind::RoutesExhausted);
     emit(EventKind::Override(Some(phalanx_core::breaker::Override::Open)));

@@ -109,6 +109,8 @@ table! {
         "calls holding a slot of the bulkhead" => "phalanx_bulkhead_in_flight";
     BULKHEAD_QUEUE_DEPTH: Gauge "phalanx.bulkhead.queue_depth" ["{call}"] (POLICY, ROUTE)
         "calls waiting for a slot of the bulkhead" => "phalanx_bulkhead_queue_depth";
+    BULKHEAD_FLEET_LAPSED: Counter "phalanx.bulkhead.fleet.lapsed" ["{call}"] ()
+        "calls of this replica that were in flight without a share of the fleet's slots, at most" => "phalanx_bulkhead_fleet_lapsed_total";
     RATE_LIMIT_REMAINING: Gauge "phalanx.rate_limit.remaining" ["{permit}"] (POLICY, ROUTE)
         "permits in the token bucket, as last seen by this process" => "phalanx_rate_limit_remaining";
     RATE_LIMIT_LEASED: Gauge "phalanx.rate_limit.leased" ["{permit}"] ()

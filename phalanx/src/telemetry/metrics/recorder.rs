@@ -50,6 +50,7 @@ impl Recorder {
         if let Some(store) = engine.store().shared() {
             self.degraded_decisions.lock().extend(store.degraded_decisions());
             self.instruments.store_slowdowns.add(0, &[]); // so that the first one is an increase
+            self.instruments.fleet_lapsed.add(0, &[]);
         }
     }
 
@@ -155,11 +156,16 @@ mod tests {
 
     /// Returns what the recorder counted for these events, as `name attributes value`.
     fn counted(events: &[EventKind<'_>]) -> Vec<String> {
+        counted_of(None, events)
+    }
+
+    /// The same, for events of one policy and route.
+    fn counted_of(key: Option<&StateKey>, events: &[EventKind<'_>]) -> Vec<String> {
         let exporter = InMemoryMetricExporter::default();
         let reader = PeriodicReader::builder(exporter.clone()).build();
         let provider = SdkMeterProvider::builder().with_reader(reader).build();
         let recorder = Recorder::new(&provider.meter("phalanx"), 10);
-        events.iter().for_each(|kind| recorder.on_event(&Event { key: None, kind: *kind }));
+        events.iter().for_each(|kind| recorder.on_event(&Event { key, kind: *kind }));
         provider.force_flush().unwrap();
         let mut lines = Vec::new();
         let finished = exporter.get_finished_metrics().unwrap();
@@ -203,6 +209,12 @@ mod tests {
             "phalanx.store.slowdowns [] 1",
         ];
         assert_eq!(counted(&events), expected);
+    }
+
+    #[test]
+    fn calls_without_a_share_of_the_fleets_slots_are_counted() {
+        let events = [EventKind::FleetShareLapsed { calls: 3 }, EventKind::FleetShareLapsed { calls: 4 }];
+        assert_eq!(counted_of(Some(&StateKey::new("p", "r")), &events), ["phalanx.bulkhead.fleet.lapsed [] 7"]);
     }
 
     #[test]

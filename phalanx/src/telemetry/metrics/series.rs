@@ -111,6 +111,7 @@ impl Series {
             EventKind::Hedge { .. } => to.hedges.add(1, attributes),
             EventKind::HedgeBudgetExhausted => to.hedges_denied.add(1, attributes),
             EventKind::FallbackServed { .. } => to.fallbacks.add(1, attributes),
+            EventKind::FleetShareLapsed { calls } => to.fleet_lapsed.add(u64::from(*calls), &[]),
             EventKind::Transition(change) => to.transitions.add(1, &self.by_phase[phase_number(change.to)]),
             _ => {}
         }

@@ -120,7 +120,7 @@ pub(super) fn traffic_is_back(case: &Case<'_>) -> Verdict {
             );
             *calls += 1;
             *rejected += u64::from(by_breaker);
-            *fleet += u64::from(answer.source == Source::Fleet);
+            *fleet += u64::from(matches!(answer.source, Source::Fleet | Source::Leased));
         }
     }
     for ((replica, policy), [calls, rejected, fleet]) in seen {
