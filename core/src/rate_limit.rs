@@ -63,6 +63,11 @@ impl Rate {
         Self { gain: permits / divisor, price, capacity: spec.capacity().max(1).saturating_mul(price).min(MAX_UNITS) }
     }
 
+    /// Returns the most permits that the bucket holds: nothing can cost more.
+    pub const fn max_cost(self) -> u64 {
+        self.capacity / self.price
+    }
+
     /// Returns the time in which `units` are added, rounded up to whole microseconds.
     pub const fn time_for(self, units: u64) -> Duration {
         Duration::from_micros(units.div_ceil(self.gain))

@@ -23,6 +23,7 @@ use crate::hedge::HedgeSpec;
 use crate::key::{StateKey, intern};
 use crate::levers::LeverSpec;
 use crate::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
+use crate::rate_limit::Rate;
 use crate::retry::RetrySpec;
 use crate::rng::Rng;
 use crate::store::{StateScope, Store, TallyUse};
@@ -70,9 +71,12 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) state: Arc<RouteState>,
 }
 
-/// The bucket, and how long a call may wait for permits.
+/// The bucket, and what a call may ask of it.
 pub(crate) struct RateLimitStage<S: Store> {
     pub(crate) bucket: Arc<S::Bucket>,
+    /// The most permits that one call may cost.
+    pub(crate) max_cost: u64,
+    /// How long a call may wait for permits.
     pub(crate) max_wait: Duration,
 }
 
@@ -211,6 +215,7 @@ impl<S: Store> Stages<S> {
         let policy = effective.with_lever();
         let rate_limit = policy.rate_limit.as_ref().map(|spec| RateLimitStage {
             bucket: store.bucket(&key, spec),
+            max_cost: Rate::of(spec).max_cost(),
             max_wait: spec.max_wait.unwrap_or_default(),
         });
         let tally = |scope, of, window| (scope == StateScope::Fleet).then(|| store.tally(&key, of, window));

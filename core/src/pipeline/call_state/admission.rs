@@ -79,9 +79,14 @@ impl<S: Store> CallState<'_, S> {
         AcquireRequest { cost: self.cost, max_wait: limit.max_wait.min(time_left) }
     }
 
-    /// Acquires the call's permits, if the store can decide without awaiting.
+    /// Acquires the call's permits, if the store can decide without awaiting. A cost that the bucket can never hold is
+    /// rejected here, whatever the store would answer.
     #[inline]
     pub(in crate::pipeline) fn acquire_permits(&mut self, limit: &RateLimitStage<S>) -> Step {
+        if u64::from(self.cost) > limit.max_cost {
+            self.reject(Stage::RateLimit, RejectionCode::CostAboveBurst);
+            return Step::Reject;
+        }
         let request = self.permit_request(limit);
         match self.stages.store.acquire_now(&limit.bucket, self.attempt.started, request) {
             Some(grant) => self.apply_grant(&grant),
