@@ -303,7 +303,7 @@ impl<S: Store> CallState<'_, S> {
 
     /// Rejects a call whose deadline passed while it awaited a store.
     #[cold]
-    fn reject_late(&mut self) -> Step {
+    pub(super) fn reject_late(&mut self) -> Step {
         self.reject(Stage::Deadline, RejectionCode::DeadlineExceeded);
         Step::Reject
     }

@@ -50,13 +50,17 @@ pub enum Plant {
     LeasesTakeNoRoom,
     /// A block that is closed is credited in full, with what was spent of it (I-31).
     BlocksComeBackWhole,
+    /// A charge takes only what is there (I-33).
+    DebtIsForgiven,
+    /// A charge whose reply was lost is charged again (I-33).
+    ChargesRepeat,
     /// A replica that was cut off stays cut off (liveness).
     PartitionsStay,
 }
 
 impl Plant {
     /// All plants, with the oracle that must find each.
-    pub const ALL: [(Self, &'static str); 20] = [
+    pub const ALL: [(Self, &'static str); 22] = [
         (Self::BucketOverfills, "I-1"),
         (Self::ClockBackMints, "I-2"),
         (Self::LastPermitStays, "I-3"),
@@ -76,6 +80,8 @@ impl Plant {
         (Self::PollsForget, "I-25"),
         (Self::LeasesTakeNoRoom, "I-31"),
         (Self::BlocksComeBackWhole, "I-31"),
+        (Self::DebtIsForgiven, "I-33"),
+        (Self::ChargesRepeat, "I-33"),
         (Self::PartitionsStay, "liveness"),
     ];
 
@@ -100,6 +106,12 @@ impl Plant {
             });
             let more: Vec<_> = more.collect();
             plan.loads.extend(more);
+        }
+        if self == Self::DebtIsForgiven {
+            // In debt are limits only whose calls come at once.
+            for load in plan.loads.iter_mut().filter(|load| load.settled) {
+                (load.shape, load.per_second) = (Shape::Bursts, 75.0);
+            }
         }
         if self == Self::EpochsAreIgnored {
             // A replica that starts while Redis is late decides calls before it knows an epoch, and sends their outcomes later.
@@ -182,6 +194,10 @@ impl Plant {
                 "local credit = math.min(math.min(unspent, size) * price, MAX_UNITS)",
                 "local credit = math.min(size * price, MAX_UNITS)",
             )],
+            Self::DebtIsForgiven => {
+                &[("math.max(level - units, -MAX_UNITS), true", "math.max(level - units, math.min(level, 0)), true")]
+            }
+            Self::ChargesRepeat => &[("math.max(stored, tonumber(ARGV[4]))", "tonumber(ARGV[4])")],
             Self::PollsForget => &[(
                 "    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
                 "    s.clock, #s.transitions > 0 and s.phase or 1, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",

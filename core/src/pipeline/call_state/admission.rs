@@ -101,6 +101,7 @@ impl<S: Store> CallState<'_, S> {
         match grant.take {
             Take::Granted { wait } => {
                 self.held.permits = self.cost;
+                self.held.was_granted = true;
                 self.held.permits_source = grant.source;
                 self.held.permits_due = grant.due;
                 self.accept_reply(Stage::RateLimit, grant.source).or_wait(wait)
