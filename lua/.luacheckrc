@@ -9,8 +9,8 @@ files["scripts/include/cells.lua"] = {globals = {"KEYS", "ARGV"}, read_globals =
 files["scripts"] = {read_globals = {"server_now", "read_value"}}
 files["**/rate_limit_*.lua"] = {
   read_globals = {
-    "MAX_UNITS", "OTHER_RATE", "LEASE_SLOTS", "EMPTY", "FROM", "UNITS", "SLOT", "PAUSE", "convert", "load_bucket",
-    "save_bucket", "parse_tail", "format_tail", "leased_permits", "tidy_leases", "lease_slot",
+    "MAX_UNITS", "OTHER_RATE", "LEASE_SLOTS", "EMPTY", "FROM", "UNITS", "SLOT", "PAUSE", "DEBT", "convert", "load_bucket",
+    "save_bucket", "add_debt", "parse_tail", "format_tail", "leased_permits", "tidy_leases", "lease_slot",
   },
 }
 files["**/breaker_*.lua"] = {

@@ -1,11 +1,14 @@
 //! One call with options: its cost, its deadline, how its result is classified, and its fallback.
 
+mod true_cost;
+
 use std::future::{Future, poll_fn};
 use std::mem::take;
 use std::panic::resume_unwind;
 use std::pin::pin;
 use std::time::Duration;
 
+pub use self::true_cost::{Estimate, TrueCost, TrueCostBy};
 use crate::classify::{By, ByAnswer, ByError, Class, Classifier};
 use crate::context::{Context, Criticality, scope};
 use crate::decision::{Decision, Verdict};
@@ -20,12 +23,13 @@ use crate::store::Store;
 
 /// A builder for one call.
 #[must_use = "a call does nothing until it is run"]
-pub struct Call<'a, S: Store, C = ByError, B = NoFallback> {
+pub struct Call<'a, S: Store, C = ByError, B = NoFallback, P = Estimate> {
     target: Target<'a, S>,
     options: CallOptions,
     classifier: C,
     fallback: B,
     fallback_on: Kinds,
+    true_cost: P,
 }
 
 enum Target<'a, S: Store> {
@@ -57,15 +61,50 @@ impl<'a, S: Store> Call<'a, S> {
             classifier: ByError,
             fallback: NoFallback,
             fallback_on: default_kinds(),
+            true_cost: Estimate,
         }
     }
 }
 
-impl<'a, S: Store, C, B> Call<'a, S, C, B> {
-    /// Sets how many permits of the rate limit the call takes. Default 1.
+impl<'a, S: Store, C, B, P> Call<'a, S, C, B, P> {
+    /// Sets how many permits of the rate limit the call takes. Default 1; 0 takes nothing.
     pub fn cost(mut self, permits: u32) -> Self {
         self.options.cost = permits;
         self
+    }
+
+    /// Settles the true cost by the result: what the call took beyond it is refunded, less what time has refilled since, and
+    /// what it did not take is charged, as a debt if the permits are not there. `None` lets the estimate stand, and so does a
+    /// call that is dropped, or panics. The closure gets the result of a call that ran, before the fallback; not of one that
+    /// was rejected before, as that has cost nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx::{Error, Kind, Policy, RateLimitSpec, ResilienceModule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let model = Policy::named("model").rate_limit(RateLimitSpec::per_minute(10_000)); // tokens
+    /// let module = ResilienceModule::in_memory().policy(model).build()?;
+    /// let tokens = |answer: &Result<u32, Error<Kind>>| answer.as_ref().ok().copied();
+    /// let ask = module.call("model", "acme").cost(4_000).settle_cost(tokens);
+    /// assert_eq!(ask.run(|| async { Ok::<_, Kind>(1_500) }).await, Ok(1_500));
+    /// assert_eq!(module.pipeline("model", "acme")?.cached_permits(), Some(8_500));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn settle_cost<T, E, F>(self, actual: F) -> Call<'a, S, C, B, TrueCostBy<F>>
+    where
+        F: Fn(&Result<T, Error<E>>) -> Option<u32>,
+    {
+        Call {
+            target: self.target,
+            options: self.options,
+            classifier: self.classifier,
+            fallback: self.fallback,
+            fallback_on: self.fallback_on,
+            true_cost: TrueCostBy(actual),
+        }
     }
 
     /// Sets a deadline `budget` from now. An earlier one, of the policy or of the task, still holds.
@@ -87,7 +126,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     }
 
     /// Classifies results with a closure: for errors of other crates, and for an `Ok` that is a failure.
-    pub fn classify<T, E, F>(self, classifier: F) -> Call<'a, S, By<F>, B>
+    pub fn classify<T, E, F>(self, classifier: F) -> Call<'a, S, By<F>, B, P>
     where
         F: Fn(&Result<T, E>) -> Class,
     {
@@ -96,32 +135,33 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
 
     /// Classifies answers as well as errors by their own `Classify`: for `http::Response`, `reqwest::Response` and your
     /// own types.
-    pub fn classify_answers(self) -> Call<'a, S, ByAnswer, B> {
+    pub fn classify_answers(self) -> Call<'a, S, ByAnswer, B, P> {
         self.with_classifier(ByAnswer)
     }
 
-    fn with_classifier<N>(self, classifier: N) -> Call<'a, S, N, B> {
+    fn with_classifier<N>(self, classifier: N) -> Call<'a, S, N, B, P> {
         Call {
             target: self.target,
             options: self.options,
             classifier,
             fallback: self.fallback,
             fallback_on: self.fallback_on,
+            true_cost: self.true_cost,
         }
     }
 
     /// Falls back to this value when the call fails.
-    pub fn fallback_value<T: Clone>(self, value: T) -> Call<'a, S, C, Value<T>> {
+    pub fn fallback_value<T: Clone>(self, value: T) -> Call<'a, S, C, Value<T>, P> {
         self.fallback(Value(value))
     }
 
     /// Falls back to a function of the error.
-    pub fn fallback_with<T, E, F: Fn(&Error<E>) -> T>(self, answer: F) -> Call<'a, S, C, With<F>> {
+    pub fn fallback_with<T, E, F: Fn(&Error<E>) -> T>(self, answer: F) -> Call<'a, S, C, With<F>, P> {
         self.fallback(With(answer))
     }
 
     /// Falls back to an async function of the error.
-    pub fn fallback_async<T, E, F, Fut>(self, answer: F) -> Call<'a, S, C, WithAsync<F>>
+    pub fn fallback_async<T, E, F, Fut>(self, answer: F) -> Call<'a, S, C, WithAsync<F>, P>
     where
         F: Fn(&Error<E>) -> Fut,
         Fut: Future<Output = T>,
@@ -130,13 +170,14 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     }
 
     /// Falls back to any [`Fallback`], such as `StaleCache::at`.
-    pub fn fallback<N>(self, fallback: N) -> Call<'a, S, C, N> {
+    pub fn fallback<N>(self, fallback: N) -> Call<'a, S, C, N, P> {
         Call {
             target: self.target,
             options: self.options,
             classifier: self.classifier,
             fallback,
             fallback_on: self.fallback_on,
+            true_cost: self.true_cost,
         }
     }
 
@@ -155,6 +196,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     where
         C: Classifier<T, E>,
         B: Fallback<T, E>,
+        P: TrueCost<T, E>,
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
@@ -170,6 +212,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     where
         C: Classifier<T, E>,
         B: Fallback<T, E>,
+        P: TrueCost<T, E>,
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
@@ -181,6 +224,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     where
         C: Classifier<T, E>,
         B: Fallback<T, E>,
+        P: TrueCost<T, E>,
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
@@ -199,6 +243,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     where
         C: Classifier<T, E>,
         B: Fallback<T, E>,
+        P: TrueCost<T, E>,
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>> + Send + 'static,
         T: Send + 'static,
@@ -222,6 +267,7 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     where
         C: Classifier<T, E>,
         B: Fallback<T, E>,
+        P: TrueCost<T, E>,
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
@@ -237,6 +283,10 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         };
         let stages = pipeline.current();
         let end = |call: &mut CallState<'_, S>, result: Result<T, Error<E>>| {
+            if P::PRESENT && call.has_paid() {
+                let actual = self.true_cost.actual(&result);
+                call.settle_cost(actual);
+            }
             let kind = call.failure_kind(&result);
             let decision = call.decision(result.as_ref().err().and_then(Error::rejection));
             call.report(kind, &decision);

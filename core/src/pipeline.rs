@@ -37,6 +37,7 @@
 mod call_state;
 #[cfg(feature = "chaos")]
 mod chaos;
+mod cost;
 mod describe;
 mod effective_policy;
 mod fleet_budget;
@@ -52,6 +53,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::call_state::CallState;
+pub use self::cost::Reservation;
 pub use self::describe::{Description, StageDescription};
 pub(crate) use self::effective_policy::EffectivePolicy;
 pub(crate) use self::route_entry::RouteEntry;

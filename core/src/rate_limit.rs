@@ -9,12 +9,16 @@
 //! once if it is the last of the queue, otherwise as soon as all callers behind it have left too. Permits that are refunded
 //! later lose what time has refilled since (`refund.rs`).
 //!
+//! Work that is done is charged whether its permits are there or not: what is missing is a debt, a part of the queue for
+//! which no caller waits. Callers that come later wait behind it, or are rejected; refunds pay it off.
+//!
 //! A replica may lease a block of permits and grant them by itself (`holder.rs`); the bucket leaves room for them until the
 //! lease ends (`leases.rs`).
 //!
 //! A clock that steps back adds no permits: the refill stops for at most [`MAX_BACKSTEP`] and then starts again from the
 //! new time. A clock that leaps forward fills the bucket once.
 
+mod by_hand;
 mod holder;
 #[cfg(all(test, phalanx_model))]
 mod lease_models;
@@ -28,9 +32,10 @@ mod tests;
 
 use std::time::Duration;
 
+pub(crate) use self::by_hand::ChargedByHand;
 pub use self::holder::{BlockCell, ClosedBlock, LeaseHolder, LeaseTally, Spent};
 pub use self::leases::{Drawn, MIN_BLOCK};
-pub use self::refund::Abandoned;
+pub use self::refund::{Abandoned, Line};
 pub use self::spec::{Consistency, RateLimitSpec};
 
 use self::leases::Leases;
@@ -61,6 +66,11 @@ impl Rate {
         let divisor = greatest_common_divisor(permits, per);
         let price = per / divisor;
         Self { gain: permits / divisor, price, capacity: spec.capacity().max(1).saturating_mul(price).min(MAX_UNITS) }
+    }
+
+    /// Returns the most permits that the bucket holds: nothing can cost more.
+    pub const fn max_cost(self) -> u64 {
+        self.capacity / self.price
     }
 
     /// Returns the time in which `units` are added, rounded up to whole microseconds.
@@ -127,13 +137,16 @@ pub struct Bucket {
     level: i64,
     at: Time,
     abandoned: Abandoned,
+    /// Units at the end of the queue for which no caller waits.
+    debt: u64,
     leases: Leases,
 }
 
 impl Bucket {
     /// Creates a full bucket.
     pub fn full(now: Time, rate: Rate) -> Self {
-        Self { level: rate.capacity as i64, at: now, abandoned: Abandoned::default(), leases: Leases::default() }
+        let (abandoned, leases) = (Abandoned::default(), Leases::default());
+        Self { level: rate.capacity as i64, at: now, abandoned, debt: 0, leases }
     }
 
     /// Takes `cost` permits, or reserves them if they will be available within `max_wait`.
@@ -153,6 +166,7 @@ impl Bucket {
         let wait = rate.time_for(level.unsigned_abs());
         if wait <= max_wait && level.unsigned_abs() <= MAX_UNITS {
             self.level = level;
+            self.debt = 0; // the caller waits behind it
             self.leases.resume_after(need, rate);
             return Take::Granted { wait };
         }
@@ -179,18 +193,36 @@ impl Bucket {
         let credit = unspent.min(size).saturating_mul(rate.price).min(MAX_UNITS);
         let most = rate.capacity as i64 - self.leases.units(rate);
         self.level = (self.level + credit as i64).min(most).max(self.level);
+        self.debt = self.debt.min(self.queue());
+    }
+
+    /// Takes permits for work that is done. What is not there is a debt.
+    pub fn charge(&mut self, now: Time, rate: Rate, permits: u64) {
+        self.refill(now, rate);
+        let units = permits.saturating_mul(rate.price).min(2 * MAX_UNITS);
+        self.level = (self.level - units as i64).max(-(MAX_UNITS as i64));
+        self.debt = (self.debt + units).min(self.queue());
     }
 
     /// Gives back permits that were due at `due` and not used: what has not been refilled since, or the place in the
-    /// queue. A place is the last of the queue if the queue ends less than [`Rate::slack`] after `due`; one in the middle
-    /// is given back when all behind it have been, because the waiters there keep their times.
+    /// queue. A place is the last of the queue if the queue of waiters ends less than [`Rate::slack`] after `due`; one in the
+    /// middle is given back when all behind it have been, because the waiters there keep their times. Permits that were due
+    /// earlier pay off debt, as far as no caller waits behind it.
     pub fn refund(&mut self, now: Time, rate: Rate, cost: u32, due: Time) {
         self.refill(now, rate);
-        let queue = u64::try_from(-self.level).unwrap_or(0);
-        let (credit, abandoned) = rate.refund(queue, self.at, cost, due, self.abandoned);
+        let line = Line { units: self.queue(), debt: self.debt, abandoned: self.abandoned };
+        let (credit, line) = rate.refund(line, self.at, cost, due);
         let most = rate.capacity as i64 - self.leases.units(rate);
         self.level = (self.level + credit as i64).min(most).max(self.level);
-        self.abandoned = if self.level < 0 { abandoned } else { Abandoned::default() };
+        (self.debt, self.abandoned) = (line.debt, line.abandoned);
+        if self.level >= 0 {
+            (self.debt, self.abandoned) = (0, Abandoned::default());
+        }
+    }
+
+    /// Returns the units below zero: of waiters, and of debt.
+    fn queue(&self) -> u64 {
+        u64::try_from(-self.level).unwrap_or(0)
     }
 
     /// Returns the whole permits that could be taken now.
@@ -215,9 +247,11 @@ impl Bucket {
     /// have to fit too, so that the level may fall below zero.
     pub fn retune(&mut self, now: Time, old: Rate, new: Rate) {
         self.refill(now, old);
+        let only_debt = self.debt > 0 && self.debt == self.queue();
         let most = new.capacity as i64 - self.leases.units(new);
         self.level = old.convert(self.level, new).min(most).max(-(MAX_UNITS as i64));
         self.abandoned = Abandoned::default();
+        self.debt = if only_debt { self.queue() } else { 0 };
     }
 
     #[inline]
@@ -241,6 +275,9 @@ impl Bucket {
         if self.abandoned.units > 0 {
             let gained = (self.level - before).unsigned_abs();
             self.abandoned = if self.level < 0 { self.abandoned.advance(gained) } else { Abandoned::default() };
+        }
+        if self.debt > 0 {
+            self.debt = self.debt.min(self.queue());
         }
     }
 }

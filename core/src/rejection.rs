@@ -20,6 +20,8 @@ use crate::kind::Kind;
 pub enum RejectionCode {
     /// The rate limit's bucket is empty.
     RateLimited,
+    /// The call costs more permits than the rate limit's bucket can hold.
+    CostAboveBurst,
     /// The adaptive throttle shed the call, because the dependency accepts too few.
     AdaptiveThrottle,
     /// Every slot of the bulkhead is taken and its queue, if any, is full.
@@ -60,8 +62,9 @@ pub enum RejectionCode {
 
 impl RejectionCode {
     /// All codes, in the order of the table in docs/errors.md.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::RateLimited,
+        Self::CostAboveBurst,
         Self::AdaptiveThrottle,
         Self::BulkheadFull,
         Self::BulkheadQueueShed,
@@ -86,6 +89,9 @@ impl RejectionCode {
         use Kind::{Configuration, Infrastructure, Throttled, Timeout, Validation};
         match self {
             Self::RateLimited => ("rate_limited", Throttled, 429, "the rate limit is used up"),
+            Self::CostAboveBurst => {
+                ("cost_above_burst", Validation, 400, "the call costs more than the burst of the limit")
+            }
             Self::AdaptiveThrottle => ("adaptive_throttle", Throttled, 429, "shed: the dependency accepts too little"),
             Self::BulkheadFull => ("bulkhead_full", Infrastructure, 503, "all slots and queue places are taken"),
             Self::BulkheadQueueShed => ("bulkhead_queue_shed", Infrastructure, 503, "shed from a congested queue"),
@@ -323,6 +329,7 @@ mod tests {
             assert_eq!(code.kind(), Kind::Throttled, "{code}");
         }
         assert_eq!(RejectionCode::DeadlineExceeded.kind(), Kind::Timeout);
+        assert_eq!(RejectionCode::CostAboveBurst.kind(), Kind::Validation, "no retry can help");
         assert_eq!(RejectionCode::CircuitOpen.kind(), Kind::Infrastructure);
     }
 

@@ -138,6 +138,27 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// - a leased permit that is refunded is there for the next call
     fn refund(&self, bucket: &Self::Bucket, cost: u32, due: Time, source: Source);
 
+    /// Takes permits for work that is done, whether they are there or not. Never waits: a store with state on a server sends
+    /// it later, and takes the permits once, whatever becomes of replies. What is not there is a debt: nothing is granted or
+    /// leased before time has paid it off.
+    ///
+    /// # Behaviour
+    /// - a charge takes permits that are there
+    /// - a charge beyond the level is a debt that time pays off
+    /// - a charge may exceed the burst
+    /// - a refund pays off debt
+    /// - a charge leaves the places of waiters alone
+    /// - another spec keeps the debt
+    /// - a leased limit in debt leases nothing
+    fn charge(&self, bucket: &Self::Bucket, permits: u32);
+
+    /// Gives back permits that were charged a moment ago. The caller has subtracted what time has refilled since. Never
+    /// waits.
+    ///
+    /// # Behaviour
+    /// - a charge that is given back is there for the next call
+    fn discharge(&self, bucket: &Self::Bucket, permits: u32);
+
     /// Returns the level without taking permits.
     ///
     /// # Behaviour

@@ -57,6 +57,14 @@ impl RateLimitStore for Twin {
         self.0.refund(bucket, cost, due, source);
     }
 
+    fn charge(&self, bucket: &BucketCell, permits: u32) {
+        self.0.charge(bucket, permits);
+    }
+
+    fn discharge(&self, bucket: &BucketCell, permits: u32) {
+        self.0.discharge(bucket, permits);
+    }
+
     async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {
         self.0.peek(bucket, now).await
     }

@@ -79,6 +79,8 @@ fn bucket_steps() -> impl Strategy<Value = Vec<rate_limit::Step>> {
     let step = prop_oneof![
         12 => (0..REPLICAS, 0_u32..8, max_wait).prop_map(|(by, cost, max_wait)| Step::Acquire { by, cost, max_wait }),
         3 => (0..REPLICAS, 0_u32..5).prop_map(|(by, cost)| Step::Refund { by, cost }),
+        2 => (0..REPLICAS, prop_oneof![9 => 0_u32..8, 1 => any::<u32>()])
+            .prop_map(|(by, permits)| Step::Charge { by, permits }),
         2 => (0..REPLICAS).prop_map(|by| Step::Peek { by }),
         1 => rates().prop_map(Step::Retune),
         6 => waits().prop_map(Step::Wait),

@@ -17,6 +17,7 @@ local now = server_now()
 local level, at, flags, dirty, tail = load_bucket(now, rate, gain, price, capacity)
 if ARGV[4] ~= '0' then
   local charged = math.max(level - math.min(ARGV[4] * price, capacity), math.min(level, -capacity))
+  if charged < 0 then tail = add_debt(tail, level - charged, charged) end
   level, dirty = charged, dirty or charged ~= level
 end
 local reply = {now, level, flags}
@@ -35,6 +36,11 @@ for group = 1, tonumber(ARGV[5]) do
     dirty = dirty or granted > 0
     if tail ~= EMPTY then
       local numbers, rest = parse_tail(tail)
+      -- A caller that is granted waits behind the debt.
+      if granted > 0 and numbers[DEBT] > 0 then
+        numbers[DEBT] = 0
+        tail = format_tail(numbers, rest)
+      end
       if need > capacity - leased_permits(numbers) * price then
         local pause = granted > 0 and 0 or numbers[PAUSE]
         if granted < count and pause == 0 then pause = at + 14 * numbers[SLOT] end

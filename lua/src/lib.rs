@@ -70,6 +70,8 @@ macro_rules! scripts {
 scripts! {
     /// Converts the level of a bucket to another rate.
     RATE_LIMIT_RETUNE = "rate_limit_retune", keys 1, includes ["bucket"];
+    /// Charges permits for work that is done.
+    RATE_LIMIT_CHARGE = "rate_limit_charge", keys 2, includes ["bucket"];
     /// Returns permits that were not used.
     RATE_LIMIT_REFUND = "rate_limit_refund", keys 1, includes ["bucket"];
     /// Takes permits for groups of callers.

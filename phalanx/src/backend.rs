@@ -141,6 +141,14 @@ impl RateLimitStore for Backend {
         dispatch!(bucket: AnyBucket, local => self.memory.refund(bucket, cost, due, source), shared => bucket.refund(cost, due, source));
     }
 
+    fn charge(&self, bucket: &AnyBucket, permits: u32) {
+        dispatch!(bucket: AnyBucket, local => self.memory.charge(bucket, permits), shared => bucket.charge(permits));
+    }
+
+    fn discharge(&self, bucket: &AnyBucket, permits: u32) {
+        dispatch!(bucket: AnyBucket, local => self.memory.discharge(bucket, permits), shared => bucket.discharge(permits));
+    }
+
     async fn peek(&self, bucket: &AnyBucket, now: Time) -> Level {
         dispatch!(bucket: AnyBucket, local => self.memory.peek(bucket, now).await, shared => bucket.peek(now).await)
     }

@@ -71,6 +71,27 @@ pub type Pipeline = phalanx_core::pipeline::Pipeline<Backend>;
 /// ```
 pub type Call<'a> = phalanx_core::call::Call<'a, Backend>;
 
+/// Permits that were taken for work whose true cost is not known yet; created by [`Pipeline::reserve_cost`].
+///
+/// # Examples
+///
+/// ```
+/// use phalanx::{Policy, RateLimitSpec, ResilienceModule};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let model = Policy::named("model").rate_limit(RateLimitSpec::per_minute(10_000)); // tokens
+/// let module = ResilienceModule::in_memory().policy(model).build()?;
+/// let pipeline = module.pipeline("model", "acme")?;
+/// let reservation = pipeline.reserve_cost(4_000).await?;
+/// // A stream of tokens, of which 1,500 came.
+/// reservation.settle_cost(1_500);
+/// assert_eq!(pipeline.cached_permits(), Some(8_500));
+/// # Ok(())
+/// # }
+/// ```
+pub type Reservation = phalanx_core::pipeline::Reservation<Backend>;
+
 /// All policies of a service, over one store. Clones are cheap and are the same module.
 ///
 /// Created by [`in_memory`](Self::in_memory), [`in_store`](Self::in_store) or, with the feature `redis`, `with_redis`.

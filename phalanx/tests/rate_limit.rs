@@ -43,8 +43,21 @@ async fn a_cost_takes_that_many_permits_and_the_record_has_the_rest() {
     assert_eq!(record.remaining, Some(3));
     assert_eq!(code(module.call("p", ()).cost(4).run(ok).await), RejectionCode::RateLimited);
     assert_eq!(module.pipeline("p", ()).unwrap().available_permits().await, Some(3));
-    let never = *module.call("p", ()).cost(11).run(ok).await.unwrap_err().rejection().unwrap();
-    assert_eq!(never.retry_after(), None, "the cost exceeds the burst");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_the_burst_is_a_mistake_of_the_call_and_takes_nothing() {
+    let vendor = limited(RateLimitSpec::per_second(10).max_wait(60 * SECOND))
+        .retry(RetrySpec::attempts(3).on([Kind::Throttled]));
+    let module = module(vendor);
+    for cost in [11, u32::MAX] {
+        let never = *module.call("p", ()).cost(cost).run(ok).await.unwrap_err().rejection().unwrap();
+        assert_eq!((never.code(), never.retry_after()), (RejectionCode::CostAboveBurst, None));
+        assert_eq!((never.kind(), never.status(), never.policy()), (Kind::Validation, 400, Some("p")));
+    }
+    assert_eq!(module.pipeline("p", ()).unwrap().available_permits().await, Some(10));
+    assert!(module.call("p", ()).cost(10).run(ok).await.is_ok());
+    assert!(module.call("p", ()).cost(0).run(ok).await.is_ok(), "a call that costs nothing needs no permit");
 }
 
 #[tokio::test(start_paused = true)]

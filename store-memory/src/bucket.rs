@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use phalanx_core::clock::{Clock, Time};
-use phalanx_core::rate_limit::{Abandoned, Level, MAX_UNITS, Rate, RateLimitSpec, Take};
+use phalanx_core::rate_limit::{Abandoned, Level, Line, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Grant};
 use phalanx_core::striped::CacheLine;
@@ -45,15 +45,38 @@ pub struct BucketCell {
     price: AtomicU64,
     capacity: AtomicU64,
     reshaping: Mutex<()>,
-    /// Places that waiters have left, which only refunds look at.
-    left: Mutex<LeftPlaces>,
+    /// Places that waiters have left, and debt, which only refunds and charges look at.
+    unused: Mutex<Unused>,
 }
 
-/// The abandoned places of the queue, as of a time.
+/// The parts of the queue for which no caller waits, as of a time.
 #[derive(Clone, Copy, Debug, Default)]
-struct LeftPlaces {
+struct Unused {
     abandoned: Abandoned,
+    /// Units at the end of the queue, as long as nothing but time has changed this level since.
+    debt: u64,
+    level: i64,
     at: Time,
+}
+
+impl Unused {
+    /// Returns the queue below this level at this time, after `gained` units were added.
+    fn line(&self, level: i64, gained: u64) -> Line {
+        let units = queue(level);
+        let is_last = self.level.saturating_add_unsigned(gained) == level;
+        let debt = if is_last { self.debt.min(units) } else { 0 };
+        Line { units, debt, abandoned: self.abandoned.advance(gained) }
+    }
+
+    /// Returns the units added since.
+    fn gained(&self, now: Time, rate: Rate) -> u64 {
+        (now.since(self.at).as_micros() as u64).saturating_mul(rate.gain)
+    }
+}
+
+/// Returns the units below zero.
+fn queue(level: i64) -> u64 {
+    u64::try_from(-level).unwrap_or(0)
 }
 
 /// The numbers that give the word its meaning.
@@ -104,7 +127,7 @@ impl BucketCell {
             price: AtomicU64::new(rate.price),
             capacity: AtomicU64::new(rate.capacity),
             reshaping: Mutex::new(()),
-            left: Mutex::new(LeftPlaces::default()),
+            unused: Mutex::new(Unused::default()),
             clock,
         }
     }
@@ -162,16 +185,37 @@ impl BucketCell {
     /// does.
     pub fn refund(&self, cost: u32, due: Time) {
         let now = self.clock.now();
-        // One refund at a time, so that the abandoned places belong to the word that they are compared with.
-        let mut left = self.left.lock();
+        // One at a time, so that the unused parts belong to the word that they are compared with.
+        let mut unused = self.unused.lock();
         loop {
             let (word, shape, clock) = self.load(now);
-            let queue = (word & UNITS).saturating_sub(clock + shape.rate.capacity);
-            let gained = (now.since(left.at).as_micros() as u64).saturating_mul(shape.rate.gain);
-            let (credit, abandoned) = shape.rate.refund(queue, now, cost, due, left.abandoned.advance(gained));
-            if self.swap(word, (word & UNITS).saturating_sub(credit)) {
-                let abandoned = if credit < queue { abandoned } else { Abandoned::default() };
-                *left = LeftPlaces { abandoned, at: now };
+            let level = shape.level(word, clock).units;
+            let line = unused.line(level, unused.gained(now, shape.rate));
+            let (credit, line) = shape.rate.refund(line, now, cost, due);
+            let units = (word & UNITS).saturating_sub(credit);
+            if self.swap(word, units) {
+                let level = shape.level(units, clock).units;
+                let Line { debt, abandoned, .. } = if level < 0 { line } else { Line::default() };
+                *unused = Unused { abandoned, debt, level, at: now };
+                return;
+            }
+        }
+    }
+
+    /// Takes permits for work that is done, as [`Bucket::charge`](phalanx_core::rate_limit::Bucket) does.
+    pub fn charge(&self, permits: u32) {
+        let now = self.clock.now();
+        let mut unused = self.unused.lock();
+        loop {
+            let (word, shape, clock) = self.load(now);
+            let Rate { price, capacity, .. } = shape.rate;
+            let level = shape.level(word, clock).units;
+            let line = unused.line(level, unused.gained(now, shape.rate));
+            let units = u64::from(permits).saturating_mul(price).min(2 * MAX_UNITS);
+            let level = (level - units as i64).max(-(MAX_UNITS as i64));
+            if self.swap(word, clock + (capacity as i64 - level).unsigned_abs()) {
+                let debt = (line.debt + units).min(queue(level));
+                *unused = Unused { abandoned: line.abandoned, debt, level, at: now };
                 return;
             }
         }
@@ -186,13 +230,16 @@ impl BucketCell {
     /// Takes over another rate. Available permits are kept, as far as they fit.
     pub fn retune(&self, spec: &RateLimitSpec) {
         let new = Rate::of(spec);
-        let mut left = self.left.lock(); // before the other lock, as in a refund
+        let mut unused = self.unused.lock(); // before the other lock, as in a refund
         let reshaping = self.reshaping.lock();
         if self.shape().rate == new {
             return;
         }
-        self.reshape(self.clock.now(), new);
-        *left = LeftPlaces::default();
+        let (now, old) = (self.clock.now(), self.shape().rate);
+        let (before, level) = self.reshape(now, new);
+        let line = unused.line(before, unused.gained(now, old));
+        let debt = if line.debt > 0 && line.debt == line.units { queue(level) } else { 0 };
+        *unused = Unused { abandoned: Abandoned::default(), debt, level, at: now };
         drop(reshaping);
     }
 
@@ -261,13 +308,15 @@ impl BucketCell {
         drop(reshaping);
     }
 
-    /// Rewrites the word for another rate, with `now` as the base. The caller holds the lock.
-    fn reshape(&self, now: Time, new: Rate) {
+    /// Rewrites the word for another rate, with `now` as the base. The caller holds the lock. Returns the level before and
+    /// after.
+    fn reshape(&self, now: Time, new: Rate) -> (i64, i64) {
         let word = self.word.0.swap(FROZEN, Ordering::AcqRel);
         let old = self.shape();
         // Beyond the horizon every bucket is full: its capacity and its reservations are far smaller.
         let missing = old.clock(now).map_or(0, |clock| (word & UNITS).saturating_sub(clock));
-        let level = old.rate.convert(old.rate.capacity as i64 - missing as i64, new);
+        let before = old.rate.capacity as i64 - missing as i64;
+        let level = old.rate.convert(before, new);
         let missing = (new.capacity as i64 - level).unsigned_abs();
         self.base.store(now.as_micros(), Ordering::Release);
         self.gain.store(new.gain, Ordering::Release);
@@ -276,6 +325,7 @@ impl BucketCell {
         let changes = old.changes.wrapping_add(1);
         self.changes.store(changes, Ordering::Release);
         self.word.0.store(changes << CHANGE_SHIFT | missing, Ordering::Release);
+        (before, level)
     }
 }
 
@@ -300,6 +350,7 @@ mod tests {
     enum Step {
         Acquire { cost: u32, max_wait_micros: u64 },
         Refund(u32, i64),
+        Charge(u32),
         Wait(u64),
         Retune(RateLimitSpec),
     }
@@ -315,6 +366,7 @@ mod tests {
         let step = prop_oneof![
             6 => (prop_oneof![9 => 0_u32..25, 1 => Just(u32::MAX)], 0_u64..2_000_000).prop_map(|(cost, max_wait_micros)| Step::Acquire { cost, max_wait_micros }),
             2 => (1_u32..5, -1_000_000_i64..5_000_000).prop_map(|(cost, ahead)| Step::Refund(cost, ahead)),
+            2 => prop_oneof![9 => 0_u32..25, 1 => Just(u32::MAX)].prop_map(Step::Charge),
             4 => (0_u64..1_000_000).prop_map(Step::Wait),
             1 => (0_u64..100_000_000_000).prop_map(Step::Wait),
             1 => spec().prop_map(Step::Retune),
@@ -343,6 +395,10 @@ mod tests {
                         let due = Time::from_micros(now.as_micros().saturating_add_signed(ahead));
                         cell.refund(cost, due);
                         plain.refund(now, rate, cost, due);
+                    }
+                    Step::Charge(permits) => {
+                        cell.charge(permits);
+                        plain.charge(now, rate, permits.into());
                     }
                     Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
                     Step::Retune(spec) => {

@@ -149,6 +149,14 @@ impl RateLimitStore for MemoryStore {
         bucket.refund(cost, due);
     }
 
+    fn charge(&self, bucket: &BucketCell, permits: u32) {
+        bucket.charge(permits);
+    }
+
+    fn discharge(&self, bucket: &BucketCell, permits: u32) {
+        bucket.refund(permits, self.0.clock.now());
+    }
+
     async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {
         bucket.peek(now)
     }

@@ -2,11 +2,12 @@
 //! leased, at none.
 //!
 //! Requests that arrive while a round trip is in flight form one batch. `rate_limit_acquire.lua` receives it as groups
-//! of equal requests and grants the first k of each group. Refunds and retunes are sent in the background. While the bucket
-//! is known to be exhausted, calls that do not wait are rejected here (`exhausted.rs`). If Redis does not reply, the twin
-//! decides (`twin.rs`), and what it grants is charged to the bucket afterwards. A leased bucket grants permits of its own
-//! blocks first, and sends requests for blocks with the callers that found none (`lease.rs`).
+//! of equal requests and grants the first k of each group. Refunds, charges (`charges.rs`) and retunes are sent in the
+//! background. While the bucket is known to be exhausted, calls that do not wait are rejected here (`exhausted.rs`). If Redis
+//! does not reply, the twin decides (`twin.rs`), and what it grants is charged to the bucket afterwards. A leased bucket
+//! grants permits of its own blocks first, and sends requests for blocks with the callers that found none (`lease.rs`).
 
+mod charges;
 mod exhausted;
 mod groups;
 mod lease;
@@ -27,6 +28,7 @@ use phalanx_core::store::{AcquireRequest, Grant, Level};
 use phalanx_core::table::{Entry, Retention};
 use phalanx_lua as lua;
 
+use self::charges::Charges;
 use self::exhausted::Exhausted;
 use self::groups::{Group, Request, groups};
 pub use self::lease::LeasedPermits;
@@ -73,10 +75,14 @@ struct State {
     refunds: Vec<Refund>,
     /// The level in the last reply.
     seen: Option<Seen>,
+    /// The server's time in that reply, and when it arrived.
+    server_seen: Option<(Time, Time)>,
     twin: Option<Twin>,
     /// The latest time for which a twin that is gone has granted permits.
     earlier_due: Time,
     uncharged: Uncharged,
+    /// Work that is done.
+    charges: Charges,
     /// What is known of the exhausted bucket, and how often the server had lost its data by then.
     exhausted: Option<(u64, Exhausted)>,
     /// The blocks of leased permits.
@@ -105,6 +111,7 @@ impl Entry for SharedBucket {
         let state = self.0.state.lock();
         let idle = state.batches.is_empty() && state.refunds.is_empty() && state.previous_rate.is_none();
         let idle = idle && state.uncharged.permits(state.rate) == 0 && !state.leases.holds();
+        let idle = idle && state.charges.is_settled();
         let own = if idle { Retention::Disposable } else { Retention::Relearnable };
         state.twin.as_ref().map_or(own, |twin| twin.retention().max(own))
     }
@@ -120,9 +127,11 @@ impl SharedBucket {
             batches: Batches::default(),
             refunds: Vec::new(),
             seen: None,
+            server_seen: None,
             twin: None,
             earlier_due: Time::ZERO,
             uncharged: Uncharged::default(),
+            charges: Charges::default(),
             exhausted: None,
             leases: LeaseHolder::default(),
         };
@@ -260,18 +269,20 @@ impl Shared {
     }
 
     /// Returns the twin of this outage and this share. A new one starts from its share of the level last seen, without what
-    /// was granted since, and with no more than an earlier one had left.
+    /// was granted and charged since, and with no more than an earlier one had left. What is missing is a debt.
     fn twin<'a>(&self, state: &'a mut State, now: Time) -> &'a mut Twin {
         let reason = self.reason();
         let former = state.retire_twin_unless(|twin| twin.reason == reason, now);
-        let State { spec, rate, seen, uncharged, earlier_due, twin, .. } = state;
+        let State { spec, rate, seen, uncharged, charges, earlier_due, twin, .. } = state;
         twin.get_or_insert_with(|| {
-            let full = seen.map_or(rate.capacity, |seen| u64::try_from(seen.level).unwrap_or(0));
+            let full = seen.map_or(rate.capacity as i64, |seen| seen.level);
             // Before the fleet was ever seen, other replicas may be taking the same burst at this moment.
             let own = self.store.options.degraded_share == DegradedShare::Full;
             let known = own || seen.is_some() || self.store.shares.fleet_was_seen();
-            let share = if known { full / rate.price / u64::from(reason.divisor) } else { 0 };
-            let left = share.saturating_sub(uncharged.permits(*rate)).min(former.unwrap_or(u64::MAX));
+            let permits = full.div_euclid(rate.price as i64).div_euclid(reason.divisor.into());
+            let share = if known { permits } else { permits.min(0) };
+            let granted = uncharged.permits(*rate).saturating_add(charges.permits(*rate));
+            let left = share.saturating_sub_unsigned(granted).min(former.unwrap_or(i64::MAX));
             Twin::new(&self.store.clock, spec, reason, left, now, *earlier_due)
         })
     }
@@ -327,12 +338,15 @@ impl Shared {
         let batch = Arc::new(Batch::new());
         let index = batch.join(request, Waker::noop()).unwrap_or(0);
         let mut outgoing = Outgoing::default();
-        let (rate, previous_rate, charge) = {
+        let (rate, previous_rate, charge, owes) = {
             let mut state = self.state.lock();
-            (state.rate, state.previous_rate.take(), self.charge(&mut state))
+            (state.rate, state.previous_rate.take(), self.charge(&mut state), !state.charges.is_settled())
         };
         if let Some(old) = previous_rate {
             self.fill_retune(&mut outgoing, old, rate);
+        }
+        if owes {
+            self.fill_charges(&mut outgoing);
         }
         self.fill_callers(&mut outgoing, rate, charge, batch.clone());
         self.fill_lease(&mut outgoing);
@@ -461,6 +475,7 @@ impl Shared {
         }
         let mut state = self.state.lock();
         state.see(level, rate, now);
+        state.server_seen = Some((server_now, now));
         if state.rate == rate {
             self.note_exhausted(&mut state, rejected, level);
         }
@@ -469,10 +484,12 @@ impl Shared {
 
     /// Records the level and the flags, which every bucket script returns.
     fn note_reply(&self, rate: Rate, reply: &[i64]) {
-        let [_, level, flags, ..] = reply else { return };
+        let [server_now, level, flags, ..] = reply else { return };
         {
             let (mut state, level) = (self.state.lock(), clamp_level(*level, rate));
-            state.see(level, rate, self.store.clock.now());
+            let now = self.store.clock.now();
+            state.see(level, rate, now);
+            state.server_seen = u64::try_from(*server_now).ok().map(|server_now| (Time::from_micros(server_now), now));
             if state.rate == rate {
                 self.note_exhausted(&mut state, None, level);
             }
@@ -499,16 +516,18 @@ impl State {
             seen.level = old.convert(seen.level, self.rate);
         }
         self.uncharged.retune(old, self.rate);
+        self.charges.retune(old, self.rate);
         if let Some(twin) = &self.twin {
             twin.retune(spec);
         }
     }
 
-    /// Drops the twin, unless it is to be kept. Returns the permits that it had left.
-    fn retire_twin_unless(&mut self, keep: impl Fn(&Twin) -> bool, now: Time) -> Option<u64> {
+    /// Drops the twin, unless it is to be kept. Returns the permits that it had left; below zero, its debt.
+    fn retire_twin_unless(&mut self, keep: impl Fn(&Twin) -> bool, now: Time) -> Option<i64> {
         let twin = self.twin.take_if(|twin| !keep(twin))?;
         self.earlier_due = twin.latest_due();
-        Some(twin.peek(now).permits())
+        let Level { units, price } = twin.peek(now);
+        Some(units.div_euclid(price.max(1) as i64))
     }
 }
 
@@ -554,6 +573,7 @@ impl BatchSource for Shared {
         if let Some(old) = previous_rate {
             self.fill_retune(outgoing, old, rate);
         }
+        self.fill_charges(outgoing);
         if !refunds.is_empty() {
             self.fill_refunds(outgoing, rate, refunds);
         }

@@ -111,6 +111,11 @@ impl Keys {
         Key { text: format!("{}:e", breaker.text), ..breaker.clone() }
     }
 
+    /// What a replica has charged to a bucket, by a number of its own, in the slot of the bucket.
+    pub(crate) fn charges(bucket: &Key, number: u64) -> Key {
+        Key { text: format!("{}:c:{number:016x}", bucket.text), ..bucket.clone() }
+    }
+
     /// The breaker with this id; `None` if no breaker can have it.
     pub(crate) fn breaker_of_id(&self, id: &str) -> Option<Key> {
         let is_id = id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

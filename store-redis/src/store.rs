@@ -411,6 +411,14 @@ impl RateLimitStore for RedisStore {
         bucket.refund(cost, due, source);
     }
 
+    fn charge(&self, bucket: &SharedBucket, permits: u32) {
+        bucket.charge(permits);
+    }
+
+    fn discharge(&self, bucket: &SharedBucket, permits: u32) {
+        bucket.discharge(permits);
+    }
+
     async fn peek(&self, bucket: &SharedBucket, now: Time) -> Level {
         bucket.peek(now).await
     }

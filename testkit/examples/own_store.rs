@@ -100,6 +100,15 @@ impl RateLimitStore for OwnStore {
         bucket.refund(self.now(), *rate, cost, due);
     }
 
+    fn charge(&self, cell: &Self::Bucket, permits: u32) {
+        let (bucket, rate) = &mut *lock(cell);
+        bucket.charge(self.now(), *rate, permits.into());
+    }
+
+    fn discharge(&self, cell: &Self::Bucket, permits: u32) {
+        self.refund(cell, permits, self.now(), Source::Local);
+    }
+
     async fn peek(&self, cell: &Self::Bucket, now: Time) -> Level {
         let (bucket, rate) = &mut *lock(cell);
         bucket.available(now, *rate); // refills it

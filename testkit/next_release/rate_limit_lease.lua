@@ -28,6 +28,7 @@ for block = 1, tonumber(ARGV[5]) do
     local credit = math.min(math.min(unspent, size) * price, MAX_UNITS)
     numbers[i] = numbers[i] - size
     level = math.max(level, math.min(level + credit, capacity - leased_permits(numbers) * price))
+    numbers[DEBT] = math.min(numbers[DEBT], math.max(0, -level))
     dirty = dirty or size > 0
     tidy_leases(numbers, at)
   end

@@ -170,6 +170,16 @@ macro_rules! conformance_cases {
                     a_place_with_others_behind_it_waits_for_them,
                     a_crowd_that_leaves_gives_all_its_places_back,
                     a_leased_permit_that_is_refunded_is_there_for_the_next_call;
+                charge:
+                    a_charge_takes_permits_that_are_there,
+                    a_charge_beyond_the_level_is_a_debt_that_time_pays_off,
+                    a_charge_may_exceed_the_burst,
+                    a_refund_pays_off_debt,
+                    a_charge_leaves_the_places_of_waiters_alone,
+                    another_spec_keeps_the_debt,
+                    a_leased_limit_in_debt_leases_nothing;
+                discharge:
+                    a_charge_that_is_given_back_is_there_for_the_next_call;
                 peek:
                     a_peek_takes_nothing;
                 cached_level:

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use self::bulkhead_slot::BulkheadSlot;
 use super::CallOptions;
+use super::cost::PaidCost;
 use super::stages::{Circuit, Stages};
 use super::trace::Trace;
 use crate::breaker::{Ticket, Transition};
@@ -100,6 +101,8 @@ struct Held {
     /// The time the permits are for, on the clock of the state that granted them, and that state.
     permits_due: Time,
     permits_source: Source,
+    /// Whether permits were granted: a call that was admitted without, because the store is away, has nothing to settle.
+    was_granted: bool,
     bulkhead_slot: BulkheadSlot,
     /// Whether the call has a slot of the fleet; only beside one of the bulkhead.
     fleet_slot: bool,
@@ -190,6 +193,7 @@ impl<'a, S: Store> CallState<'a, S> {
                 permits: 0,
                 permits_due: now,
                 permits_source: Source::Local,
+                was_granted: false,
                 bulkhead_slot: BulkheadSlot::None,
                 fleet_slot: false,
                 admitted_by: AdmittedBy::None,
@@ -292,8 +296,33 @@ impl<'a, S: Store> CallState<'a, S> {
     /// Returns the last rejection, of the call or of its last attempt.
     #[inline]
     pub(super) fn rejection<E>(&self) -> Error<E> {
+        Error::Rejected(self.reason())
+    }
+
+    #[inline]
+    pub(super) fn reason(&self) -> Rejection {
         let Notes { code, retry_after, source, .. } = self.notes;
-        Error::Rejected(Rejection::by(self.stages.name, code, retry_after, source))
+        Rejection::by(self.stages.name, code, retry_after, source)
+    }
+
+    /// Whether the call has spent permits: it ran, and was not admitted without because the store is away.
+    pub(crate) const fn has_paid(&self) -> bool {
+        self.held.was_granted && self.notes.attempts > 0
+    }
+
+    /// Settles the cost of a call that has spent permits; none lets the estimate stand.
+    pub(crate) fn settle_cost(&self, actual: Option<u32>) {
+        let Held { permits_due: due, permits_source: source, .. } = self.held;
+        if let (Some(limit), Some(actual)) = (&self.stages.rate_limit, actual) {
+            limit.settle(&self.stages.store, PaidCost { cost: self.cost, due, source }, actual);
+        }
+    }
+
+    /// Takes out the permits that the call holds, so that they are not given back, and ends it without a report.
+    pub(super) fn take_permits(&mut self) -> PaidCost {
+        self.held.unreported = false;
+        let Held { permits_due: due, permits_source: source, .. } = self.held;
+        PaidCost { cost: std::mem::take(&mut self.held.permits), due, source }
     }
 
     /// Returns how long the present attempt took.

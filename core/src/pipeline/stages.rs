@@ -23,6 +23,7 @@ use crate::hedge::HedgeSpec;
 use crate::key::{StateKey, intern};
 use crate::levers::LeverSpec;
 use crate::policy::{DeadlineSpec, OnDegraded, Policy, Stage};
+use crate::rate_limit::{ChargedByHand, Rate};
 use crate::retry::RetrySpec;
 use crate::rng::Rng;
 use crate::store::{StateScope, Store, TallyUse};
@@ -72,9 +73,13 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) state: Arc<RouteState>,
 }
 
-/// The bucket, and how long a call may wait for permits.
+/// The bucket, and what a call may ask of it.
 pub(crate) struct RateLimitStage<S: Store> {
     pub(crate) bucket: Arc<S::Bucket>,
+    /// The most permits that one call may cost.
+    pub(crate) max_cost: u64,
+    pub(crate) rate: Rate,
+    /// How long a call may wait for permits.
     pub(crate) max_wait: Duration,
 }
 
@@ -163,6 +168,8 @@ pub(crate) struct RouteState {
     pub(crate) hedge_budget: Budget,
     pub(crate) throttle: Mutex<Option<Throttle>>,
     bulkhead: Mutex<Option<Arc<Bulkhead>>>,
+    /// What was charged to the rate limit by hand.
+    pub(crate) charged: Mutex<ChargedByHand>,
     /// When the quantiles are read next, in microseconds.
     next_quantile_read: AtomicU64,
     /// The hedge delay at the last read of the quantiles, in microseconds; 0 while there are too few samples.
@@ -180,6 +187,7 @@ impl RouteState {
             hedge_budget: Budget::default(),
             throttle: Mutex::new(None),
             bulkhead: Mutex::new(None),
+            charged: Mutex::default(),
             next_quantile_read: AtomicU64::new(0),
             hedge_delay: AtomicU64::new(0),
         }
@@ -211,9 +219,9 @@ impl<S: Store> Stages<S> {
         state: Arc<RouteState>,
     ) -> Self {
         let policy = effective.with_lever();
-        let rate_limit = policy.rate_limit.as_ref().map(|spec| RateLimitStage {
-            bucket: store.bucket(&key, spec),
-            max_wait: spec.max_wait.unwrap_or_default(),
+        let rate_limit = policy.rate_limit.as_ref().map(|spec| {
+            let (bucket, rate) = (store.bucket(&key, spec), Rate::of(spec));
+            RateLimitStage { bucket, max_cost: rate.max_cost(), rate, max_wait: spec.max_wait.unwrap_or_default() }
         });
         let tally = |scope, of, window| (scope == StateScope::Fleet).then(|| store.tally(&key, of, window));
         let retry_budget = policy.retry.and_then(|retry| retry.budget);

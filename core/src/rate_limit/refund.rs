@@ -9,6 +9,10 @@
 //! remembered as abandoned instead, until every place from the first abandoned one to the end of the queue is: then the
 //! queue ends before them. Two numbers remember all of them, which is exact as soon as the last waiter of a crowd has left,
 //! in whatever order.
+//!
+//! Debt is at the end of the queue, and no caller waits for its times. So a refund of permits that were due earlier pays it
+//! off, and the queue that places are compared with ends before it. As soon as a caller waits behind it, it is a part of that
+//! caller's time, and only time pays it off.
 
 use crate::clock::{Time, micros};
 
@@ -36,33 +40,51 @@ impl Abandoned {
     }
 }
 
+/// What is below zero: the queue of waiters, and the debt behind them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Units of both.
+    pub units: u64,
+    /// Units at the end for which no caller waits.
+    pub debt: u64,
+    /// The places in the queue that were abandoned.
+    pub abandoned: Abandoned,
+}
+
 impl Rate {
-    /// Computes what a refund of permits that were due at `due` adds to a level at the time `at` with a queue of `queue`
-    /// units, and the abandoned places afterwards.
-    pub fn refund(self, queue: u64, at: Time, cost: u32, due: Time, abandoned: Abandoned) -> (u64, Abandoned) {
+    /// Computes what a refund of permits that were due at `due` adds to a level at the time `at` with this line, and the debt
+    /// and the abandoned places afterwards.
+    pub fn refund(self, line: Line, at: Time, cost: u32, due: Time) -> (u64, Line) {
         const MOST: u64 = 2 * MAX_UNITS;
         let units = u64::from(cost).saturating_mul(self.price).min(MAX_UNITS);
         let refilled = micros(at.since(due)).saturating_mul(self.gain);
+        // A time that the bucket has not reached, without a queue, is of a clock that was set back: it may have been
+        // refilled since.
+        let unfilled = if due > at { 0 } else { units.saturating_sub(refilled) };
+        let queue = line.units - line.debt.min(line.units);
         if queue == 0 {
-            // A time that the bucket has not reached is of a clock that was set back: it may have been refilled since.
-            let credit = if due > at { 0 } else { units.saturating_sub(refilled) };
-            return (credit, Abandoned::default());
+            let units = line.units.saturating_sub(unfilled);
+            return (unfilled, Line { units, debt: units, abandoned: Abandoned::default() });
         }
-        let (mut credit, mut left) = (0, abandoned);
+        let (mut place, mut paid, mut left) = (0, 0, line.abandoned);
         if due.after(self.slack()) >= at.after(self.time_for(queue)) {
-            credit = units.saturating_sub(refilled);
+            place = units.saturating_sub(refilled);
         } else if due > at {
             // Waits are rounded up to a microsecond: the place begins at most that much earlier.
             let ahead = micros(due.since(at));
             let start = (ahead - 1).saturating_mul(self.gain).min(MOST).saturating_sub(units);
             left.from = if left.units == 0 { start } else { left.from.min(start) };
             left.units = (left.units + units.min(ahead.saturating_mul(self.gain))).min(queue);
+        } else {
+            paid = unfilled.min(line.debt);
         }
-        let behind = queue.saturating_sub(credit).saturating_sub(left.from);
+        let behind = queue.saturating_sub(place).saturating_sub(left.from);
         if left.units > 0 && left.units + self.price / 2 >= behind {
-            credit += left.units.min(behind);
+            place += left.units.min(behind);
             left.units = 0;
         }
-        (credit, if left.units > 0 { left } else { Abandoned::default() })
+        let units = line.units.saturating_sub(place + paid);
+        let abandoned = if left.units > 0 { left } else { Abandoned::default() };
+        (place + paid, Line { units, debt: (line.debt - paid).min(units), abandoned })
     }
 }

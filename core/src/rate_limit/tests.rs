@@ -231,30 +231,38 @@ proptest! {
         prop_assert_eq!(bucket.level(rate).units, -places * rate.price as i64);
     }
 
-    /// Guarantee I-41 (docs/guarantees.md): with cancels of any age, no window holds more than burst + rate × its length of
-    /// the calls that were not cancelled, at the times that their permits were for.
+    /// Guarantee I-41 (docs/guarantees.md): with cancels, settles and charges of any age, no window holds more than burst +
+    /// rate × its length of what calls have truly cost, at the times that their permits were for.
     #[test]
     fn refunds_of_any_age_mint_nothing(
         permits in 1_u64..200, per in 1_u64..3_000_000, burst in 1_u64..30,
-        steps in proptest::collection::vec((0_u64..400_000, 1_u32..6, 0_u64..2_000_000, 0_usize..3, any::<usize>()), 1..80),
+        steps in proptest::collection::vec(
+            (0_u64..400_000, 1_u32..6, 0_u64..2_000_000, 0_usize..3, any::<usize>(), prop_oneof![3 => Just(0_u64), 1 => 0_u64..20]),
+            1..80,
+        ),
     ) {
         let spec = RateLimitSpec::new(permits, Duration::from_micros(per)).burst(burst);
         let rate = Rate::of(&spec);
         let mut now = 10_000_000_u64;
         let mut bucket = Bucket::full(at(now), rate);
-        let mut granted: Vec<(u64, u32)> = Vec::new();
-        for (step, cost, max_wait, cancels, which) in steps {
+        let (mut granted, mut settled): (Vec<(u64, u32)>, Vec<(u64, u32)>) = (Vec::new(), Vec::new());
+        for (step, cost, max_wait, cancels, which, charge) in steps {
             now += step;
+            bucket.charge(at(now), rate, charge);
             if let Take::Granted { wait } = bucket.take(at(now), rate, cost, Duration::from_micros(max_wait)) {
                 granted.push((now + micros(wait), cost));
             }
-            for _ in 0..cancels {
+            for cancel in 0..cancels {
                 if !granted.is_empty() {
                     let (due, cost) = granted.remove(which % granted.len());
-                    bucket.refund(at(now), rate, cost, at(due));
+                    // A call that has begun may have cost something.
+                    let actual = if due <= now { cost.min((which / 7 + cancel) as u32 % 6) } else { 0 };
+                    bucket.refund(at(now), rate, cost - actual, at(due));
+                    settled.push((due, actual));
                 }
             }
         }
+        granted.append(&mut settled);
         granted.sort_unstable();
         for (first, (start, _)) in granted.iter().enumerate() {
             let mut admitted = 0_u128;
@@ -264,6 +272,48 @@ proptest! {
                 let most = u128::from(burst * per) + u128::from(permits) * u128::from(end - start + 1);
                 prop_assert!(admitted * u128::from(per) <= most, "{} from {} to {}", admitted, start, end);
             }
+        }
+    }
+
+    /// Guarantee I-33 (docs/guarantees.md): grants, charges, settles and refunds sum to the level, below zero too.
+    #[test]
+    fn the_level_accounts_for_every_unit_that_was_granted_charged_and_refunded(
+        permits in 1_u64..200, per in 1_u64..3_000_000, burst in 1_u64..30,
+        steps in proptest::collection::vec((0_u64..400_000, 0_u32..40, 0_u64..3_000_000, 0_u8..4), 1..80),
+    ) {
+        let mut spec = RateLimitSpec::new(permits, Duration::from_micros(per)).burst(burst);
+        let mut rate = Rate::of(&spec);
+        let mut now = 10_000_000_u64;
+        let mut bucket = Bucket::full(at(now), rate);
+        let mut level = i128::from(rate.capacity);
+        for (step, cost, age, what) in steps {
+            now += step;
+            level = (level + i128::from(step * rate.gain)).min(rate.capacity.into());
+            let units = i128::from(u64::from(cost) * rate.price);
+            match what {
+                0 => {
+                    let granted = bucket.take(at(now), rate, cost, Duration::ZERO) == NOW;
+                    prop_assert_eq!(granted, cost == 0 || units <= level);
+                    level -= if granted { units } else { 0 };
+                }
+                1 => {
+                    bucket.charge(at(now), rate, cost.into());
+                    level -= units;
+                }
+                2 => {
+                    bucket.refund(at(now), rate, cost, at(now - age));
+                    level = (level + (units - i128::from(age * rate.gain)).max(0)).min(rate.capacity.into());
+                }
+                _ => {
+                    // Another burst: whole permits of debt are kept.
+                    spec = spec.clone().burst(u64::from(cost) + 1);
+                    let new = Rate::of(&spec);
+                    bucket.retune(at(now), rate, new);
+                    level = i128::from(rate.convert(level as i64, new));
+                    rate = new;
+                }
+            }
+            prop_assert_eq!(i128::from(bucket.level(rate).units), level);
         }
     }
 }

@@ -62,7 +62,8 @@ const BREAKER_LONG: [&str; 4] =
     ["a_sample_answers_for_many_replicas", "evidence_stays_within_five_kilobytes", "breaker::", "breaker_recovery::"];
 
 /// The same for buckets.
-const RATE_LIMIT_EDGES: [&str; 6] = [
+const RATE_LIMIT_EDGES: [&str; 7] = [
+    "rate_limit_charge::",
     "rate_limit_edges::",
     "rate_limit_record::",
     "rate_limit_lease::",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// What the next release changes: the file, today's text and its own.
 const CHANGES: [(&str, &str, &str); 9] = [
     // A bucket has one more number at its end; readers of both releases keep it.
-    ("include/bucket.lua", "local FRESH = EMPTY", "local FRESH = EMPTY .. ' 7'"),
+    ("include/bucket.lua", "local FRESH = EMPTY", "local FRESH = EMPTY .. ' 0 7'"),
     // Every line of a breaker has one more field, there is another line, a message is longer, and it counts in slices of
     // half the length.
     ("include/breaker_store.lua", "s.fingerprint) .. (s.more or ''),", "s.fingerprint) .. ' 7',"),

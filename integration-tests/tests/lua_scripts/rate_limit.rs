@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use phalanx_core::clock::Time;
 use phalanx_core::rate_limit::{Bucket, MAX_BACKSTEP, Rate, RateLimitSpec, Take};
-use phalanx_lua::{RATE_LIMIT_ACQUIRE, RATE_LIMIT_LEASE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE};
+use phalanx_lua::{
+    RATE_LIMIT_ACQUIRE, RATE_LIMIT_CHARGE, RATE_LIMIT_LEASE, RATE_LIMIT_PEEK, RATE_LIMIT_REFUND, RATE_LIMIT_RETUNE,
+};
 use phalanx_testkit::lua_server::LuaServer;
 use proptest::prelude::*;
 
@@ -42,6 +44,8 @@ struct Group {
 enum Step {
     Acquire(usize, Vec<Group>),
     Refund(usize, Vec<(u32, i64)>),
+    /// Charges permits.
+    Charge(usize, u64),
     /// Draws permits, and closes blocks: which of the drawn ones, their size, and what was not spent.
     Lease(usize, u64, Vec<(usize, u64, u64)>),
     Peek(usize),
@@ -65,6 +69,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (rate.clone(), prop::collection::vec(group(), 1..4)).prop_map(|(rate, groups)| Step::Acquire(rate, groups)),
         2 => (rate.clone(), refund).prop_map(|(rate, refunds)| Step::Refund(rate, refunds)),
+        2 => (rate.clone(), prop_oneof![9 => 0_u64..6, 1 => 0_u64..1 << 40]).prop_map(|(rate, permits)| Step::Charge(rate, permits)),
         5 => (rate.clone(), prop_oneof![9 => 0_u64..12, 1 => Just(1 << 40)], closed)
             .prop_map(|(rate, want, closed)| Step::Lease(rate, want, closed)),
         1 => rate.clone().prop_map(Step::Peek),
@@ -82,7 +87,8 @@ struct StoredBucket {
     at: Time,
 }
 
-/// What is stored, the ends of the leases that were drawn, and whether the last step drew as much as it closed: then it has
+/// What is stored, the ends of the leases that were drawn, and whether the last step drew as much as it closed, or charged a
+/// bucket that cannot owe more: then it has
 /// written what was there.
 struct Model(Option<StoredBucket>, Vec<Time>, bool);
 
@@ -154,6 +160,19 @@ impl Model {
         vec![now.as_micros() as i64, stored.bucket.level(rate).units, flags]
     }
 
+    fn charge(&mut self, now: Time, rate: Rate, permits: u64) -> Vec<i64> {
+        let (mut stored, flags, reanchored) = self.load(now, rate);
+        if permits > 0 {
+            let before = stored.bucket;
+            stored.bucket.charge(now, rate, permits);
+            self.2 = stored.bucket == before; // the debt is as high as can be counted
+        }
+        if reanchored || permits > 0 {
+            self.0 = Some(stored);
+        }
+        vec![now.as_micros() as i64, stored.bucket.level(rate).units, flags]
+    }
+
     fn retune(&mut self, now: Time, old: Rate, new: Rate) -> Vec<i64> {
         let Some(StoredBucket { rate: stored_rate, .. }) = self.0 else {
             let mut bucket = Bucket::full(now, old);
@@ -193,6 +212,12 @@ fn apply_step(server: &LuaServer, model: &mut Model, step: &Step) -> Result<(), 
             let due = |due_in: &i64| now.as_micros().saturating_add_signed(*due_in);
             args.extend(refunds.iter().flat_map(|(cost, due_in)| args![cost, due(due_in)]));
             (run(server, &RATE_LIMIT_REFUND, &args), model.refund(now, rates[*rate], refunds))
+        }
+        Step::Charge(rate, permits) => {
+            // Each time as a replica of its own.
+            server.remove(LOG);
+            let args = [rate_args(rates[*rate]), args![0, permits]].concat();
+            (run(server, &RATE_LIMIT_CHARGE, &args), model.charge(now, rates[*rate], *permits))
         }
         Step::Lease(rate, want, closed) => {
             let last = |back: usize| model.1.iter().rev().nth(back).copied().unwrap_or(Time::ZERO);

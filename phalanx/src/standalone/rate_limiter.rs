@@ -68,7 +68,8 @@ impl RateLimiter {
     /// Takes `cost` permits without waiting, all or none.
     ///
     /// # Errors
-    /// Rejects with `rate_limited`; `retry_after` says when the permits will be available.
+    /// Rejects with `rate_limited`, and `retry_after` says when the permits will be available; with `cost_above_burst` if
+    /// they never will be.
     #[inline]
     pub fn try_acquire_many(&self, cost: u32) -> Result<(), Rejection> {
         self.take(cost, Duration::ZERO).map(drop)
@@ -104,6 +105,7 @@ impl RateLimiter {
         let now = self.0.clock.now();
         match self.0.bucket.acquire(now, AcquireRequest { cost, max_wait }).take {
             Take::Granted { wait } => Ok(wait),
+            Take::Rejected { until: Time::NEVER } => Err(Rejection::new(RejectionCode::CostAboveBurst)),
             Take::Rejected { until } => Err(Rejection::new(RejectionCode::RateLimited).retry_in(until.until_from(now))),
         }
     }

@@ -167,16 +167,16 @@ impl Shared {
         }
     }
 
-    /// Lets the background task look after the blocks.
-    fn note_lease(self: &Arc<Self>) {
+    /// Lets the background task look after the blocks, and after charges.
+    pub(super) fn note_lease(self: &Arc<Self>) {
         if !self.lease_noted.swap(true, Ordering::Relaxed) {
             self.store.background.leases.note_use(self);
             self.store.background.lease_drawn.notify_one();
         }
     }
 
-    /// Closes blocks that have ended, or that are not needed any more. Returns after what time to do so again; `None` without
-    /// blocks.
+    /// Closes blocks that have ended, or that are not needed any more, and repeats charges that have not arrived. Returns after
+    /// what time to do so again; `None` without both.
     pub(crate) fn tick_leases(self: &Arc<Self>) -> Option<Duration> {
         let now = self.store.lease_now();
         self.lease_noted.store(false, Ordering::Relaxed);
@@ -188,10 +188,11 @@ impl Shared {
         if has_closed {
             self.report_closed();
         }
+        let next = next.map(|next| next.since(now)).into_iter().chain(self.repeat_charges()).min();
         if next.is_some() && !self.lease_noted.swap(true, Ordering::Relaxed) {
             self.store.background.leases.note_use(self);
         }
-        next.map(|next| next.since(now))
+        next
     }
 
     /// Sends the blocks that were closed. Without Redis they are lost.

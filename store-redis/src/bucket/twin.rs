@@ -28,6 +28,13 @@ impl Seen {
     }
 }
 
+/// Returns the units that time has added to this replica's share of a bucket between two times, since the bucket must have been
+/// full.
+pub(super) fn refilled(from: Time, now: Time, seen: Option<Seen>, rate: Rate, divisor: u32) -> u64 {
+    let full_at = seen.map_or(Time::ZERO, |seen| seen.full_at(rate));
+    (now.since(from.max(full_at)).as_micros() as u64).saturating_mul(rate.gain) / u64::from(divisor.max(1))
+}
+
 /// What a twin is made for: another outage or another share makes another twin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reason {
@@ -50,16 +57,20 @@ pub(super) struct Twin {
 }
 
 impl Twin {
-    /// Creates a twin that held `permits` at the time `at`, after an earlier one.
+    /// Creates a twin that held `permits` at the time `at`, after an earlier one. Below zero they are a debt.
     pub(super) fn new(
         clock: &Clock,
         spec: &RateLimitSpec,
         reason: Reason,
-        permits: u64,
+        permits: i64,
         at: Time,
         earlier_due: Time,
     ) -> Self {
-        let cell = BucketCell::holding(clock.clone(), &share_of(spec, reason.divisor), permits, at);
+        let held = u64::try_from(permits).unwrap_or(0);
+        let cell = BucketCell::holding(clock.clone(), &share_of(spec, reason.divisor), held, at);
+        if permits < 0 {
+            cell.charge(u32::try_from(permits.unsigned_abs()).unwrap_or(u32::MAX));
+        }
         Self { reason, cell, latest_due: earlier_due, earlier_due }
     }
 
@@ -84,6 +95,16 @@ impl Twin {
             self.cell.refund(cost, due);
         }
         own
+    }
+
+    /// Takes permits for work that is done.
+    pub(super) fn charge(&self, permits: u32) {
+        self.cell.charge(permits);
+    }
+
+    /// Gives back permits that were charged a moment ago.
+    pub(super) fn discharge(&self, permits: u32, now: Time) {
+        self.cell.refund(permits, now);
     }
 
     pub(super) fn retune(&self, spec: &RateLimitSpec) {
@@ -126,10 +147,7 @@ pub(super) struct Uncharged {
 impl Uncharged {
     /// Lets time make up for permits since the bucket must have been full.
     fn advance(&mut self, now: Time, seen: Option<Seen>, rate: Rate, divisor: u32) {
-        let full_at = seen.map_or(Time::ZERO, |seen| seen.full_at(rate));
-        let since = self.at.max(full_at);
-        let refilled = (now.since(since).as_micros() as u64).saturating_mul(rate.gain) / u64::from(divisor.max(1));
-        self.units = self.units.saturating_sub(refilled);
+        self.units = self.units.saturating_sub(refilled(self.at, now, seen, rate, divisor));
         self.at = self.at.max(now);
     }
 
@@ -196,7 +214,7 @@ mod tests {
         RateLimitSpec::per_second(100)
     }
 
-    fn twin(clock: &Clock, divisor: u32, permits: u64) -> Twin {
+    fn twin(clock: &Clock, divisor: u32, permits: i64) -> Twin {
         Twin::new(clock, &spec(), Reason { outage: 1, divisor }, permits, clock.now(), Time::ZERO)
     }
 

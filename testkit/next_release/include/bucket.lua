@@ -1,8 +1,9 @@
 -- The token bucket of core/src/rate_limit.rs, in the same order. All numbers stay below 2^53, so doubles are exact.
 --
 -- Stored: '2 level at gain price capacity', and behind that the tail: eight sums of leased permits, 'from units' of the
--- abandoned places (core/src/rate_limit/refund.rs), the length of a slot of leases, the end of a pause of draws, and
--- whatever a later release appends, which is kept as it is. Slot and pause may be missing.
+-- abandoned places (core/src/rate_limit/refund.rs), the length of a slot of leases, the end of a pause of draws, the
+-- debt (units at the end of the queue for which no caller waits), and whatever a later release appends, which is kept as
+-- it is. Slot and pause may be missing, and so may the debt.
 --
 -- A leased permit has left the level and is not yet spent, so the refill leaves room for it: level + leased is at most
 -- the capacity. It ends with a slot. Slots are a seventh of a lease long and numbered from the clock's zero, so that at
@@ -10,10 +11,10 @@
 local MAX_UNITS = 4503599627370496 -- 2^52: capacity minus debt is still exact
 local MAX_BACKSTEP, MAX_LEASE, MAX_TEXT, LEASE_SLOTS = 1000000, 200000, 4096, 8
 local MOST = '4096' -- MAX_TEXT
-local FROM, UNITS, SLOT, PAUSE = 9, 10, 11, 12 -- in the tail, behind the sums
+local FROM, UNITS, SLOT, PAUSE, DEBT = 9, 10, 11, 12, 13 -- in the tail, behind the sums
 local REPAIRED, OTHER_RATE = 1, 2
 local EMPTY = ' 0 0 0 0 0 0 0 0 0 0 0 0'
-local FRESH = EMPTY .. ' 7' -- of a new bucket
+local FRESH = EMPTY .. ' 0 7' -- of a new bucket
 
 -- Converts a level to another rate. Whole permits are exact; fractions are rounded down, so that nothing is minted.
 local function convert(level, old_price, price, capacity)
@@ -36,14 +37,27 @@ local function parse_tail(tail)
     if not number then return end
     numbers[i], last = math.min(tonumber(number), MAX_UNITS), stop
   end
+  local debt, more
   local slot, pause, rest = string.match(tail, '^ (%d+) (%d+)(.*)$', last + 1)
-  if not slot then slot, pause, rest = 0, 0, string.sub(tail, last + 1) end
+  if not slot then slot, pause, rest = 0, 0, string.sub(tail, last + 1)
+  else debt, more = string.match(rest, '^ (%d+)(.*)$') end
+  if debt then rest = more end
   numbers[SLOT], numbers[PAUSE] = math.min(tonumber(slot), MAX_LEASE), tonumber(pause)
+  numbers[DEBT] = math.min(tonumber(debt or 0), MAX_UNITS)
   if rest == '' or string.find(rest, '^ ') then return numbers, rest end
 end
 
 local function format_tail(numbers, rest)
-  return string.format(string.rep(' %.0f', PAUSE), unpack(numbers)) .. rest
+  -- Without a debt and anything behind it, it is missing, so that an idle tail is EMPTY.
+  local last = (numbers[DEBT] > 0 or rest ~= '') and DEBT or PAUSE
+  return string.format(string.rep(' %.0f', last), unpack(numbers, 1, last)) .. rest
+end
+
+-- Adds permits that were charged to a tail: what is below zero of them is a debt.
+local function add_debt(tail, units, level)
+  local numbers, rest = parse_tail(tail)
+  numbers[DEBT] = math.min(numbers[DEBT] + units, math.max(0, -level))
+  return format_tail(numbers, rest)
 end
 
 local function leased_permits(numbers)
@@ -80,6 +94,7 @@ local function refill_with_tail(level, at, to, numbers, gain, price, capacity)
   units = level < 0 and math.max(0, units - math.max(0, gained - from)) or 0
   from = units > 0 and math.max(0, from - gained) or 0
   numbers[FROM], numbers[UNITS] = from, units
+  numbers[DEBT] = math.min(numbers[DEBT], math.max(0, -level))
   return level
 end
 
@@ -130,10 +145,12 @@ local function load_bucket(now, rate, gain, price, capacity)
   end
   if now >= at or anew then at = now end
   if stored ~= rate then
+    local only_debt = numbers and numbers[DEBT] > 0 and numbers[DEBT] == -level
     level = convert(level, old_price, price, capacity)
     if numbers then
       level = math.max(math.min(level, capacity - leased_permits(numbers) * price), -MAX_UNITS)
       numbers[FROM], numbers[UNITS] = 0, 0
+      numbers[DEBT] = only_debt and math.max(0, -level) or 0
     end
   end
   if numbers then tail = format_tail(numbers, rest) end

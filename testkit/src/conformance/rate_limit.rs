@@ -67,6 +67,12 @@ impl<B: Bed> Fleet<B> {
         self.bed.sync_all().await;
     }
 
+    /// Charges permits for work that is done.
+    async fn charge(&self, replica: &Replica<B>, permits: u32) {
+        replica.store.charge(&replica.bucket, permits);
+        self.bed.sync_all().await;
+    }
+
     /// Changes the spec on both replicas; they keep the handles they resolved first.
     async fn retune(&self, spec: &RateLimitSpec) {
         self.one.store.bucket(&self.key, spec);
@@ -412,4 +418,117 @@ pub async fn a_leased_permit_that_is_refunded_is_there_for_the_next_call<B: Bed>
     fleet.bed.sync_all().await;
     assert_eq!(fleet.one.take().await, AT_ONCE);
     assert_ne!(fleet.one.take().await, AT_ONCE);
+}
+
+pub async fn a_charge_takes_permits_that_are_there<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    fleet.charge(&fleet.one, 4).await;
+    fleet.charge(&fleet.two, 1).await;
+    fleet.charge(&fleet.two, 0).await;
+    assert_eq!(fleet.two.peek().await, Level { units: 500_000, price: 100_000 });
+    assert_eq!(fleet.two.ask(5, Duration::ZERO).await.take, AT_ONCE);
+    assert_eq!(fleet.one.take().await, not_before(SECOND / 10));
+}
+
+pub async fn a_charge_beyond_the_level_is_a_debt_that_time_pays_off<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    fleet.charge(&fleet.one, 8).await;
+    fleet.charge(&fleet.two, 7).await;
+    assert_eq!(fleet.one.peek().await, Level { units: -500_000, price: 100_000 });
+    assert_eq!(fleet.two.take().await, not_before(6 * SECOND / 10));
+    fleet.bed.advance(6 * SECOND / 10 - MICRO).await;
+    assert_eq!(fleet.one.take().await, not_before(MICRO));
+    assert_eq!(
+        fleet.one.ask(2, SECOND).await.take,
+        after(100_001 * MICRO),
+        "a caller that waits comes behind the debt"
+    );
+    fleet.bed.advance(100_001 * MICRO).await;
+    assert_eq!(fleet.two.peek().await, Level { units: 0, price: 100_000 });
+}
+
+pub async fn a_charge_may_exceed_the_burst<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    fleet.charge(&fleet.one, 100).await;
+    assert_eq!(fleet.two.peek().await, Level { units: -9_000_000, price: 100_000 });
+    fleet.bed.advance(91 * SECOND / 10 - MICRO).await;
+    assert_eq!(fleet.two.take().await, not_before(MICRO));
+    fleet.bed.advance(MICRO).await;
+    assert_eq!(fleet.two.take().await, AT_ONCE);
+    let most = Fleet::<B>::new(&RateLimitSpec::new(1, 86_400 * SECOND).burst(2)).await;
+    most.charge(&most.one, u32::MAX).await;
+    assert_eq!(most.two.peek().await.units, -(1 << 52), "as much as can be counted");
+}
+
+pub async fn a_refund_pays_off_debt<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    let estimate = fleet.one.ask(5, Duration::ZERO).await;
+    fleet.charge(&fleet.two, 20).await;
+    fleet.bed.advance(SECOND / 10).await;
+    fleet.refund_due(&fleet.one, 5, estimate.due).await;
+    assert_eq!(
+        fleet.two.peek().await.units,
+        -1_000_000,
+        "one of five was refilled since, and one of fifteen was paid off"
+    );
+    fleet.refund(&fleet.one, 12, Duration::ZERO).await;
+    assert_eq!(fleet.two.ask(2, Duration::ZERO).await.take, AT_ONCE);
+    // Behind a caller that waits, only time pays it off.
+    fleet.charge(&fleet.two, 10).await;
+    assert_eq!(fleet.two.ask(1, 2 * SECOND).await.take, after(11 * SECOND / 10));
+    fleet.refund(&fleet.one, 5, Duration::ZERO).await;
+    assert_eq!(fleet.one.peek().await.units, -1_100_000);
+}
+
+pub async fn a_charge_leaves_the_places_of_waiters_alone<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10).burst(1)).await;
+    fleet.one.take().await;
+    let mut dues = Vec::new();
+    for place in 1..=3 {
+        let asked = fleet.one.ask(1, SECOND).await;
+        assert_eq!(asked.take, after(place * SECOND / 10));
+        dues.push(asked.due);
+    }
+    fleet.charge(&fleet.two, 5).await;
+    assert_eq!(fleet.one.peek().await.units, -800_000);
+    fleet.refund_due(&fleet.one, 1, dues[0]).await;
+    assert_eq!(fleet.one.peek().await.units, -800_000, "two wait behind it");
+    fleet.refund_due(&fleet.two, 1, dues[2]).await;
+    assert_eq!(fleet.one.peek().await.units, -700_000, "the last that waits");
+    fleet.refund_due(&fleet.one, 1, dues[1]).await;
+    assert_eq!(fleet.one.peek().await.units, -500_000, "the debt alone");
+    assert_eq!(fleet.two.ask(1, SECOND).await.take, after(6 * SECOND / 10));
+}
+
+pub async fn another_spec_keeps_the_debt<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    let estimate = fleet.one.ask(5, Duration::ZERO).await;
+    fleet.charge(&fleet.one, 20).await;
+    fleet.retune(&RateLimitSpec::per_second(20)).await;
+    assert_eq!(fleet.two.peek().await, Level { units: -15 * 50_000, price: 50_000 });
+    fleet.refund_due(&fleet.one, 5, estimate.due).await;
+    assert_eq!(fleet.two.peek().await, Level { units: -10 * 50_000, price: 50_000 });
+}
+
+pub async fn a_leased_limit_in_debt_leases_nothing<B: Bed>() {
+    let fleet = Fleet::<B>::new(&leased()).await;
+    call_each_millisecond(&fleet, 60, [2, 0]).await;
+    fleet.charge(&fleet.two, 1_000).await;
+    // What was leased before is spent within a lease.
+    call_each_millisecond(&fleet, 30, [2, 1]).await;
+    let admitted = call_each_millisecond(&fleet, 200, [2, 1]).await;
+    assert_eq!(admitted.iter().sum::<u64>(), 0);
+    fleet.bed.advance(SECOND).await;
+    assert_eq!(fleet.one.take().await, AT_ONCE);
+}
+
+pub async fn a_charge_that_is_given_back_is_there_for_the_next_call<B: Bed>() {
+    let fleet = Fleet::<B>::new(&RateLimitSpec::per_second(10)).await;
+    fleet.charge(&fleet.one, 12).await;
+    fleet.one.store.discharge(&fleet.one.bucket, 6);
+    fleet.bed.sync_all().await;
+    assert_eq!(fleet.two.ask(4, Duration::ZERO).await.take, AT_ONCE);
+    fleet.one.store.discharge(&fleet.one.bucket, 0);
+    fleet.bed.sync_all().await;
+    assert_eq!(fleet.two.take().await, not_before(SECOND / 10));
 }

@@ -32,6 +32,13 @@ pub enum Step {
         /// How many permits.
         cost: u32,
     },
+    /// Charges permits.
+    Charge {
+        /// Which replica.
+        by: usize,
+        /// How many permits.
+        permits: u32,
+    },
     /// Reads the level.
     Peek {
         /// Which replica.
@@ -87,6 +94,7 @@ impl Machine {
                 return Reply::Level(bucket.level(*rate));
             }
             Step::Refund { cost, .. } => bucket.refund(*now, *rate, *cost, due(*now, *cost)),
+            Step::Charge { permits, .. } => bucket.charge(*now, *rate, (*permits).into()),
             Step::Retune(spec) => {
                 let old = std::mem::replace(rate, Rate::of(spec));
                 // An equal rate is no change; stores do not touch the bucket then either.
@@ -154,6 +162,10 @@ impl<B: Bed> BedSubject<B> {
             Step::Refund { by, cost } => {
                 let Replica { store, bucket } = self.replica(*by);
                 store.refund(bucket, *cost, due(self.bed.now(), *cost), B::SOURCE);
+            }
+            Step::Charge { by, permits } => {
+                let Replica { store, bucket } = self.replica(*by);
+                store.charge(bucket, *permits);
             }
             Step::Retune(spec) => {
                 for replica in &self.replicas {

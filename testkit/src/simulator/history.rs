@@ -60,6 +60,16 @@ pub enum EntryKind {
         call: u64,
         answer: Answer,
     },
+    /// Permits were charged, by a call that cost more than it took or by hand.
+    Charged {
+        replica: usize,
+        permits: u32,
+    },
+    /// Permits that were charged by hand were given back.
+    Discharged {
+        replica: usize,
+        permits: u32,
+    },
     /// Its caller dropped it.
     Dropped {
         replica: usize,
@@ -157,7 +167,7 @@ pub struct Script {
     pub key: usize,
     /// The arguments that are numbers; the others are 0. The first argument of a breaker script is its spec.
     pub args: Vec<f64>,
-    /// The numbers of the spec of a breaker script, then those of its claim.
+    /// The numbers of the spec of a breaker script, then those of its claim; of a charge, the number of its second key.
     pub spec: Vec<f64>,
     /// The integers of its reply.
     pub reply: Vec<i64>,
@@ -318,17 +328,12 @@ impl Recorder {
         if shared.brief && !has_transitions(run) {
             return;
         }
-        let next = shared.keys.len();
-        let key = match run.keys.first() {
-            Some(key) => match shared.keys.get(key) {
-                Some(number) => *number,
-                None => {
-                    shared.keys.insert(key.clone(), next);
-                    next
-                }
-            },
-            None => 0,
+        let mut number_of = |key: &Vec<u8>| {
+            let next = shared.keys.len();
+            *shared.keys.entry(key.clone()).or_insert(next)
         };
+        let key = run.keys.first().map_or(0, &mut number_of);
+        let account = run.keys.get(1).filter(|_| run.name == "rate_limit_charge").map(number_of);
         let is_breaker = run.name.starts_with("breaker") && run.name != "breaker_abstain";
         let is_bucket = run.name.starts_with("rate_limit");
         let numbers = |text: &[u8]| -> Vec<f64> {
@@ -345,7 +350,7 @@ impl Recorder {
         };
         let spec = match run.args {
             [spec, claim, ..] if is_breaker => [numbers(spec), numbers(claim)].concat(),
-            _ => Vec::new(),
+            _ => account.map(|number| number as f64).into_iter().collect(),
         };
         let reply = match run.reply {
             Ok(Reply::Array(parts)) => {

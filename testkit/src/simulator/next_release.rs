@@ -45,11 +45,12 @@ macro_rules! digest {
 }
 
 /// The scripts that the next release has changed.
-pub(crate) static SCRIPTS: [Script; 13] = [
+pub(crate) static SCRIPTS: [Script; 14] = [
     bucket!("rate_limit_acquire"),
     bucket!("rate_limit_lease"),
     bucket!("rate_limit_refund"),
     bucket!("rate_limit_peek"),
+    script!("rate_limit_charge", keys 2, "bucket"),
     bucket!("rate_limit_retune"),
     breaker!("breaker_admit"),
     script!(

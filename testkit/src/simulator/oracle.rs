@@ -4,6 +4,7 @@
 
 mod breaker;
 mod calls;
+mod debt;
 mod lock;
 mod rate_limit;
 mod slots;
@@ -58,6 +59,7 @@ pub const ORACLES: &[Oracle] = &[
     },
     Oracle { id: "I-31", name: "leases are strict", check: rate_limit::leases_are_strict },
     Oracle { id: "I-40", name: "calls in flight stay within the cap", check: slots::calls_stay_within_the_cap },
+    Oracle { id: "I-33", name: "debt is kept", check: debt::debt_is_kept },
     Oracle { id: "liveness", name: "traffic is back after the last fault", check: calls::traffic_is_back },
 ];
 

@@ -75,6 +75,9 @@ pub struct Load {
     /// The deadline of every call, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
+    /// Whether calls settle another cost than they took, and some charge or refund permits by hand.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub settled: bool,
 }
 
 const fn one_permit() -> u32 {
@@ -327,8 +330,8 @@ const MIN_SECONDS: u64 = 60;
 
 impl Plan {
     /// Makes the plan of a seed: five replicas, four routes, fifty calls a second on each replica, a minute, and three to
-    /// seven faults. Every fourth seed has a leased limit besides, and
-    /// every fourth one a concurrency cap. The last fifth of the run has no fault, so that the fleet can recover.
+    /// seven faults. Every fourth seed has a leased limit besides, the one after it a limit whose calls settle their cost, and the
+    /// next one a concurrency cap. The last fifth of the run has no fault, so that the fleet can recover.
     pub fn of_seed(seed: u64) -> Self {
         let rng = Rng::seeded(seed ^ 0x5048_414C_414E_5821);
         let pick = |n: u64| rng.next() % n;
@@ -356,6 +359,7 @@ impl Plan {
                 operation_ms,
                 cancelled,
                 deadline_ms,
+                settled: false,
             });
         }
         if pick(3) == 0 {
@@ -370,6 +374,7 @@ impl Plan {
                 operation_ms: 10,
                 cancelled: 0.0,
                 deadline_ms: None,
+                settled: false,
             });
         }
         let mut plan = Self {
@@ -420,6 +425,9 @@ impl Plan {
         if seed.is_multiple_of(4) {
             plan.add_leases(&rng);
         }
+        if seed % 4 == 1 {
+            plan.add_settled_calls(&rng);
+        }
         if seed % 4 == 2 {
             plan.add_slots(&rng);
         }
@@ -445,6 +453,7 @@ impl Plan {
                 operation_ms: 5,
                 cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
                 deadline_ms: None,
+                settled: false,
             });
         }
         if pick(2) == 0 {
@@ -468,12 +477,40 @@ impl Plan {
                 operation_ms: 100 + pick(400),
                 cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
                 deadline_ms: None,
+                settled: false,
             });
         }
         if pick(2) == 0 {
             // Longer than a lease.
             let (at_ms, for_ms) = (2_000 + pick(36_000), 4_000 + pick(4_000));
             self.faults.push(Fault { at_ms, for_ms, kind: FaultKind::PauseReplica { replica: busy } });
+        }
+    }
+
+    /// Adds a limit whose calls settle their cost, after up to half a second. It is leased in half of the plans. Its breaker never
+    /// trips: it keeps the estimates of these calls out of the oracles that take them for what calls have cost.
+    fn add_settled_calls(&mut self, rng: &Rng) {
+        let pick = |n: u64| rng.next() % n;
+        let consistency = if pick(2) == 0 { Consistency::Leased } else { Consistency::Exact };
+        let limit = RateLimitSpec::per_second(400).burst(300).consistency(consistency);
+        let breaker = BreakerSpec::failure_ratio(1.0).min_throughput(1_000_000);
+        self.policies.push(Policy::named("settled").rate_limit(limit).breaker(breaker));
+        for (per_second, operation_ms) in [(40.0, 5), (20.0, 500)] {
+            self.loads.push(Load {
+                policy: "settled".to_owned(),
+                replica: Some(pick(5) as usize),
+                shape: Shape::Steady,
+                per_second,
+                cost: 2,
+                operation_ms,
+                cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
+                deadline_ms: None,
+                settled: true,
+            });
+        }
+        if pick(2) == 0 {
+            let (at_ms, for_ms) = (2_000 + pick(38_000), 2_500 + pick(5_000));
+            self.faults.push(Fault { at_ms, for_ms, kind: FaultKind::Retune { policy: "settled".to_owned() } });
         }
     }
 

@@ -52,13 +52,17 @@ pub enum Plant {
     BlocksComeBackWhole,
     /// Shares of other replicas take no room (I-40).
     SharesTakeNoRoom,
+    /// A charge takes only what is there (I-33).
+    DebtIsForgiven,
+    /// A charge whose reply was lost is charged again (I-33).
+    ChargesRepeat,
     /// A replica that was cut off stays cut off (liveness).
     PartitionsStay,
 }
 
 impl Plant {
     /// All plants, with the oracle that must find each.
-    pub const ALL: [(Self, &'static str); 21] = [
+    pub const ALL: [(Self, &'static str); 23] = [
         (Self::BucketOverfills, "I-1"),
         (Self::ClockBackMints, "I-2"),
         (Self::LastPermitStays, "I-3"),
@@ -79,6 +83,8 @@ impl Plant {
         (Self::LeasesTakeNoRoom, "I-31"),
         (Self::BlocksComeBackWhole, "I-31"),
         (Self::SharesTakeNoRoom, "I-40"),
+        (Self::DebtIsForgiven, "I-33"),
+        (Self::ChargesRepeat, "I-33"),
         (Self::PartitionsStay, "liveness"),
     ];
 
@@ -103,6 +109,12 @@ impl Plant {
             });
             let more: Vec<_> = more.collect();
             plan.loads.extend(more);
+        }
+        if self == Self::DebtIsForgiven {
+            // In debt are limits only whose calls come at once.
+            for load in plan.loads.iter_mut().filter(|load| load.settled) {
+                (load.shape, load.per_second) = (Shape::Bursts, 75.0);
+            }
         }
         if self == Self::EpochsAreIgnored {
             // A replica that starts while Redis is late decides calls before it knows an epoch, and sends their outcomes later.
@@ -189,6 +201,10 @@ impl Plant {
                 "local share = math.min(want, math.max(0, cap - others), fair_part(wants, cap, asks))",
                 "local share = math.min(want, cap)",
             )],
+            Self::DebtIsForgiven => {
+                &[("math.max(level - units, -MAX_UNITS), true", "math.max(level - units, math.min(level, 0)), true")]
+            }
+            Self::ChargesRepeat => &[("math.max(stored, tonumber(ARGV[4]))", "tonumber(ARGV[4])")],
             Self::PollsForget => &[(
                 "    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
                 "    s.clock, #s.transitions > 0 and s.phase or 1, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",

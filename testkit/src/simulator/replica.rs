@@ -270,7 +270,9 @@ impl Caller {
             request = request.within(Duration::from_millis(deadline));
         }
         let admitted = AtomicU64::new(0);
+        let true_cost = |_: &Result<(), Error<Kind>>| self.true_cost();
         let (result, decision) = request
+            .settle_cost(true_cost)
             .run_recorded(|| {
                 if admitted.fetch_add(1, Ordering::Relaxed) == 0 {
                     let (replica, policy, cost) = (self.replica, self.policy, self.load.cost);
@@ -292,9 +294,38 @@ impl Caller {
         }
     }
 
+    /// What a call that settles has cost; sometimes it charges permits by hand besides, or refunds some.
+    fn true_cost(&self) -> Option<u32> {
+        if !self.load.settled {
+            return None;
+        }
+        let actual = match self.rng.next() % 20 {
+            0 => 30,
+            1 => return None,
+            other => (other % 4) as u32,
+        };
+        self.note_charge(actual.saturating_sub(self.load.cost));
+        if let (0, Ok(pipeline)) = (self.rng.next() % 10, self.module.pipeline(&self.load.policy, ROUTE)) {
+            let permits = 1 + (self.rng.next() % 5) as u32;
+            self.note_charge(permits);
+            pipeline.charge(permits);
+            let permits = pipeline.refund((self.rng.next() % 3) as u32);
+            self.recorder.add(EntryKind::Discharged { replica: self.replica, permits });
+        }
+        Some(actual)
+    }
+
+    fn note_charge(&self, permits: u32) {
+        if permits > 0 {
+            self.recorder.add(EntryKind::Charged { replica: self.replica, permits });
+        }
+    }
+
     async fn operation(&self) -> Result<(), Kind> {
         let dependency = &self.dependencies[self.policy];
-        let took = self.load.operation_ms + dependency.slow.load(Ordering::Relaxed);
+        let settles =
+            if self.load.settled { self.rng.next() % (1 + self.load.operation_ms) } else { self.load.operation_ms };
+        let took = settles + dependency.slow.load(Ordering::Relaxed);
         sleep(Duration::from_millis(took)).await;
         let fails = self.rng.next() % 1_000_000 < dependency.failing.load(Ordering::Relaxed);
         if fails { Err(Kind::Infrastructure) } else { Ok(()) }

@@ -79,9 +79,14 @@ impl<S: Store> CallState<'_, S> {
         AcquireRequest { cost: self.cost, max_wait: limit.max_wait.min(time_left) }
     }
 
-    /// Acquires the call's permits, if the store can decide without awaiting.
+    /// Acquires the call's permits, if the store can decide without awaiting. A cost that the bucket can never hold is
+    /// rejected here, whatever the store would answer.
     #[inline]
     pub(in crate::pipeline) fn acquire_permits(&mut self, limit: &RateLimitStage<S>) -> Step {
+        if u64::from(self.cost) > limit.max_cost {
+            self.reject(Stage::RateLimit, RejectionCode::CostAboveBurst);
+            return Step::Reject;
+        }
         let request = self.permit_request(limit);
         match self.stages.store.acquire_now(&limit.bucket, self.attempt.started, request) {
             Some(grant) => self.apply_grant(&grant),
@@ -96,6 +101,7 @@ impl<S: Store> CallState<'_, S> {
         match grant.take {
             Take::Granted { wait } => {
                 self.held.permits = self.cost;
+                self.held.was_granted = true;
                 self.held.permits_source = grant.source;
                 self.held.permits_due = grant.due;
                 self.accept_reply(Stage::RateLimit, grant.source).or_wait(wait)

@@ -12,7 +12,7 @@ use super::super::plan::FaultKind;
 use super::{Case, Verdict, ms};
 
 /// The rate in the arguments of a bucket script; the new one of a retune.
-fn rate(script: &Script) -> Option<Rate> {
+pub(super) fn rate(script: &Script) -> Option<Rate> {
     let args = if script.name == "rate_limit_retune" { script.args.get(3..)? } else { &script.args };
     match args[..] {
         [gain, price, capacity, ..] if gain > 0.0 && price > 0.0 => {
@@ -57,7 +57,7 @@ fn drawn_permits(script: &Script) -> u64 {
 }
 
 /// The leased permits that a bucket script has stored.
-fn stored_leases(script: &Script) -> f64 {
+pub(super) fn stored_leases(script: &Script) -> f64 {
     script.stored.get(6..14).unwrap_or_default().iter().sum()
 }
 
@@ -375,7 +375,7 @@ fn degraded_within_share(case: &Case<'_>) -> Verdict {
 }
 
 /// The level and the time that a bucket script has stored.
-fn stored(script: &Script) -> Option<(f64, f64)> {
+pub(super) fn stored(script: &Script) -> Option<(f64, f64)> {
     match script.stored[..] {
         [2.0, level, at, ..] => Some((level, at)),
         _ => None,
@@ -523,21 +523,18 @@ pub(super) fn scripts_equal_machines(case: &Case<'_>) -> Verdict {
         let mut machine = *stored;
         match script.name {
             "rate_limit_acquire" => {
-                // A charge is a reservation that is not asked whether it fits, down to a debt of one capacity.
+                // A charge is not asked whether it fits, down to a debt of one capacity.
                 let charged = (charge(script) * rate.price).min(rate.capacity);
                 if charged > 0 {
                     machine.available(now, rate);
                     let permits = u32::try_from(charged / rate.price).unwrap_or(u32::MAX);
                     let fits = machine.level(rate).units - charged as i64 >= -(rate.capacity as i64);
                     let whole = charged % rate.price == 0;
-                    let charged = fits && whole && {
-                        let take = machine.take(now, rate, permits, Duration::MAX);
-                        matches!(take, Take::Granted { .. })
-                    };
-                    if !charged {
+                    if !fits || !whole {
                         skipped.insert(script.key);
                         continue;
                     }
+                    machine.charge(now, rate, permits.into());
                 }
                 for (callers, permits, wait, granted) in groups(script) {
                     let taken = |_: &u64| {
@@ -558,6 +555,16 @@ pub(super) fn scripts_equal_machines(case: &Case<'_>) -> Verdict {
                 for refund in script.args.get(4..).unwrap_or_default().chunks_exact(2) {
                     machine.refund(now, rate, refund[0] as u32, Time::from_micros(refund[1] as u64));
                 }
+            }
+            // How much of a charge is new is judged by I-33.
+            "rate_limit_charge" => {
+                machine.available(now, rate);
+                let charged = machine.level(rate).units - script.reply.get(1).copied().unwrap_or(0);
+                let most = (script.args.get(4).unwrap_or(&0.0) - script.args.get(3).unwrap_or(&0.0)).max(0.0);
+                if charged < 0 || charged % rate.price as i64 != 0 || charged as f64 > most * rate.price as f64 {
+                    return Err(format!("key {}: {charged} units charged at {}", script.key, ms(at)));
+                }
+                machine.charge(now, rate, charged as u64 / rate.price);
             }
             "rate_limit_lease" => {
                 for (ends, size, unspent) in closed_blocks(script) {
