@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use crate::classify::{By, ByAnswer, ByError, Class, Classifier};
-use crate::context::{Context, Criticality, scope};
+use crate::context::{Context, Criticality, Tags, scope};
 use crate::decision::{Decision, Verdict};
 use crate::error::Error;
 use crate::event::EventKind;
@@ -22,7 +22,7 @@ use crate::store::Store;
 #[must_use = "a call does nothing until it is run"]
 pub struct Call<'a, S: Store, C = ByError, B = NoFallback> {
     target: Target<'a, S>,
-    options: CallOptions,
+    options: CallOptions<'a>,
     classifier: C,
     fallback: B,
     fallback_on: Kinds,
@@ -65,6 +65,14 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
     /// Sets how many permits of the rate limit the call takes. Default 1.
     pub fn cost(mut self, permits: u32) -> Self {
         self.options.cost = permits;
+        self
+    }
+
+    /// Sets a tag, by whose value limits can count: such as the tenant of the call. It comes before one of the task
+    /// ([`Tags::scope`]). A call has at most [`MAX_CALL_TAGS`](crate::context::MAX_CALL_TAGS); with more it is rejected
+    /// with `invalid_tag` by a policy that counts by tags.
+    pub fn tag(mut self, name: &'a str, value: &'a str) -> Self {
+        self.options.tags.set(name, value);
         self
     }
 
@@ -205,7 +213,8 @@ impl<'a, S: Store, C, B> Call<'a, S, C, B> {
         E: Send + 'static,
     {
         self.run(async || {
-            let task = tokio::spawn(in_current_span(scope(Context::current(), operation())));
+            let work = Tags::current().scope(scope(Context::current(), operation()));
+            let task = tokio::spawn(in_current_span(work));
             match task.await {
                 Ok(result) => result,
                 Err(failed) => match failed.try_into_panic() {

@@ -9,6 +9,8 @@
 //! once if it is the last of the queue, otherwise as soon as all callers behind it have left too. Permits that are refunded
 //! later lose what time has refilled since (`refund.rs`).
 //!
+//! A policy may have several limits, of which a call needs all (`limits.rs`, `limit_set.rs`).
+//!
 //! A replica may lease a block of permits and grant them by itself (`holder.rs`); the bucket leaves room for them until the
 //! lease ends (`leases.rs`).
 //!
@@ -21,6 +23,8 @@ mod lease_models;
 #[cfg(all(test, not(phalanx_model)))]
 mod lease_tests;
 mod leases;
+mod limit_set;
+mod limits;
 mod refund;
 mod spec;
 #[cfg(test)]
@@ -30,6 +34,11 @@ use std::time::Duration;
 
 pub use self::holder::{BlockCell, ClosedBlock, LeaseHolder, LeaseTally, Spent};
 pub use self::leases::{Drawn, MIN_BLOCK};
+pub use self::limit_set::{BucketPart, Dues, SetGrant, SetLimit, SetVerdict};
+pub use self::limits::{
+    LimitCost, LimitKey, LimitSpec, Limits, MAX_LIMIT_NAME_BYTES, MAX_LIMITS, MissingTag, RateOverride, RateResolver,
+    SHORT_FORM,
+};
 pub use self::refund::Abandoned;
 pub use self::spec::{Consistency, RateLimitSpec};
 

@@ -167,6 +167,16 @@ macro_rules! conformance_cases {
                     a_place_with_others_behind_it_waits_for_them,
                     a_crowd_that_leaves_gives_all_its_places_back,
                     a_leased_permit_that_is_refunded_is_there_for_the_next_call;
+                acquire_all:
+                    several_limits_are_charged_together,
+                    a_limit_that_rejects_leaves_the_others_untouched,
+                    of_several_limits_that_reject_the_last_to_recover_is_named,
+                    a_call_waits_for_the_slowest_of_its_limits,
+                    a_limit_takes_its_own_cost,
+                    a_cost_above_the_burst_of_one_limit_is_rejected_for_good,
+                    leased_limits_are_spent_together_or_not_at_all;
+                refund_all:
+                    a_refund_reaches_every_limit;
                 peek:
                     a_peek_takes_nothing;
                 cached_level:

@@ -27,15 +27,17 @@ use std::time::Duration;
 
 use self::bulkhead_slot::BulkheadSlot;
 use super::CallOptions;
+use super::limits::HeldSet;
 use super::stages::{Circuit, Stages};
 use super::trace::Trace;
 use crate::breaker::{Ticket, Transition};
 use crate::clock::Time;
-use crate::context::{self, Context};
+use crate::context::{self, CallTags, Context};
 use crate::decision::{Decision, Verdict};
 use crate::drain::GateTicket;
 use crate::error::Error;
 use crate::event::EventKind;
+use crate::key::LimitName;
 use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
 use crate::rate_limit::Level;
@@ -57,7 +59,7 @@ pub(super) enum Step {
 
 impl Step {
     #[inline]
-    fn or_wait(self, wait: Duration) -> Self {
+    pub(super) fn or_wait(self, wait: Duration) -> Self {
         if self == Self::Continue && !wait.is_zero() { Self::Wait(wait) } else { self }
     }
 }
@@ -78,6 +80,8 @@ pub(crate) struct CallState<'a, S: Store> {
     /// Whether the context is tighter than the task's, so that the operation must run with it bound.
     pub(super) binds_context: bool,
     cost: u32,
+    /// The call's own tags.
+    pub(super) tags: &'a CallTags<'a>,
     /// The operation may be started once: no retry, no hedge.
     pub(super) once: bool,
     needs_clock: bool,
@@ -85,19 +89,21 @@ pub(crate) struct CallState<'a, S: Store> {
     pub(super) needs_latency: bool,
     /// The call's spans, if it is traced.
     pub(crate) trace: Trace,
-    held: Held,
+    held: Held<'a, S>,
     pub(super) attempt: AttemptState,
     pub(super) notes: Notes,
 }
 
 /// What the stages handed out and get back.
-struct Held {
+struct Held<'a, S: Store> {
     gate_ticket: GateTicket,
     /// Permits of the rate limit, given back unless the operation starts.
     permits: u32,
     /// The time the permits are for, on the clock of the state that granted them, and that state.
     permits_due: Time,
     permits_source: Source,
+    /// Permits of several limits, instead of those of one.
+    set: Option<HeldSet<'a, S>>,
     bulkhead_slot: BulkheadSlot,
     admitted_by: AdmittedBy,
     /// The mark of a retry in the fleet's budget, put back unless the retry starts.
@@ -150,11 +156,13 @@ pub(super) struct Notes {
     pub(super) decided: bool,
     pub(super) stage: Option<Stage>,
     source: Source,
+    /// The limit that rejected the call, or that has the fewest permits left, if the policy has several.
+    pub(super) limit: LimitName,
     /// The code of the last rejection and its retry-after in microseconds; meaningful after a rejection only.
     code: RejectionCode,
     retry_after: u64,
     /// What the rate limit's bucket held; a price of zero without a rate limit.
-    level: Level,
+    pub(super) level: Level,
 }
 
 #[cfg(feature = "chaos")]
@@ -169,7 +177,7 @@ impl Notes {
 
 impl<'a, S: Store> CallState<'a, S> {
     #[inline(always)] // otherwise it is built elsewhere and moved
-    pub(super) fn new(stages: &'a Stages<S>, options: &CallOptions) -> Self {
+    pub(super) fn new(stages: &'a Stages<S>, options: &'a CallOptions<'a>) -> Self {
         let needs_clock = stages.needs_clock || options.recorded;
         let now = if needs_clock { stages.clock.now() } else { Time::ZERO };
         let trace = Trace::begin(&stages.span_names);
@@ -178,6 +186,7 @@ impl<'a, S: Store> CallState<'a, S> {
             context: options.context,
             binds_context: false,
             cost: options.cost,
+            tags: &options.tags,
             once: options.once,
             needs_clock,
             needs_latency: stages.needs_latency || options.recorded,
@@ -186,6 +195,7 @@ impl<'a, S: Store> CallState<'a, S> {
                 permits: 0,
                 permits_due: now,
                 permits_source: Source::Local,
+                set: None,
                 bulkhead_slot: BulkheadSlot::None,
                 admitted_by: AdmittedBy::None,
                 retry_mark: None,
@@ -219,6 +229,7 @@ impl<'a, S: Store> CallState<'a, S> {
                 decided: false,
                 stage: None,
                 source: Source::Local,
+                limit: LimitName::NONE,
                 code: RejectionCode::GuardRejected,
                 retry_after: UNKNOWN,
                 level: Level { units: 0, price: 0 },
@@ -242,6 +253,9 @@ impl<'a, S: Store> CallState<'a, S> {
     #[inline(always)]
     pub(super) fn start_attempt(&mut self) {
         self.held.permits = 0;
+        if self.held.set.is_some() {
+            self.held.set = None;
+        }
         self.held.retry_mark = None;
         self.notes.stage = None;
         self.attempt.ended = self.attempt.started;
@@ -287,8 +301,9 @@ impl<'a, S: Store> CallState<'a, S> {
     /// Returns the last rejection, of the call or of its last attempt.
     #[inline]
     pub(super) fn rejection<E>(&self) -> Error<E> {
-        let Notes { code, retry_after, source, .. } = self.notes;
-        Error::Rejected(Rejection::by(self.stages.name, code, retry_after, source))
+        let Notes { stage, code, retry_after, source, limit, .. } = self.notes;
+        let limit = if stage == Some(Stage::RateLimit) { limit } else { LimitName::NONE };
+        Error::Rejected(Rejection::by(self.stages.name, code, retry_after, source).by_limit(limit))
     }
 
     /// Returns how long the present attempt took.
@@ -329,6 +344,7 @@ impl<'a, S: Store> CallState<'a, S> {
             verdict: if notes.attempts > 0 { Verdict::Admitted } else { Verdict::Rejected },
             stage: notes.stage,
             reason: rejection.map(Rejection::code),
+            limit: notes.limit.get(),
             source: notes.source,
             remaining: (notes.level.price > 0).then(|| notes.level.permits()),
             retry_after: rejection.and_then(Rejection::retry_after),
@@ -359,6 +375,17 @@ impl<'a, S: Store> CallState<'a, S> {
         }
     }
 
+    /// Holds the permits of several limits until the operation starts.
+    pub(super) fn hold_set(&mut self, set: HeldSet<'a, S>, source: Source) {
+        self.held.set = Some(set);
+        self.held.permits_source = source;
+    }
+
+    /// Returns the cost that the call names.
+    pub(super) const fn cost(&self) -> u32 {
+        self.cost
+    }
+
     /// Holds the mark of a retry until the retry starts.
     pub(super) const fn hold_retry_mark(&mut self, mark: Withdrawal) {
         self.held.retry_mark = Some(mark);
@@ -379,6 +406,9 @@ impl<'a, S: Store> CallState<'a, S> {
         if let (Some(limit), 1..) = (&self.stages.rate_limit, permits) {
             self.stages.store.refund(&limit.bucket, permits, permits_due, permits_source);
         }
+        if let Some(set) = self.held.set.take() {
+            self.refund_set(&set, self.cost, permits_source);
+        }
         if self.is_unsettled() {
             self.abandon();
         }
@@ -396,7 +426,7 @@ impl<'a, S: Store> CallState<'a, S> {
 impl<S: Store> Drop for CallState<'_, S> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.held.permits > 0 || self.is_unsettled() {
+        if self.held.permits > 0 || self.held.set.is_some() || self.is_unsettled() {
             self.release_held();
         }
         if self.held.retry_mark.is_some() {

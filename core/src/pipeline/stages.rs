@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::chaos::ChaosStage;
 use super::effective_policy::EffectivePolicy;
 use super::latency_watch::LatencyWatch;
+use super::limits::{LimitsStage, TaggedSets};
 use super::trace::SpanNames;
 use crate::breaker::{BreakerSpec, CountBy, Override};
 use crate::budget::{self, Budget};
@@ -45,7 +46,9 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) gate: GateCell,
     pub(crate) on_degraded: OnDegraded,
     pub(crate) deadline: DeadlineSpec,
+    /// The short form, unless there are other limits.
     pub(crate) rate_limit: Option<RateLimitStage<S>>,
+    pub(crate) limits: Option<LimitsStage<S>>,
     pub(crate) bulkhead: Option<BulkheadStage>,
     pub(crate) circuit: Circuit<S>,
     pub(crate) retry: Option<RetrySpec>,
@@ -207,9 +210,11 @@ impl<S: Store> Stages<S> {
         store: S,
         observers: Observers,
         state: Arc<RouteState>,
+        sets: &Arc<TaggedSets<S>>,
     ) -> Self {
         let policy = effective.with_lever();
-        let rate_limit = policy.rate_limit.as_ref().map(|spec| RateLimitStage {
+        let limits = LimitsStage::compile(&key, &policy, &store, sets, &observers);
+        let rate_limit = policy.rate_limit.as_ref().filter(|_| limits.is_none()).map(|spec| RateLimitStage {
             bucket: store.bucket(&key, spec),
             max_wait: spec.max_wait.unwrap_or_default(),
         });
@@ -229,7 +234,8 @@ impl<S: Store> Stages<S> {
         let has_retry_budget = retry_budget.is_some();
         let has_queue = bulkhead.as_ref().is_some_and(|stage| stage.has_queue);
         let is_adaptive = bulkhead.as_ref().is_some_and(|stage| stage.is_adaptive);
-        let takes_time = rate_limit.is_some() || has_retry_budget || policy.hedge.is_some() || has_queue || is_adaptive;
+        let takes_permits = rate_limit.is_some() || limits.is_some();
+        let takes_time = takes_permits || has_retry_budget || policy.hedge.is_some() || has_queue || is_adaptive;
         let records = !matches!(circuit, Circuit::None) || latency_watch.is_some() || observed;
         let breaker_measures = policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency);
         #[cfg_attr(not(feature = "chaos"), allow(unused_mut))]
@@ -268,6 +274,7 @@ impl<S: Store> Stages<S> {
             observers,
             gate: state.gate.clone(),
             rate_limit,
+            limits,
             circuit,
             span_names,
             state,
@@ -290,6 +297,9 @@ impl<S: Store> Stages<S> {
 
     pub(crate) fn supersede(&self) {
         self.superseded.store(true, Ordering::Release);
+        if let Some(limits) = &self.limits {
+            limits.supersede();
+        }
     }
 
     /// Whether the breaker counts by `unit`. A throttle counts calls.

@@ -11,7 +11,7 @@ use crate::input::{Input, Recipe};
 const SPEC: &str = "0.5 2 -1 1000000 10000000 4 1000000 2 4000000 0 3 2 2000000 1000000 4 7";
 
 /// Good arguments of every script that has a list or a count among them.
-fn good() -> [(&'static Script, Vec<Vec<u8>>); 9] {
+fn good() -> [(&'static Script, Vec<Vec<u8>>); 10] {
     let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0 7 1 42 -1 - -", "ph2:c", "id@7", 0.5], more].concat();
     [
         (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 1, 2, 1, 1, 0, 3, 2, 500]),
@@ -26,6 +26,13 @@ fn good() -> [(&'static Script, Vec<Vec<u8>>); 9] {
             args![1_000_000, "a", ";7 a;", 0, "\0\x05\0\0\0\x01\0\x06\0\0\0\x01", 1_500_000, "\0\x07\0\0\0\x02"],
         ),
         (&lua::BREAKER_FORCE, breaker(args!["8 1 42 5 - -", 1])),
+        (
+            &lua::RATE_LIMIT_ACQUIRE_ALL,
+            args![
+                1, 100_000, 300_000, 0, 7, 3_000_017, 15_000_085, 2, 1, 100_000, 300_000, 0, 2, 3, 2, 1, 1, 0, 3, 2,
+                500, 1, 1, 2, 1, 0
+            ],
+        ),
     ]
 }
 
@@ -42,7 +49,7 @@ pub(super) fn run(server: &LuaServer, input: &mut Input<'_>) {
             }
         }
         let keys = [KEY.to_vec(), SECOND_KEY.to_vec(), THIRD_KEY.to_vec()];
-        let _ = server.run(script, &keys[..script.keys], &args);
+        let _ = server.run(script, &keys[..script.keys.min(keys.len())], &args);
         assert!(server.get(KEY).is_none_or(|text| text.len() <= 1 << 20), "{}", script.name);
     }
 }
@@ -69,6 +76,10 @@ pub(super) fn seeds() -> Vec<(String, Vec<u8>)> {
         count("flush-age", 6, 3),
         count("flush-bins", 6, 4),
         count("admitted-callers", 3, 5),
+        count("all-groups", 9, 12),
+        count("all-callers", 9, 13),
+        count("all-limits", 9, 14),
+        count("all-bucket", 9, 15),
     ];
     // A spec that allows as many probes as callers ask for.
     let probes = Recipe::of(&[6, 0, 3, 1, 0, 2, 10]).number(1 << 40).bytes(&[5, 3]).number(1 << 40);

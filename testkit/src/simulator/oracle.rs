@@ -56,6 +56,11 @@ pub const ORACLES: &[Oracle] = &[
         check: breaker::known_open_rejects,
     },
     Oracle { id: "I-31", name: "leases are strict", check: rate_limit::leases_are_strict },
+    Oracle {
+        id: "I-32",
+        name: "several limits are charged together or not at all",
+        check: rate_limit::several_limits_are_charged_together_or_not_at_all,
+    },
     Oracle { id: "liveness", name: "traffic is back after the last fault", check: calls::traffic_is_back },
 ];
 

@@ -50,13 +50,15 @@ pub enum Plant {
     LeasesTakeNoRoom,
     /// A block that is closed is credited in full, with what was spent of it (I-31).
     BlocksComeBackWhole,
+    /// A caller that one of several limits rejects is charged in the first of them (I-32).
+    RejectionsCharge,
     /// A replica that was cut off stays cut off (liveness).
     PartitionsStay,
 }
 
 impl Plant {
     /// All plants, with the oracle that must find each.
-    pub const ALL: [(Self, &'static str); 20] = [
+    pub const ALL: [(Self, &'static str); 21] = [
         (Self::BucketOverfills, "I-1"),
         (Self::ClockBackMints, "I-2"),
         (Self::LastPermitStays, "I-3"),
@@ -76,6 +78,7 @@ impl Plant {
         (Self::PollsForget, "I-25"),
         (Self::LeasesTakeNoRoom, "I-31"),
         (Self::BlocksComeBackWhole, "I-31"),
+        (Self::RejectionsCharge, "I-32"),
         (Self::PartitionsStay, "liveness"),
     ];
 
@@ -181,6 +184,10 @@ impl Plant {
             Self::BlocksComeBackWhole => &[(
                 "local credit = math.min(math.min(unspent, size) * price, MAX_UNITS)",
                 "local credit = math.min(size * price, MAX_UNITS)",
+            )],
+            Self::RejectionsCharge => &[(
+                "if granted > 0 and need > 0 then",
+                "if limit == 1 and granted < count and need <= bucket.level then bucket.level, bucket.dirty = bucket.level - need, true end if granted > 0 and need > 0 then",
             )],
             Self::PollsForget => &[(
                 "    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",

@@ -66,6 +66,7 @@ lines!(
     ConfigMismatch = "config_mismatch",
     Retuned = "retuned",
     RoutesExhausted = "routes_exhausted",
+    TagsExhausted = "tags_exhausted",
 );
 
 /// The sampling state of all lines.
