@@ -13,6 +13,7 @@ files["**/rate_limit_*.lua"] = {
     "save_bucket", "add_debt", "parse_tail", "format_tail", "leased_permits", "tidy_leases", "lease_slot",
   },
 }
+files["**/rate_limit_acquire_all.lua"] = {globals = {"KEYS"}} -- an include looks at the first key
 files["**/breaker_*.lua"] = {
   read_globals = {
     "CLOSED", "OPEN", "HALF_OPEN", "FORCED_OPEN", "FORCED_CLOSED", "DISABLED", "METRICS_ONLY", "REPAIRED", "OTHER_SPEC",

@@ -5,6 +5,7 @@
 //!     ├─ callers.rs    n callers in a closed loop: calls a second, and latencies
 //!     ├─ exact.rs      an exact rate limit: ours, naive.rs, limitador.rs
 //!     ├─ leased.rs     a leased one, also what five replicas admit and cost
+//!     ├─ several.rs    three limits in one decision
 //!     └─ guarded.rs    breaker and digest, shared and in memory; the whole stack
 //!   commands.rs   Redis commands per 1,000 calls
 //!   trips.rs      from a trip in one process to a rejection in another
@@ -29,6 +30,7 @@ mod leased;
 mod limitador;
 mod naive;
 mod policies;
+mod several;
 mod trips;
 
 use std::error::Error;
@@ -109,6 +111,7 @@ fn contests(runtime: &Runtime, budget: Duration, wanted: &dyn Fn(&str) -> bool) 
     let server = Server::start()?;
     let mut cases = exact::cases(runtime, &server, wanted)?;
     cases.extend(leased::cases(runtime, &server, wanted)?);
+    cases.extend(several::cases(runtime, &server, wanted)?);
     cases.extend(guarded::cases(runtime, &server, wanted)?);
     if cases.is_empty() {
         return Ok(Vec::new());

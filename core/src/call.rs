@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub use self::true_cost::{Estimate, TrueCost, TrueCostBy};
 use crate::classify::{By, ByAnswer, ByError, Class, Classifier};
-use crate::context::{Context, Criticality, scope};
+use crate::context::{Context, Criticality, Tags, scope};
 use crate::decision::{Decision, Verdict};
 use crate::error::Error;
 use crate::event::EventKind;
@@ -25,7 +25,7 @@ use crate::store::Store;
 #[must_use = "a call does nothing until it is run"]
 pub struct Call<'a, S: Store, C = ByError, B = NoFallback, P = Estimate> {
     target: Target<'a, S>,
-    options: CallOptions,
+    options: CallOptions<'a>,
     classifier: C,
     fallback: B,
     fallback_on: Kinds,
@@ -105,6 +105,14 @@ impl<'a, S: Store, C, B, P> Call<'a, S, C, B, P> {
             fallback_on: self.fallback_on,
             true_cost: TrueCostBy(actual),
         }
+    }
+
+    /// Sets a tag, by whose value limits can count: such as the tenant of the call. It comes before one of the task
+    /// ([`Tags::scope`]). A call has at most [`MAX_CALL_TAGS`](crate::context::MAX_CALL_TAGS); with more it is rejected
+    /// with `invalid_tag` by a policy that counts by tags.
+    pub fn tag(mut self, name: &'a str, value: &'a str) -> Self {
+        self.options.tags.set(name, value);
+        self
     }
 
     /// Sets a deadline `budget` from now. An earlier one, of the policy or of the task, still holds.
@@ -250,7 +258,8 @@ impl<'a, S: Store, C, B, P> Call<'a, S, C, B, P> {
         E: Send + 'static,
     {
         self.run(async || {
-            let task = tokio::spawn(in_current_span(scope(Context::current(), operation())));
+            let work = Tags::current().scope(scope(Context::current(), operation()));
+            let task = tokio::spawn(in_current_span(work));
             match task.await {
                 Ok(result) => result,
                 Err(failed) => match failed.try_into_panic() {

@@ -4,10 +4,15 @@
 //! inner scope can shorten the deadline and lower the criticality, never the reverse. `tokio::spawn` does not inherit it;
 //! `tokio::spawn(scope(Context::current(), work))` does.
 
+mod tags;
+
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+pub(crate) use self::tags::CallTags;
+pub use self::tags::{MAX_CALL_TAGS, Tags};
 
 tokio::task_local! {
     static CURRENT: Context;

@@ -29,10 +29,12 @@ pub struct Decision {
     pub stage: Option<Stage>,
     /// The code of that rejection.
     pub reason: Option<RejectionCode>,
+    /// The limit that rejected the call, or that has the fewest permits left, if the policy has several.
+    pub limit: Option<&'static str>,
     /// Where the state it was decided on came from: that of the rejecting stage; else that of the last stage asked, or
     /// `Degraded` if any stage decided without the shared store.
     pub source: Source,
-    /// Whole permits left in the rate limit's bucket, if there is one.
+    /// Whole permits left in the rate limit's bucket, if there is one. Of several limits: of `limit`.
     pub remaining: Option<u64>,
     /// How long the caller should wait before it tries again.
     pub retry_after: Option<Duration>,

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::event::{EventKind, Observer, Observers};
 use crate::key::{BorrowedKey, MAX_ROUTE_BYTES, Route, StateKey};
 use crate::levers::LeverSpec;
-use crate::pipeline::{EffectivePolicy, Pipeline, RouteEntry, RouteState};
+use crate::pipeline::{EffectivePolicy, Pipeline, RouteEntry, RouteState, TaggedSets};
 use crate::policy::validate::{ConfigError, Mistake};
 use crate::policy::{OnDegraded, Policy};
 use crate::rejection::{Rejection, RejectionCode};
@@ -55,7 +55,7 @@ pub struct EngineSpec {
     pub on_degraded: OnDegraded,
     /// Levers that are pulled from the start, by policy; `*` for every policy.
     pub levers: BTreeMap<String, LeverSpec>,
-    /// The maximum of (policy, route) pairs in the table. Default 10,000.
+    /// The maximum of (policy, route) pairs in the table, and of values of tags that limits count by. Default 10,000.
     pub max_routes: usize,
     /// The seed of jitter and shedding. Default: from the operating system.
     pub seed: Option<u64>,
@@ -112,6 +112,8 @@ struct Shared<S: Store> {
     rng: Rng,
     policies: RwLock<Policies>,
     routes: Table<RouteEntry<S>>,
+    /// The sets of limits of values of tags; as many as there may be routes.
+    sets: Arc<TaggedSets<S>>,
     /// By policy: the entry that all routes without room in the table share.
     overflow: Mutex<HashMap<String, Arc<RouteEntry<S>>>>,
     /// One change at a time, so that all routes see the versions in the same order. Locked before `policies`.
@@ -142,6 +144,7 @@ impl<S: Store> Engine<S> {
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
             policies: RwLock::new(policies),
             routes: Table::new(spec.max_routes),
+            sets: Arc::new(Table::new(spec.max_routes)),
             overflow: Mutex::default(),
             changing: Mutex::new(()),
             ports: Ports::default(),
@@ -255,7 +258,7 @@ impl<S: Store> Engine<S> {
             let (store, observers) = (shared.store.clone(), &shared.observers);
             let port = PortBinding::new(shared.ports.clone());
             let state = RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced, port);
-            RouteEntry::new(key, policy, store, observers, state)
+            RouteEntry::new(key, policy, store, observers, state, &shared.sets)
         };
         let own = key.to_owned();
         let entry = match shared.routes.find_or_make(&own, || make(own.clone(), &policy)) {

@@ -114,6 +114,9 @@ pub enum EventKind<'a> {
     },
     /// The table of routes is full of routes in use: new routes of a policy share one state.
     RoutesExhausted,
+    /// The table of values of tags is full: new values share one bucket of each limit by a tag. One per route and version of the
+    /// policy.
+    TagsExhausted,
     /// The shared store is unreachable: from here on decisions are degraded. One per outage.
     StoreDegraded {
         /// The first error: `timeout`, `connection`, `dns`, `refused`, `no_route`, `not_redis`, `no_master`, `tls`, `auth`,

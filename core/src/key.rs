@@ -9,7 +9,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 /// The longest route, in bytes. Routes come from callers, and every distinct one takes memory.
 pub const MAX_ROUTE_BYTES: usize = 1024;
@@ -82,12 +82,62 @@ pub struct StateKey {
     route: Option<Arc<str>>,
     /// Shared by all routes for which the table has no room.
     overflow: bool,
+    /// Of one of several limits, or of a set of them.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    detail: Option<Arc<Detail>>,
+}
+
+/// What distinguishes the keys of several limits of one policy and route: texts, some of which may be absent, and a number.
+/// Kept out of everything that is shown, because the value of a tag may be personal.
+#[derive(PartialEq, Eq)]
+struct Detail {
+    number: u64,
+    texts: Box<[Option<Box<str>>]>,
 }
 
 impl StateKey {
     /// Creates the key of a policy on a route.
     pub fn new<'a>(policy: &str, route: impl Into<Route<'a>>) -> Self {
-        Self { policy: policy.into(), route: route.into().name().map(Arc::from), overflow: false }
+        Self { policy: policy.into(), route: route.into().name().map(Arc::from), overflow: false, detail: None }
+    }
+
+    /// Creates the key of the bucket of a named limit that the calls of this route share.
+    #[must_use]
+    pub fn of_limit(&self, limit: &str) -> Self {
+        self.with_detail(0, &[Some(limit)])
+    }
+
+    /// Creates the key of the bucket of a named limit that all calls of the policy share.
+    #[must_use]
+    pub fn of_policy_limit(&self, limit: &str) -> Self {
+        self.with_detail(0, &[Some(limit), None])
+    }
+
+    /// Creates the key of the bucket of a limit by a tag: of one value of the tag, or of all calls that do not have it.
+    #[must_use]
+    pub fn of_tag(policy: &str, limit: &str, tag: &str, value: Option<&str>) -> Self {
+        Self::new(policy, ()).with_detail(0, &[Some(limit), Some(tag), value])
+    }
+
+    /// Creates the key of the bucket that all values of a tag share for which the table has no room.
+    pub(crate) fn of_other_tags(policy: &str, limit: &str, tag: &str) -> Self {
+        Self::overflow(policy).with_detail(0, &[Some(limit), Some(tag), None])
+    }
+
+    fn with_detail(&self, number: u64, texts: &[Option<&str>]) -> Self {
+        let texts = texts.iter().map(|text| text.map(Box::from)).collect();
+        Self { detail: Some(Arc::new(Detail { number, texts })), ..self.clone() }
+    }
+
+    /// Returns the name of the limit, if it is the key of one of several.
+    pub fn limit(&self) -> Option<&str> {
+        self.detail.as_ref().filter(|detail| detail.number == 0)?.texts.first()?.as_deref()
+    }
+
+    /// Returns what distinguishes it from other keys of the same policy and route: texts, each of which may be absent. Empty
+    /// unless it is the key of one of several limits.
+    pub fn detail(&self) -> impl Iterator<Item = Option<&str>> {
+        self.detail.iter().flat_map(|detail| detail.texts.iter().map(Option::as_deref))
     }
 
     /// Creates the key shared by all routes of a policy for which the table has no room. No route can name it.
@@ -112,7 +162,11 @@ impl StateKey {
 
     /// Borrows the key, for a lookup by two names.
     pub(crate) fn borrowed(&self) -> BorrowedKey<'_> {
-        BorrowedKey { policy: &self.policy, route: self.route.as_deref(), overflow: self.overflow }
+        let detail = match &self.detail {
+            None => BorrowedDetail::None,
+            Some(detail) => BorrowedDetail::Of(detail),
+        };
+        BorrowedKey { policy: &self.policy, route: self.route.as_deref(), overflow: self.overflow, detail }
     }
 }
 
@@ -133,21 +187,119 @@ pub(crate) fn intern(name: &str) -> Option<&'static str> {
     Some(kept)
 }
 
+/// The name of one of several limits, interned: two bytes, so that a rejection stays small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimitName(u16);
+
+/// The names of limits, by their number less one.
+static LIMIT_NAMES: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
+
+impl LimitName {
+    pub(crate) const NONE: Self = Self(0);
+
+    /// Interns a name. Beyond the room for names, the limit has none.
+    pub(crate) fn of(name: &str) -> Self {
+        let mut names = LIMIT_NAMES.write();
+        let known = names.iter().position(|known| *known == name).or_else(|| {
+            let kept = (names.len() < usize::from(u16::MAX)).then(|| intern(name))??;
+            names.push(kept);
+            Some(names.len() - 1)
+        });
+        Self(known.and_then(|index| u16::try_from(index + 1).ok()).unwrap_or_default())
+    }
+
+    /// Returns the name.
+    pub(crate) fn get(self) -> Option<&'static str> {
+        let index = usize::from(self.0).checked_sub(1)?;
+        LIMIT_NAMES.read().get(index).copied()
+    }
+}
+
 /// A key of borrowed names, so that a lookup does not allocate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BorrowedKey<'a> {
     pub(crate) policy: &'a str,
     pub(crate) route: Option<&'a str>,
     overflow: bool,
+    detail: BorrowedDetail<'a>,
+}
+
+/// The detail of a key, or the texts and the number that one would have.
+#[derive(Clone, Copy)]
+enum BorrowedDetail<'a> {
+    None,
+    Of(&'a Detail),
+    Parts(u64, &'a [Option<&'a str>]),
+}
+
+impl<'a> BorrowedDetail<'a> {
+    const fn number(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Of(detail) => detail.number,
+            Self::Parts(number, _) => number,
+        }
+    }
+
+    const fn len(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Of(detail) => detail.texts.len(),
+            Self::Parts(_, texts) => texts.len(),
+        }
+    }
+
+    fn text(self, index: usize) -> Option<&'a str> {
+        match self {
+            Self::None => None,
+            Self::Of(detail) => detail.texts[index].as_deref(),
+            Self::Parts(_, texts) => texts[index],
+        }
+    }
+}
+
+impl PartialEq for BorrowedDetail<'_> {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let (len, is_none) = (self.len(), matches!(self, Self::None));
+        is_none == matches!(other, Self::None)
+            && len == other.len()
+            && self.number() == other.number()
+            && (0..len).all(|index| self.text(index) == other.text(index))
+    }
+}
+
+impl Eq for BorrowedDetail<'_> {}
+
+impl Hash for BorrowedDetail<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        if !matches!(self, Self::None) {
+            self.number().hash(state);
+            (0..self.len()).for_each(|index| self.text(index).hash(state));
+        }
+    }
 }
 
 impl<'a> BorrowedKey<'a> {
     pub(crate) const fn new(policy: &'a str, route: Route<'a>) -> Self {
-        Self { policy, route: route.0, overflow: false }
+        Self { policy, route: route.0, overflow: false, detail: BorrowedDetail::None }
     }
 
     pub(crate) fn to_owned(self) -> StateKey {
         StateKey::new(self.policy, self.route)
+    }
+
+    /// Returns the key of the set of limits of calls with these values of the tags. The number, which is not zero, tells the
+    /// versions of a policy apart.
+    pub(crate) const fn of_set(self, number: u64, values: &'a [Option<&'a str>]) -> Self {
+        Self { detail: BorrowedDetail::Parts(number, values), ..self }
+    }
+
+    /// Returns this key of a set, to be kept.
+    pub(crate) fn to_owned_set(self, base: &StateKey) -> StateKey {
+        let texts: Vec<_> = (0..self.detail.len()).map(|index| self.detail.text(index)).collect();
+        base.with_detail(self.detail.number(), &texts)
     }
 }
 
@@ -170,6 +322,10 @@ impl fmt::Display for StateKey {
         if let Some(route) = &self.route {
             f.write_str("/")?;
             write_escaped(f, route)?;
+        }
+        if let Some(limit) = self.limit() {
+            f.write_str(" limit ")?;
+            write_escaped(f, limit)?;
         }
         if self.overflow {
             f.write_str(" (overflow)")?;
@@ -230,6 +386,47 @@ mod tests {
         assert_ne!(key, StateKey::new("p", ()));
         assert!(key.is_overflow() && !StateKey::new("p", ()).is_overflow());
         assert_eq!((key.policy(), key.route(), key.to_string().as_str()), ("p", None, "p (overflow)"));
+    }
+
+    #[test]
+    fn keys_of_limits_differ_by_limit_and_by_value_and_show_no_value() {
+        let route = StateKey::new("p", "eu");
+        let tag = |limit, value| StateKey::of_tag("p", limit, "tenant", value);
+        let all = [
+            route.clone(),
+            route.of_limit("a"),
+            route.of_limit("b"),
+            StateKey::new("p", ()).of_limit("a"),
+            StateKey::new("p", ()).of_policy_limit("a"),
+            tag("a", Some("acme")),
+            tag("a", Some("")),
+            tag("a", None),
+            tag("b", None),
+            StateKey::of_other_tags("p", "a", "tenant"),
+        ];
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+        assert_eq!((all[5].limit(), all[5].route(), all[5].to_string().as_str()), (Some("a"), None, "p limit a"));
+        assert_eq!(all[0].limit(), None);
+    }
+
+    #[test]
+    fn a_borrowed_key_of_a_set_is_the_one_that_is_kept() {
+        use std::hash::BuildHasher;
+
+        let (hasher, base) = (std::hash::RandomState::new(), StateKey::new("p", "eu"));
+        let values = [Some("acme"), None];
+        let of = |number| base.borrowed().of_set(number, &values);
+        let kept = of(7).to_owned_set(&base);
+        assert!(kept.borrowed() == of(7) && kept.borrowed() != of(8) && kept.borrowed() != base.borrowed());
+        assert_eq!(hasher.hash_one(&kept), hasher.hash_one(of(7)));
+        assert_eq!(kept.limit(), None, "no value of a tag is shown");
+    }
+
+    #[test]
+    fn the_name_of_a_limit_is_interned_once() {
+        let (a, b) = (LimitName::of("limit-a"), LimitName::of("limit-b"));
+        assert!(a != b && a == LimitName::of("limit-a"));
+        assert_eq!((a.get(), LimitName::NONE.get()), (Some("limit-a"), None));
     }
 
     #[test]

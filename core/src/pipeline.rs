@@ -42,6 +42,7 @@ mod describe;
 mod effective_policy;
 mod fleet_budget;
 mod latency_watch;
+mod limits;
 mod race;
 mod route_entry;
 mod stages;
@@ -56,6 +57,7 @@ pub(crate) use self::call_state::CallState;
 pub use self::cost::Reservation;
 pub use self::describe::{Description, StageDescription};
 pub(crate) use self::effective_policy::EffectivePolicy;
+pub(crate) use self::limits::TaggedSets;
 pub(crate) use self::route_entry::RouteEntry;
 pub(crate) use self::stages::{Circuit, RouteState, Stages};
 pub(crate) use self::trace::in_current_span;
@@ -64,17 +66,20 @@ pub(crate) use self::walk::walk;
 use crate::breaker::{BreakerView, Override, Phase};
 use crate::bulkhead::BulkheadView;
 use crate::classify::{ByError, Classifier, Classify};
-use crate::context::Context;
+use crate::context::{CallTags, Context};
 use crate::error::Error;
 use crate::event::EventKind;
 use crate::key::StateKey;
+use crate::rate_limit::Level;
 use crate::rejection::{Rejection, RejectionCode, Source, UNKNOWN};
 use crate::store::Store;
 
 /// The options of one call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CallOptions {
+pub(crate) struct CallOptions<'a> {
     pub(crate) cost: u32,
+    /// The call's own tags.
+    pub(crate) tags: CallTags<'a>,
     /// The deadline and criticality of this call, which tighten those of the task.
     pub(crate) context: Context,
     /// Whether the caller asked for the decision record.
@@ -83,8 +88,9 @@ pub(crate) struct CallOptions {
     pub(crate) once: bool,
 }
 
-impl CallOptions {
-    pub(crate) const DEFAULT: Self = Self { cost: 1, context: Context::EMPTY, recorded: false, once: false };
+impl CallOptions<'_> {
+    pub(crate) const DEFAULT: Self =
+        Self { cost: 1, tags: CallTags::NONE, context: Context::EMPTY, recorded: false, once: false };
 
     pub(crate) const ONCE: Self = Self { once: true, ..Self::DEFAULT };
 }
@@ -173,18 +179,33 @@ impl<S: Store> Pipeline<S> {
         Description::of(&self.entry.latest())
     }
 
-    /// Returns the whole permits left in the rate limit's bucket, without taking any; none without a rate limit.
+    /// Returns the whole permits left in the rate limit's bucket, without taking any; none without a rate limit. Of several
+    /// limits: of the one that has the fewest left, of those that do not count by a tag.
     pub async fn available_permits(&self) -> Option<u64> {
         let stages = self.entry.latest();
+        if let Some(limits) = &stages.limits {
+            let mut least = None;
+            for bucket in limits.shared_buckets() {
+                let left = stages.store.peek(bucket, stages.clock.now()).await.permits();
+                least = Some(least.map_or(left, |least: u64| least.min(left)));
+            }
+            return least;
+        }
         let limit = stages.rate_limit.as_ref()?;
         let now = stages.clock.now();
         Some(stages.store.peek(&limit.bucket, now).await.permits())
     }
 
     /// Returns the whole permits in the rate limit's bucket as this process last saw them, without asking a shared store;
-    /// none without a rate limit, or before anything is known of the bucket.
+    /// none without a rate limit, or before anything is known of the bucket. Of several limits as
+    /// [`available_permits`](Self::available_permits).
     pub fn cached_permits(&self) -> Option<u64> {
         let stages = self.entry.latest();
+        if let Some(limits) = &stages.limits {
+            let now = stages.clock.now();
+            let levels = limits.shared_buckets().filter_map(|bucket| stages.store.cached_level(bucket, now));
+            return levels.map(Level::permits).min();
+        }
         let limit = stages.rate_limit.as_ref()?;
         Some(stages.store.cached_level(&limit.bucket, stages.clock.now())?.permits())
     }

@@ -14,7 +14,7 @@ use crate::chaos::ChaosSpec;
 use crate::guard::{Guard, Guards};
 use crate::hedge::HedgeSpec;
 use crate::kind::Kind;
-use crate::rate_limit::RateLimitSpec;
+use crate::rate_limit::{LimitSpec, Limits, RateLimitSpec};
 use crate::retry::{Backoff, RetrySpec};
 use crate::throttle::ThrottleSpec;
 
@@ -300,6 +300,9 @@ pub struct Policy {
     /// How many calls may start in a period.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub rate_limit: Option<RateLimitSpec>,
+    /// Several limits by name, decided together with `rate_limit`: a call needs the permits of all of them.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Limits::is_empty"))]
+    pub limits: Limits,
     /// How many calls may be in flight.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub bulkhead: Option<BulkheadSpec>,
@@ -370,6 +373,13 @@ impl Policy {
     #[must_use]
     pub fn bulkhead(mut self, spec: BulkheadSpec) -> Self {
         self.bulkhead = Some(spec);
+        self
+    }
+
+    /// Adds one of several limits, which are decided together: a call takes the permits of all of them, or of none.
+    #[must_use]
+    pub fn limit(mut self, name: impl Into<String>, spec: LimitSpec) -> Self {
+        self.limits.add(name, spec);
         self
     }
 

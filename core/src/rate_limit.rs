@@ -12,6 +12,8 @@
 //! Work that is done is charged whether its permits are there or not: what is missing is a debt, a part of the queue for
 //! which no caller waits. Callers that come later wait behind it, or are rejected; refunds pay it off.
 //!
+//! A policy may have several limits, of which a call needs all (`limits.rs`, `limit_set.rs`).
+//!
 //! A replica may lease a block of permits and grant them by itself (`holder.rs`); the bucket leaves room for them until the
 //! lease ends (`leases.rs`).
 //!
@@ -25,6 +27,8 @@ mod lease_models;
 #[cfg(all(test, not(phalanx_model)))]
 mod lease_tests;
 mod leases;
+mod limit_set;
+mod limits;
 mod refund;
 mod spec;
 #[cfg(test)]
@@ -35,6 +39,11 @@ use std::time::Duration;
 pub(crate) use self::by_hand::ChargedByHand;
 pub use self::holder::{BlockCell, ClosedBlock, LeaseHolder, LeaseTally, Spent};
 pub use self::leases::{Drawn, MIN_BLOCK};
+pub use self::limit_set::{BucketPart, Dues, SetGrant, SetLimit, SetVerdict};
+pub use self::limits::{
+    LimitCost, LimitKey, LimitSpec, Limits, MAX_LIMIT_NAME_BYTES, MAX_LIMITS, MissingTag, RateOverride, RateResolver,
+    SHORT_FORM,
+};
 pub use self::refund::{Abandoned, Line};
 pub use self::spec::{Consistency, RateLimitSpec};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::classify::{Class, Classify};
 use crate::clock::micros;
-use crate::key::intern;
+use crate::key::{LimitName, intern};
 use crate::kind::Kind;
 
 /// The reason of a rejection.
@@ -58,11 +58,14 @@ pub enum RejectionCode {
     BlanketRetry,
     /// The body of the request could not be read, so there was nothing to send.
     BodyUnreadable,
+    /// A limit counts by a tag that the call does not have, or whose value is longer than `MAX_ROUTE_BYTES`; or the call has
+    /// more than `MAX_CALL_TAGS` tags.
+    InvalidTag,
 }
 
 impl RejectionCode {
     /// All codes, in the order of the table in docs/errors.md.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::RateLimited,
         Self::CostAboveBurst,
         Self::AdaptiveThrottle,
@@ -83,6 +86,7 @@ impl RejectionCode {
         Self::RouteTooLong,
         Self::BlanketRetry,
         Self::BodyUnreadable,
+        Self::InvalidTag,
     ];
 
     const fn row(self) -> (&'static str, Kind, u16, &'static str) {
@@ -114,6 +118,9 @@ impl RejectionCode {
                 ("blanket_retry", Configuration, 500, "a whole port would be retried, and its binding does not say so")
             }
             Self::BodyUnreadable => ("body_unreadable", Validation, 400, "the request's body could not be read"),
+            Self::InvalidTag => {
+                ("invalid_tag", Configuration, 500, "a tag that a limit counts by is missing or too long")
+            }
         }
     }
 
@@ -206,12 +213,13 @@ pub struct Rejection {
     wait: u64,
     code: RejectionCode,
     source: Source,
+    limit: LimitName,
 }
 
 impl Rejection {
     /// Creates a rejection, decided by this process.
     pub const fn new(code: RejectionCode) -> Self {
-        Self { policy: None, wait: UNKNOWN, code, source: Source::Local }
+        Self { policy: None, wait: UNKNOWN, code, source: Source::Local, limit: LimitName::NONE }
     }
 
     /// Sets when a retry makes sense.
@@ -224,7 +232,14 @@ impl Rejection {
     /// Creates the rejection of a pipeline.
     #[inline]
     pub(crate) const fn by(policy: &'static str, code: RejectionCode, wait: u64, source: Source) -> Self {
-        Self { policy: Some(policy), wait, code, source }
+        Self { policy: Some(policy), wait, code, source, limit: LimitName::NONE }
+    }
+
+    /// Names the limit that rejected the call.
+    #[inline]
+    pub(crate) const fn by_limit(mut self, limit: LimitName) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// Creates the rejection of a call that names an unknown policy.
@@ -261,6 +276,11 @@ impl Rejection {
         self.source
     }
 
+    /// Returns the limit that rejected the call, if the policy has several.
+    pub fn limit(&self) -> Option<&'static str> {
+        self.limit.get()
+    }
+
     /// Returns the policy that rejected the call, or the name that has no policy.
     pub const fn policy(&self) -> Option<&'static str> {
         self.policy
@@ -284,6 +304,7 @@ impl fmt::Debug for Rejection {
             .field("code", &self.code)
             .field("retry_after", &self.retry_after())
             .field("source", &self.source)
+            .field("limit", &self.limit())
             .finish()
     }
 }
@@ -302,7 +323,10 @@ impl fmt::Display for Rejection {
         if let Some(policy) = self.policy {
             write!(f, "{}: ", policy.escape_debug())?;
         }
-        write!(f, "{} ({})", self.code.meaning(), self.code)?;
+        match self.limit() {
+            None => write!(f, "{} ({})", self.code.meaning(), self.code)?,
+            Some(limit) => write!(f, "{} ({} by {})", self.code.meaning(), self.code, limit.escape_debug())?,
+        }
         if let Some(after) = self.retry_after() {
             write!(f, ", retry after {after:?}")?;
         }
@@ -337,5 +361,9 @@ mod tests {
     fn a_rejection_reads_as_a_sentence() {
         let no = Rejection::by("payments", RejectionCode::CircuitOpen, 1_500_000, Source::Local);
         assert_eq!(no.to_string(), "payments: the circuit is open (circuit_open), retry after 1.5s");
+        let no =
+            Rejection::by("api", RejectionCode::RateLimited, 250_000, Source::Fleet).by_limit(LimitName::of("tenant"));
+        assert_eq!(no.to_string(), "api: the rate limit is used up (rate_limited by tenant), retry after 250ms");
+        assert_eq!(size_of::<Rejection>(), 32, "it is part of every result");
     }
 }

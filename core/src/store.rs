@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::breaker::{Admission, BreakerSpec, BreakerView, Override, Phase, Sample, Ticket, Transition};
 use crate::clock::{Clock, Time};
 use crate::key::StateKey;
-pub use crate::rate_limit::Level;
+pub use crate::rate_limit::{Dues, Level, SetGrant, SetLimit, SetVerdict};
 use crate::rate_limit::{RateLimitSpec, Take};
 use crate::rejection::Source;
 use crate::table::Retention;
@@ -99,6 +99,9 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// The bucket of one key.
     type Bucket: Send + Sync + 'static;
 
+    /// The limits that decide about calls together.
+    type LimitSet: Send + Sync + 'static;
+
     /// Returns the bucket of a key; creates it if there is none.
     ///
     /// # Behaviour
@@ -158,6 +161,37 @@ pub trait RateLimitStore: Send + Sync + 'static {
     /// # Behaviour
     /// - a charge that is given back is there for the next call
     fn discharge(&self, bucket: &Self::Bucket, permits: u32);
+    /// Returns the set of these limits, whose buckets are different ones of one policy. It has no state of its own.
+    fn limit_set(&self, limits: Vec<SetLimit<Self::Bucket>>) -> Arc<Self::LimitSet>;
+
+    /// Takes permits of all limits of a set if that can be decided in this process. None means that nothing was taken and that
+    /// [`RateLimitStore::acquire_all`] must be asked.
+    fn acquire_all_now(&self, set: &Self::LimitSet, now: Time, request: AcquireRequest) -> Option<SetGrant>;
+
+    /// Takes permits of all limits of a set, or of none. A call waits for each of them as long as that limit allows, at most for
+    /// the request's `max_wait`.
+    ///
+    /// # Behaviour
+    /// - several limits are charged together
+    /// - a limit that rejects leaves the others untouched
+    /// - of several limits that reject the last to recover is named
+    /// - a call waits for the slowest of its limits
+    /// - a limit takes its own cost
+    /// - a cost above the burst of one limit is rejected for good
+    /// - leased limits are spent together or not at all
+    fn acquire_all(
+        &self,
+        set: &Arc<Self::LimitSet>,
+        now: Time,
+        request: AcquireRequest,
+    ) -> impl Future<Output = SetGrant> + Send;
+
+    /// Gives back permits of all limits of a set that were not used: of a request of this cost, with the times and the source of
+    /// its grant, as [`RateLimitStore::refund`] does for one.
+    ///
+    /// # Behaviour
+    /// - a refund reaches every limit
+    fn refund_all(&self, set: &Self::LimitSet, cost: u32, dues: &Dues, source: Source);
 
     /// Returns the level without taking permits.
     ///

@@ -19,11 +19,11 @@ use phalanx_core::policy::{OnDegraded, Policy};
 use phalanx_core::rate_limit::{Level, RateLimitSpec};
 use phalanx_core::rejection::{RejectionCode, Source};
 use phalanx_core::store::{
-    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, RateLimitStore,
-    SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
+    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Dues, Grant, LatencyDigestStore,
+    RateLimitStore, SetGrant, SetLimit, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::Retention;
-use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore, SlotCell, TallyCell};
+use phalanx_store_memory::{BreakerCell, BucketCell, BucketSet, DigestCell, MemoryStore, SlotCell, TallyCell};
 
 #[derive(Clone)]
 struct Twin(MemoryStore);
@@ -40,6 +40,7 @@ impl Store for Twin {
 
 impl RateLimitStore for Twin {
     type Bucket = BucketCell;
+    type LimitSet = BucketSet;
 
     fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<BucketCell> {
         self.0.bucket(key, spec)
@@ -63,6 +64,22 @@ impl RateLimitStore for Twin {
 
     fn discharge(&self, bucket: &BucketCell, permits: u32) {
         self.0.discharge(bucket, permits);
+    }
+
+    fn limit_set(&self, limits: Vec<SetLimit<BucketCell>>) -> Arc<BucketSet> {
+        self.0.limit_set(limits)
+    }
+
+    fn acquire_all_now(&self, set: &BucketSet, now: Time, ask: AcquireRequest) -> Option<SetGrant> {
+        Some(SetGrant { source: Source::Degraded, ..self.0.acquire_all_now(set, now, ask)? })
+    }
+
+    async fn acquire_all(&self, set: &Arc<BucketSet>, now: Time, ask: AcquireRequest) -> SetGrant {
+        self.0.acquire_all(set, now, ask).await
+    }
+
+    fn refund_all(&self, set: &BucketSet, cost: u32, dues: &Dues, source: Source) {
+        self.0.refund_all(set, cost, dues, source);
     }
 
     async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {

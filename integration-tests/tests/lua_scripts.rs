@@ -39,6 +39,8 @@ mod membership_and_locks;
 mod next_release;
 #[path = "lua_scripts/rate_limit.rs"]
 mod rate_limit;
+#[path = "lua_scripts/rate_limit_all.rs"]
+mod rate_limit_all;
 #[path = "lua_scripts/rate_limit_charge.rs"]
 mod rate_limit_charge;
 #[path = "lua_scripts/rate_limit_edges.rs"]

@@ -140,6 +140,33 @@ fn an_admitted_call_that_is_ready_at_once_allocates_nothing() {
     assert_eq!(allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))), 0);
 }
 
+/// Of the call, or of its task; whatever the number of limits.
+#[test]
+fn a_call_with_several_limits_and_a_tag_allocates_nothing() {
+    use phalanx::policy::{LimitKey, LimitSpec};
+
+    let limit = |key| LimitSpec::per_second(1_000_000).key(key);
+    let policy = Policy::named("p")
+        .rate_limit(PLENTY)
+        .limit("all", limit(LimitKey::Policy))
+        .limit("tenant", limit(LimitKey::tag("tenant")));
+    let kept = pipeline(policy.clone());
+    let tagged_call = || assert_eq!(at_once(kept.call().tag("tenant", "acme").run(ok)), Ok(1));
+    assert_eq!(allocations(tagged_call), 0, "admitted");
+    let task = runtime();
+    let in_task = task.block_on(
+        Tags::EMPTY.with("tenant", "acme").scope(async { allocations(|| assert_eq!(at_once(kept.run(ok)), Ok(1))) }),
+    );
+    assert_eq!(in_task, 0, "by the tag of its task");
+    let rejected = pipeline(policy.limit("small", LimitSpec::new(1, HOUR)));
+    let _ = at_once(rejected.call().tag("tenant", "acme").run(ok));
+    let rejection = || {
+        let error = at_once(rejected.call().tag("tenant", "acme").run(ok)).unwrap_err();
+        assert_eq!(error.rejection().unwrap().limit(), Some("small"));
+    };
+    assert_eq!(allocations(rejection), 0, "rejected");
+}
+
 #[test]
 fn a_leased_call_allocates_nothing() {
     let runtime = runtime();

@@ -76,6 +76,8 @@ scripts! {
     RATE_LIMIT_REFUND = "rate_limit_refund", keys 1, includes ["bucket"];
     /// Takes permits for groups of callers.
     RATE_LIMIT_ACQUIRE = "rate_limit_acquire", keys 1, includes ["bucket"];
+    /// Takes permits of several buckets for groups of callers: of all their limits, or of none.
+    RATE_LIMIT_ACQUIRE_ALL = "rate_limit_acquire_all", keys 64, includes ["bucket"];
     /// Closes blocks of leased permits, and leases another block.
     RATE_LIMIT_LEASE = "rate_limit_lease", keys 1, includes ["bucket"];
     /// Reads the level of a bucket.

@@ -10,13 +10,13 @@ use phalanx_core::key::StateKey;
 use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{
-    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
-    RateLimitStore, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
+    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Dues, Grant, LatencyDigestStore, Level,
+    RateLimitStore, SetGrant, SetLimit, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::Retention;
-use phalanx_store_memory::{BreakerCell, BucketCell, DigestCell, MemoryStore, SlotCell, TallyCell};
+use phalanx_store_memory::{BreakerCell, BucketCell, BucketSet, DigestCell, MemoryStore, SlotCell, TallyCell};
 #[cfg(feature = "redis")]
-use phalanx_store_redis::{RedisStore, SharedBreaker, SharedBucket, SharedDigest, SharedSlots, SharedTally};
+use phalanx_store_redis::{RedisStore, SharedBreaker, SharedBucket, SharedDigest, SharedSet, SharedSlots, SharedTally};
 
 /// The store of a module.
 #[derive(Clone, Debug)]
@@ -52,6 +52,10 @@ macro_rules! either {
 either!(
     /// A bucket of either store.
     AnyBucket, BucketCell, SharedBucket
+);
+either!(
+    /// Several limits of either store.
+    AnyLimitSet, BucketSet, SharedSet
 );
 either!(
     /// A breaker of either store.
@@ -118,6 +122,7 @@ impl Store for Backend {
 
 impl RateLimitStore for Backend {
     type Bucket = AnyBucket;
+    type LimitSet = AnyLimitSet;
 
     fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<AnyBucket> {
         #[cfg(feature = "redis")]
@@ -147,6 +152,38 @@ impl RateLimitStore for Backend {
 
     fn discharge(&self, bucket: &AnyBucket, permits: u32) {
         dispatch!(bucket: AnyBucket, local => self.memory.discharge(bucket, permits), shared => bucket.discharge(permits));
+    }
+
+    fn limit_set(&self, limits: Vec<SetLimit<AnyBucket>>) -> Arc<AnyLimitSet> {
+        // The buckets of a module are all of one store.
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.shared_for(|scopes| scopes.rate_limits) {
+            let shared = limits.into_iter().filter_map(|SetLimit { bucket, cost, max_wait }| match &*bucket {
+                AnyBucket::Shared(bucket) => Some(SetLimit { bucket: bucket.clone(), cost, max_wait }),
+                AnyBucket::Local(_) => None,
+            });
+            return Arc::new(AnyLimitSet::Shared(redis.limit_set(shared.collect())));
+        }
+        let local = limits.into_iter().filter_map(|SetLimit { bucket, cost, max_wait }| match &*bucket {
+            AnyBucket::Local(bucket) => Some(SetLimit { bucket: bucket.clone(), cost, max_wait }),
+            #[cfg(feature = "redis")]
+            AnyBucket::Shared(_) => None,
+        });
+        Arc::new(AnyLimitSet::Local(self.memory.limit_set(local.collect())))
+    }
+
+    #[inline]
+    fn acquire_all_now(&self, set: &AnyLimitSet, now: Time, ask: AcquireRequest) -> Option<SetGrant> {
+        dispatch!(set: AnyLimitSet, local => Some(set.acquire(now, ask)), shared => set.acquire_now(now, ask))
+    }
+
+    async fn acquire_all(&self, set: &Arc<AnyLimitSet>, now: Time, ask: AcquireRequest) -> SetGrant {
+        let set = &**set;
+        dispatch!(set: AnyLimitSet, local => set.acquire(now, ask), shared => SharedSet::acquire(set, now, ask).await)
+    }
+
+    fn refund_all(&self, set: &AnyLimitSet, cost: u32, dues: &Dues, source: Source) {
+        dispatch!(set: AnyLimitSet, local => set.refund(cost, dues), shared => set.refund(cost, dues, source));
     }
 
     async fn peek(&self, bucket: &AnyBucket, now: Time) -> Level {

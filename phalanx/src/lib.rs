@@ -140,7 +140,7 @@ pub use phalanx_core::breaker::BreakerSpec;
 pub use phalanx_core::bulkhead::BulkheadSpec;
 pub use phalanx_core::classify::{Class, Classify};
 pub use phalanx_core::clock::Clock;
-pub use phalanx_core::context::{Context, Criticality, scope};
+pub use phalanx_core::context::{Context, Criticality, Tags, scope};
 pub use phalanx_core::decision::{Decision, Verdict};
 pub use phalanx_core::error::Error;
 pub use phalanx_core::event::{Event, EventKind, Observer};
@@ -178,6 +178,9 @@ pub mod policy {
     pub use phalanx_core::levers::LeverSpec;
     pub use phalanx_core::policy::validate::Mistake;
     pub use phalanx_core::policy::{DeadlineSpec, Stage};
+    pub use phalanx_core::rate_limit::{
+        LimitCost, LimitKey, LimitSpec, Limits, MissingTag, RateOverride, RateResolver,
+    };
     pub use phalanx_core::retry::backoff::{Curve, Jitter};
 }
 
@@ -217,12 +220,13 @@ pub mod store {
     pub use phalanx_core::estimate::digest::Digest;
     pub use phalanx_core::key::StateKey;
     pub use phalanx_core::lock::{Acquired, Lock, LockStore, ReleaseNotifier, Unavailable, Watch};
-    pub use phalanx_core::rate_limit::{Bucket, Rate, Take};
+    pub use phalanx_core::rate_limit::{Bucket, BucketPart, MAX_LIMITS, Rate, Take};
     pub use phalanx_core::rng::Rng;
     pub use phalanx_core::slots::share::SlotShare;
     pub use phalanx_core::store::{
-        AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
-        RateLimitStore, SlotReply, SlotStore, StateScope, Store, TallyStore, TallyUse, Withdrawal,
+        AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Dues, Grant, LatencyDigestStore, Level,
+        RateLimitStore, SetGrant, SetLimit, SetVerdict, SlotReply, SlotStore, StateScope, Store, TallyStore, TallyUse,
+        Withdrawal,
     };
     pub use phalanx_core::table::{Entry, Retention, Table};
     pub use phalanx_core::tally::Tally;

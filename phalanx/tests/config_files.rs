@@ -13,6 +13,7 @@ use phalanx::describe::PolicyDescription;
 use phalanx::guard::Guards;
 use phalanx::policy::{AdaptiveSpec, BudgetSpec, CountBy, Curve, GradientSpec, Jitter, Override, RampSpec};
 use phalanx::policy::{ChaosSpec, DeadlineSpec, LeverSpec, UnknownPolicy};
+use phalanx::policy::{LimitCost, LimitKey, LimitSpec, Limits, MissingTag, RateOverride};
 use phalanx::store::StateScope;
 use phalanx::*;
 use support::*;
@@ -55,7 +56,7 @@ hedge = { delay = "10ms" }
         "toml:3: max_routes: must be a whole number, not text",
         "toml:6: policies.payments.timeuot: there is no such key; did you mean timeout?",
         "toml:7: policies.payments.deadline.total: must be a duration such as \"250ms\" or \"1m 30s\"",
-        "toml:8: policies.payments.circuit: there is no such key; there are deadline, rate_limit, bulkhead, breaker, \
+        "toml:8: policies.payments.circuit: there is no such key; there are deadline, rate_limit, limits, bulkhead, breaker, \
          throttle, retry, hedge, idempotent, timeout, on_degraded, chaos",
         "toml:11: policies.payments.retry.max_atempts: there is no such key; did you mean max_attempts?",
         "toml:12: policies.payments.retry.retry_on: must be concurrency, infrastructure, throttled, timeout, \
@@ -104,6 +105,24 @@ fn full() -> Vec<Policy> {
             max_wait: Some(50 * MS),
             consistency: Consistency::Leased,
         }),
+        limits: {
+            let mut limits = Limits::default();
+            let acme = RateOverride { permits: 5_000, per: Some(2 * SECOND), burst: Some(6_000) };
+            let tenant = LimitSpec {
+                permits: 50,
+                per: SECOND,
+                burst: Some(90),
+                max_wait: Some(20 * MS),
+                key: LimitKey::tag("tenant"),
+                cost: LimitCost::Fixed(2),
+                missing: MissingTag::Reject,
+                consistency: Consistency::Leased,
+                overrides: [("acme".to_owned(), acme)].into(),
+                resolver: None,
+            };
+            limits.add("tenant", tenant);
+            limits
+        },
         bulkhead: Some(BulkheadSpec {
             max_concurrency: 64,
             fleet_max_concurrency: Some(512),
@@ -229,7 +248,7 @@ fn in_the_full_file_no_field_is_left_at_its_default() {
     // Values that are absent by default are not compared above.
     assert!(full()[0].idempotent && full()[0].timeout.is_some());
     assert!(full()[0].on_degraded.is_some_and(|choice| choice != OnDegraded::default()));
-    let every = ["breaker", "bulkhead", "deadline", "hedge", "rate_limit", "retry", "throttle"];
+    let every = ["breaker", "bulkhead", "deadline", "hedge", "limits", "rate_limit", "retry", "throttle"];
     assert_eq!(stages, every.map(str::to_owned).into(), "every stage was compared");
 }
 

@@ -11,7 +11,7 @@ use phalanx::config::Config;
 use phalanx::{ConfigError, Policy};
 use proptest::prelude::*;
 
-const KEYS: &str = "there is no such key; there are deadline, rate_limit, bulkhead, breaker, throttle, retry, hedge, \
+const KEYS: &str = "there is no such key; there are deadline, rate_limit, limits, bulkhead, breaker, throttle, retry, hedge, \
                     idempotent, timeout, on_degraded, chaos";
 const DURATION: &str = "must be a duration such as \"250ms\" or \"1m 30s\"";
 const RANGE: &str = "must be a whole number that is not negative and not too large";

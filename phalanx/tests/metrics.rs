@@ -14,7 +14,7 @@ mod support;
 mod table;
 
 use meters::Meters;
-use phalanx::policy::{BudgetSpec, Jitter, LeverSpec, Override};
+use phalanx::policy::{BudgetSpec, Jitter, LeverSpec, LimitKey, LimitSpec, Override};
 use phalanx::telemetry::metrics::names::*;
 use phalanx::*;
 use support::*;
@@ -75,6 +75,43 @@ async fn rejections_are_counted_by_their_code() {
     assert_eq!(seen.value(&REJECTIONS, &[P, R, ("code", "circuit_open")]), Some(3.0));
     assert_eq!(seen.value(&TIMEOUTS, &[P, R]), Some(1.0));
     assert_eq!(seen.series(&REJECTIONS).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejections_of_several_limits_are_counted_by_limit_and_never_by_the_value_of_a_tag() {
+    let meters = Meters::new();
+    let tenant = LimitSpec::per_second(1).key(LimitKey::tag("tenant"));
+    let policy =
+        Policy::named("p").limit("all", LimitSpec::per_second(4).key(LimitKey::Policy)).limit("tenant", tenant);
+    let (_module, pipeline) = metered(&meters, policy.guard(RejectsAsRateLimited));
+    for tenant in ["acme", "acme", "other", "other", "third", "fourth", "fifth", "sixth"] {
+        let _ = pipeline.call().tag("tenant", tenant).run(ok).await;
+    }
+    let seen = meters.collect();
+    let rejected = |limit| seen.value(&RATE_LIMIT_REJECTIONS, &[P, R, ("limit", limit)]);
+    assert_eq!((rejected("tenant"), rejected("all")), (Some(2.0), Some(1.0)), "not those of the guard");
+    assert_eq!(seen.series(&RATE_LIMIT_REJECTIONS).len(), 2);
+}
+
+/// Rejects the fourth call that reaches it with the code of a rate limit.
+struct RejectsAsRateLimited;
+
+impl phalanx::guard::Guard for RejectsAsRateLimited {
+    fn name(&self) -> &str {
+        "rejects as rate limited"
+    }
+
+    fn order(&self) -> u16 {
+        250
+    }
+
+    fn admit(&self, _: &phalanx::guard::CallInfo<'_>) -> Result<(), Rejection> {
+        static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        match CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            3 => Err(Rejection::new(RejectionCode::RateLimited)),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

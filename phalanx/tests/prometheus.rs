@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use phalanx::policy::{BudgetSpec, Jitter, LeverSpec};
+use phalanx::policy::{BudgetSpec, Jitter, LeverSpec, LimitSpec};
 use phalanx::telemetry::Metrics;
 use phalanx::telemetry::metrics::names::{self, ALL, Instrument};
 use phalanx::telemetry::prometheus::{Page, reader};
@@ -28,6 +28,7 @@ fn policy() -> Policy {
     let backoff = Backoff::constant(MS).jitter(Jitter::None);
     Policy::named("p")
         .rate_limit(RateLimitSpec::per_second(1_000))
+        .limit("small", LimitSpec::per_second(500))
         .bulkhead(BulkheadSpec::fixed(3))
         .breaker(BreakerSpec::consecutive_failures(20))
         .retry(RetrySpec::attempts(2).backoff(backoff).budget(little))
@@ -45,6 +46,7 @@ async fn exercise_every_instrument(module: &ResilienceModule) {
         async move { if second { ok().await } else { hang().await } }
     };
     pipeline.call().within(SECOND).run(second_wins).await.unwrap();
+    pipeline.call().cost(501).run(ok).await.unwrap_err();
     pipeline.call().fallback_value(1).run(broken).await.unwrap();
     for _ in 0..20 {
         pipeline.run(hang).await.unwrap_err();

@@ -12,8 +12,11 @@
 //! reads a word of one rate with the numbers of another. The base is moved in the same way, long before a product could
 //! overflow.
 
+mod set;
+
 use std::time::Duration;
 
+pub use self::set::BucketSet;
 use phalanx_core::clock::{Clock, Time};
 use phalanx_core::rate_limit::{Abandoned, Level, Line, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
@@ -47,6 +50,8 @@ pub struct BucketCell {
     reshaping: Mutex<()>,
     /// Places that waiters have left, and debt, which only refunds and charges look at.
     unused: Mutex<Unused>,
+    /// Held by decisions about several buckets (`set.rs`).
+    deciding: parking_lot::Mutex<()>,
 }
 
 /// The parts of the queue for which no caller waits, as of a time.
@@ -128,6 +133,7 @@ impl BucketCell {
             capacity: AtomicU64::new(rate.capacity),
             reshaping: Mutex::new(()),
             unused: Mutex::new(Unused::default()),
+            deciding: parking_lot::Mutex::new(()),
             clock,
         }
     }
@@ -179,6 +185,28 @@ impl BucketCell {
                 return Grant { take: Take::Granted { wait }, left, source: Source::Local, due: now.after(wait) };
             }
         }
+    }
+
+    /// Returns what [`acquire`](Self::acquire) would do, with this much debt allowed, and takes nothing.
+    pub fn check(&self, now: Time, request: AcquireRequest, debt: u64) -> Grant {
+        let (word, shape, clock) = self.load(now);
+        let Rate { gain, price, capacity } = shape.rate;
+        let need = u64::from(request.cost).saturating_mul(price);
+        let excess = need.saturating_sub(capacity);
+        let reply = |take, units, due| Grant { take, left: shape.level(units, clock), source: Source::Local, due };
+        if excess > debt {
+            return reply(Take::Rejected { until: Time::NEVER }, word, now);
+        }
+        let full_at = (word & UNITS).max(clock) + need;
+        let missing = full_at.saturating_sub(clock + capacity + excess);
+        let mut wait = Duration::ZERO;
+        if missing > 0 && need > 0 {
+            wait = Duration::from_micros(missing.div_ceil(gain));
+            if wait > request.max_wait || missing > MAX_UNITS {
+                return reply(Take::Rejected { until: now.after(wait) }, word, now);
+            }
+        }
+        reply(Take::Granted { wait }, full_at, now.after(wait))
     }
 
     /// Gives back permits that were due at `due` and not used, as [`Bucket::refund`](phalanx_core::rate_limit::Bucket)
@@ -387,9 +415,11 @@ mod tests {
                 match step {
                     Step::Acquire { cost, max_wait_micros } => {
                         let max_wait = Duration::from_micros(max_wait_micros);
+                        let checked = cell.check(now, AcquireRequest { cost, max_wait }, 0);
                         let grant = cell.acquire(now, AcquireRequest { cost, max_wait });
                         prop_assert_eq!(grant.take, plain.take(now, rate, cost, max_wait));
                         prop_assert_eq!(grant.left, plain.level(rate));
+                        prop_assert_eq!(grant, checked, "a check that takes nothing");
                     }
                     Step::Refund(cost, ahead) => {
                         let due = Time::from_micros(now.as_micros().saturating_add_signed(ahead));

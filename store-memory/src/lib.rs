@@ -30,13 +30,13 @@ use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::{
-    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
-    RateLimitStore, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
+    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Dues, Grant, LatencyDigestStore, Level,
+    RateLimitStore, SetGrant, SetLimit, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::{Entry, Retention, Table};
 
 pub use self::breaker::BreakerCell;
-pub use self::bucket::BucketCell;
+pub use self::bucket::{BucketCell, BucketSet};
 pub use self::locks::MemoryLocks;
 pub use self::slots::SlotCell;
 pub use self::tally::TallyCell;
@@ -127,6 +127,7 @@ impl Store for MemoryStore {
 
 impl RateLimitStore for MemoryStore {
     type Bucket = BucketCell;
+    type LimitSet = BucketSet;
 
     fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<BucketCell> {
         let make = || BucketCell::new(self.0.clock.clone(), spec);
@@ -155,6 +156,23 @@ impl RateLimitStore for MemoryStore {
 
     fn discharge(&self, bucket: &BucketCell, permits: u32) {
         bucket.refund(permits, self.0.clock.now());
+    }
+
+    fn limit_set(&self, limits: Vec<SetLimit<BucketCell>>) -> Arc<BucketSet> {
+        Arc::new(BucketSet::new(limits))
+    }
+
+    #[inline]
+    fn acquire_all_now(&self, set: &BucketSet, now: Time, request: AcquireRequest) -> Option<SetGrant> {
+        Some(set.acquire(now, request))
+    }
+
+    async fn acquire_all(&self, set: &Arc<BucketSet>, now: Time, request: AcquireRequest) -> SetGrant {
+        set.acquire(now, request)
+    }
+
+    fn refund_all(&self, set: &BucketSet, cost: u32, dues: &Dues, _source: Source) {
+        set.refund(cost, dues);
     }
 
     async fn peek(&self, bucket: &BucketCell, now: Time) -> Level {

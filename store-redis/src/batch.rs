@@ -19,7 +19,7 @@ use crate::dispatcher::InlineRequest;
 const MAX_RUNS: usize = 256;
 
 /// A request that can be batched.
-pub(crate) trait BatchRequest: Copy + PartialEq {
+pub(crate) trait BatchRequest: Clone + PartialEq {
     const CANCELLED: Self;
 }
 
@@ -41,7 +41,7 @@ struct Callers<Q> {
     abandoned: Vec<usize>,
 }
 
-impl<Q: BatchRequest, R: Copy> Batch<Q, R> {
+impl<Q: BatchRequest, R: Clone> Batch<Q, R> {
     pub(crate) fn new() -> Self {
         let callers =
             Callers { requests: Vec::new(), runs: 0, wakers: Vec::new(), closed: false, abandoned: Vec::new() };
@@ -72,7 +72,7 @@ impl<Q: BatchRequest, R: Copy> Batch<Q, R> {
         let (wakers, abandoned) = {
             let mut callers = self.callers.lock();
             callers.closed = true;
-            let orphans = callers.abandoned.iter().filter_map(|index| replies.get(*index).copied()).collect();
+            let orphans = callers.abandoned.iter().filter_map(|index| replies.get(*index).cloned()).collect();
             let _ = self.replies.set(replies);
             (std::mem::take(&mut callers.wakers), orphans)
         };
@@ -86,11 +86,11 @@ impl<Q: BatchRequest, R: Copy> Batch<Q, R> {
 
     fn poll(&self, index: usize, waker: &Waker) -> Poll<Option<R>> {
         if let Some(replies) = self.replies.get() {
-            return Poll::Ready(replies.get(index).copied());
+            return Poll::Ready(replies.get(index).cloned());
         }
         let mut callers = self.callers.lock();
         match (self.replies.get(), callers.wakers.get_mut(index)) {
-            (Some(replies), _) => Poll::Ready(replies.get(index).copied()),
+            (Some(replies), _) => Poll::Ready(replies.get(index).cloned()),
             (None, Some(known)) => {
                 known.clone_from(waker);
                 Poll::Pending
@@ -103,7 +103,7 @@ impl<Q: BatchRequest, R: Copy> Batch<Q, R> {
     fn abandon(&self, index: usize) -> Option<R> {
         let mut callers = self.callers.lock();
         if let Some(replies) = self.replies.get() {
-            return replies.get(index).copied();
+            return replies.get(index).cloned();
         }
         match callers.requests.get_mut(index) {
             Some(request) => *request = Q::CANCELLED, // empty once the batch is closed
@@ -123,10 +123,10 @@ impl<Q, R> Default for Batches<Q, R> {
     }
 }
 
-impl<Q: BatchRequest, R: Copy> Batches<Q, R> {
+impl<Q: BatchRequest, R: Clone> Batches<Q, R> {
     /// Adds a request to the last batch, or to a new one if that is full.
     pub(crate) fn join(&mut self, request: Q, waker: &Waker) -> (Arc<Batch<Q, R>>, usize) {
-        let joined = self.0.last().and_then(|batch| Some((batch.clone(), batch.join(request, waker)?)));
+        let joined = self.0.last().and_then(|batch| Some((batch.clone(), batch.join(request.clone(), waker)?)));
         joined.unwrap_or_else(|| {
             let batch = Arc::new(Batch::new());
             let index = batch.join(request, waker).unwrap_or(0); // not shared yet, so it cannot be full
@@ -147,7 +147,7 @@ impl<Q: BatchRequest, R: Copy> Batches<Q, R> {
 /// A cell that merges concurrent requests for its key into batches.
 pub(crate) trait Coalesce: Send + Sync {
     type Request: BatchRequest + Send;
-    type Reply: Copy + Send + Sync;
+    type Reply: Clone + Send + Sync;
 
     /// Adds the request to an open batch and schedules that batch. With nothing queued or in flight, returns an
     /// [`InlineRequest`] instead, which the caller polls itself.
@@ -180,7 +180,7 @@ impl<C: Coalesce> Future for PendingRequest<'_, C> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if this.joined.is_none() {
-            let (joined, inline) = this.target.submit(this.request, cx.waker());
+            let (joined, inline) = this.target.submit(this.request.clone(), cx.waker());
             (this.joined, this.inline) = (Some(joined), inline);
         }
         let Some((batch, index)) = &this.joined else { return Poll::Ready(None) };

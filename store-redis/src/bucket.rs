@@ -6,11 +6,13 @@
 //! background. While the bucket is known to be exhausted, calls that do not wait are rejected here (`exhausted.rs`). If Redis
 //! does not reply, the twin decides (`twin.rs`), and what it grants is charged to the bucket afterwards. A leased bucket
 //! grants permits of its own blocks first, and sends requests for blocks with the callers that found none (`lease.rs`).
+//! Several buckets of one policy are decided in one script (`set.rs`).
 
 mod charges;
 mod exhausted;
 mod groups;
 mod lease;
+mod set;
 mod twin;
 
 use std::sync::Arc;
@@ -32,6 +34,8 @@ use self::charges::Charges;
 use self::exhausted::Exhausted;
 use self::groups::{Group, Request, groups};
 pub use self::lease::LeasedPermits;
+pub(crate) use self::set::SharedLimits;
+pub use self::set::SharedSet;
 use self::twin::{Reason, Seen, Twin, Uncharged};
 use crate::batch::{Batch, Batches, Coalesce, Joined, PendingRequest};
 use crate::dispatcher::{BatchSource, InlineRequest, InlineTrip, Outgoing, Queued, ScriptResult, Urgency};
@@ -146,6 +150,11 @@ impl SharedBucket {
             lease_noted: AtomicBool::new(false),
             state: Mutex::new(state),
         }))
+    }
+
+    /// Returns the name of its policy.
+    pub(crate) fn policy(&self) -> &str {
+        self.0.key.policy()
     }
 
     pub(crate) fn retune(&self, spec: &RateLimitSpec) {

@@ -23,6 +23,8 @@ pub struct Invocation {
     time: TimeSource,
     /// The Cluster slot of its keys.
     slot: u16,
+    /// Whether it has fewer keys than its script takes, so that it is no cell among others.
+    has_fewer_keys: bool,
     cells: usize,
     cmd: Cmd,
     form: ScriptForm,
@@ -46,10 +48,11 @@ impl Invocation {
         let (order, digest) = SCRIPTS.get(script.name).map_or((0, ""), |(order, both)| (*order, &both[time as usize]));
         let mut cmd = Cmd::with_capacity(16, 256);
         cmd.arg("EVALSHA").arg(digest).arg(keys.len());
+        let has_fewer_keys = keys.len() < script.keys;
         for key in keys {
             cmd.arg(key);
         }
-        Self { script, order, time, slot, cells: 1, cmd, form: ScriptForm::Digest }
+        Self { script, order, time, slot, has_fewer_keys, cells: 1, cmd, form: ScriptForm::Digest }
     }
 
     /// Returns the place of its script in the order in which cells send them.
@@ -64,7 +67,8 @@ impl Invocation {
 
     /// Whether both can be sent as one call: the same script on cells of the same slot, or of any where the server takes it.
     pub(crate) fn merges_with(&self, other: &Self, across_slots: bool) -> bool {
-        self.is_same_script(other) && (across_slots || self.slot == other.slot) && self.time == other.time
+        let is_cell = !self.has_fewer_keys && !other.has_fewer_keys;
+        is_cell && self.is_same_script(other) && (across_slots || self.slot == other.slot) && self.time == other.time
     }
 
     /// Merges calls on single cells, all of which [merge](Self::merges_with), into one call; `None` without calls.

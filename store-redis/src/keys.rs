@@ -191,6 +191,11 @@ impl Keys {
         part(key.route().map_or(&[][..], str::as_bytes));
         // No route, an empty route and the shared overflow route are three different keys.
         part(&[u8::from(key.route().is_some()), u8::from(key.is_overflow())]);
+        // Of one of several limits: its name, and the value of a tag. An absent one is not an empty one.
+        for text in key.detail() {
+            part(&[u8::from(text.is_some())]);
+            part(text.unwrap_or_default().as_bytes());
+        }
         let mut first = [0; 16];
         first.copy_from_slice(&hash.finalize()[..16]);
         first
@@ -306,6 +311,9 @@ mod tests {
         let partitions =
             |kind| (0..200).map(|route| of(kind, route).partition).collect::<std::collections::HashSet<_>>();
         assert_eq!(partitions(Kind::Bucket).len(), 1);
+        let tag = StateKey::of_tag("payments", "tenant", "tenant", Some("acme"));
+        let (tag, route) = (keys().of(Kind::Bucket, &tag), of(Kind::Bucket, 1));
+        assert!(tag.slot == route.slot && tag.text != route.text && !tag.text.contains("acme"));
         assert!(partitions(Kind::Breaker).len() > 50);
         assert!(partitions(Kind::Breaker).iter().all(|partition| *partition < PARTITIONS));
     }

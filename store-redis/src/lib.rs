@@ -120,7 +120,7 @@ pub mod transport;
 mod wire;
 
 pub use self::breaker::SharedBreaker;
-pub use self::bucket::{LeasedPermits, SharedBucket};
+pub use self::bucket::{LeasedPermits, SharedBucket, SharedSet};
 pub use self::digest::SharedDigest;
 pub use self::dispatcher::{ScriptResult, Wire};
 pub use self::failure::Failure;

@@ -17,8 +17,8 @@ use phalanx_core::rate_limit::RateLimitSpec;
 use phalanx_core::rejection::Source;
 use phalanx_core::rng::Rng;
 use phalanx_core::store::{
-    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Grant, LatencyDigestStore, Level,
-    RateLimitStore, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
+    AcquireRequest, Addition, AdmitReply, Allowance, BreakerStore, Counts, Dues, Grant, LatencyDigestStore, Level,
+    RateLimitStore, SetGrant, SetLimit, SlotReply, SlotStore, Store, TallyStore, TallyUse, Withdrawal,
 };
 use phalanx_core::table::{Retention, Table};
 use phalanx_store_memory::DEFAULT_CAPACITY;
@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::background::Background;
 use crate::breaker::SharedBreaker;
-use crate::bucket::{LeasedPermits, SharedBucket};
+use crate::bucket::{LeasedPermits, SharedBucket, SharedLimits, SharedSet};
 use crate::digest::SharedDigest;
 use crate::dispatcher::{Dispatcher, Wire};
 use crate::idempotency::RedisIdempotency;
@@ -67,6 +67,8 @@ pub struct RedisStore(Arc<Cells>);
 struct Cells {
     inner: Arc<StoreInner>,
     buckets: Table<SharedBucket>,
+    /// By policy: merges requests for several of its buckets.
+    limits: Table<SharedLimits>,
     breakers: Table<SharedBreaker>,
     digests: Table<SharedDigest>,
     /// One for each [`TallyUse`].
@@ -159,9 +161,11 @@ impl RedisStore {
     }
 
     fn of(parts: StoreParts, capacity: usize) -> Self {
-        let (buckets, breakers, digests) = (Table::new(capacity), Table::new(capacity), Table::new(capacity));
-        let (tallies, slots) = (std::array::from_fn(|_| Table::new(capacity)), Table::new(capacity));
-        Self(Arc::new(Cells { inner: Arc::new(StoreInner::new(parts)), buckets, breakers, digests, tallies, slots }))
+        let inner = Arc::new(StoreInner::new(parts));
+        let (buckets, limits, slots) = (Table::new(capacity), Table::new(capacity), Table::new(capacity));
+        let (breakers, digests) = (Table::new(capacity), Table::new(capacity));
+        let tallies = std::array::from_fn(|_| Table::new(capacity));
+        Self(Arc::new(Cells { inner, buckets, limits, breakers, digests, tallies, slots }))
     }
 
     /// Sends everything that is pending, polls the state of every breaker, and waits until all of it has been answered, also
@@ -391,6 +395,7 @@ impl Store for RedisStore {
 
 impl RateLimitStore for RedisStore {
     type Bucket = SharedBucket;
+    type LimitSet = SharedSet;
 
     fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<SharedBucket> {
         let bucket = self.0.buckets.find_or_add(key, || SharedBucket::new(self.0.inner.clone(), key, spec));
@@ -417,6 +422,26 @@ impl RateLimitStore for RedisStore {
 
     fn discharge(&self, bucket: &SharedBucket, permits: u32) {
         bucket.discharge(permits);
+    }
+
+    fn limit_set(&self, limits: Vec<SetLimit<SharedBucket>>) -> Arc<SharedSet> {
+        let policy = limits.first().map_or("", |limit| limit.bucket.policy());
+        let make = || SharedLimits::new(self.0.inner.clone());
+        let cell = self.0.limits.find_or_add(&StateKey::new(policy, ()), make);
+        Arc::new(SharedSet::new(&cell, limits))
+    }
+
+    #[inline]
+    fn acquire_all_now(&self, set: &SharedSet, now: Time, ask: AcquireRequest) -> Option<SetGrant> {
+        set.acquire_now(now, ask)
+    }
+
+    async fn acquire_all(&self, set: &Arc<SharedSet>, now: Time, ask: AcquireRequest) -> SetGrant {
+        SharedSet::acquire(set, now, ask).await
+    }
+
+    fn refund_all(&self, set: &SharedSet, cost: u32, dues: &Dues, source: Source) {
+        set.refund(cost, dues, source);
     }
 
     async fn peek(&self, bucket: &SharedBucket, now: Time) -> Level {

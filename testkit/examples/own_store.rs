@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use phalanx::store::{
-    AcquireRequest, Addition, AdmitReply, Allowance, Breaker, BreakerStore, BreakerView, Bucket, Counts, Digest,
-    Engine, EngineSpec, Grant, LatencyDigestStore, Level, Override, Phase, Rate, RateLimitStore, Retention, Rng,
-    Sample, SlotReply, SlotShare, SlotStore, StateKey, Store, Take, Tally, TallyStore, TallyUse, Ticket, Time,
-    Transition, Withdrawal,
+    AcquireRequest, Addition, AdmitReply, Allowance, Breaker, BreakerStore, BreakerView, Bucket, BucketPart, Counts,
+    Digest, Dues, Engine, EngineSpec, Grant, LatencyDigestStore, Level, MAX_LIMITS, Override, Phase, Rate,
+    RateLimitStore, Retention, Rng, Sample, SetGrant, SetLimit, SlotReply, SlotShare, SlotStore, StateKey, Store, Take,
+    Tally, TallyStore, TallyUse, Ticket, Time, Transition, Withdrawal,
 };
 use phalanx::{BreakerSpec, Clock, Kind, Policy, RateLimitSpec, Source};
 
@@ -72,6 +72,7 @@ impl Store for OwnStore {
 
 impl RateLimitStore for OwnStore {
     type Bucket = Mutex<(Bucket, Rate)>;
+    type LimitSet = Vec<SetLimit<Self::Bucket>>;
 
     fn bucket(&self, key: &StateKey, spec: &RateLimitSpec) -> Arc<Self::Bucket> {
         let (now, new) = (self.now(), Rate::of(spec));
@@ -107,6 +108,48 @@ impl RateLimitStore for OwnStore {
 
     fn discharge(&self, cell: &Self::Bucket, permits: u32) {
         self.refund(cell, permits, self.now(), Source::Local);
+    }
+
+    fn limit_set(&self, mut limits: Vec<SetLimit<Self::Bucket>>) -> Arc<Self::LimitSet> {
+        limits.truncate(MAX_LIMITS);
+        Arc::new(limits)
+    }
+
+    fn acquire_all_now(&self, _: &Self::LimitSet, _: Time, _: AcquireRequest) -> Option<SetGrant> {
+        None
+    }
+
+    async fn acquire_all(&self, set: &Arc<Self::LimitSet>, now: Time, request: AcquireRequest) -> SetGrant {
+        // Always locked in one order, so that two callers never wait for each other.
+        let mut order: Vec<_> = (0..set.len()).collect();
+        order.sort_by_key(|index| Arc::as_ptr(&set[*index].bucket));
+        let mut locked: Vec<_> = order.into_iter().map(|index| (index, lock(&set[index].bucket))).collect();
+        locked.sort_by_key(|(index, _)| *index);
+        let part = |(limit, (_, cell)): (&SetLimit<Self::Bucket>, &mut (usize, MutexGuard<'_, (Bucket, Rate)>))| {
+            let (bucket, rate) = **cell;
+            let max_wait = limit.max_wait.min(request.max_wait);
+            (bucket, rate, limit.cost.of(request.cost), max_wait)
+        };
+        let mut asked: Vec<_> = set.iter().zip(&mut locked).map(part).collect();
+        let mut parts: Vec<_> = asked
+            .iter_mut()
+            .map(|(bucket, rate, cost, max_wait)| BucketPart { bucket, rate: *rate, cost: *cost, max_wait: *max_wait })
+            .collect();
+        let verdict = Bucket::take_all(now, &mut parts);
+        for ((bucket, rate, ..), (_, cell)) in asked.iter().zip(&mut locked) {
+            **cell = (*bucket, *rate);
+        }
+        let waits: Vec<_> = asked
+            .iter()
+            .map(|(bucket, rate, ..)| rate.time_for(bucket.level(*rate).units.min(0).unsigned_abs()))
+            .collect();
+        verdict.grant(Source::Local, Dues::after(now, waits.into_iter()))
+    }
+
+    fn refund_all(&self, set: &Self::LimitSet, cost: u32, dues: &Dues, source: Source) {
+        for (index, limit) in set.iter().enumerate() {
+            self.refund(&limit.bucket, limit.cost.of(cost), dues.of(index), source);
+        }
     }
 
     async fn peek(&self, cell: &Self::Bucket, now: Time) -> Level {

@@ -180,6 +180,16 @@ macro_rules! conformance_cases {
                     a_leased_limit_in_debt_leases_nothing;
                 discharge:
                     a_charge_that_is_given_back_is_there_for_the_next_call;
+                acquire_all:
+                    several_limits_are_charged_together,
+                    a_limit_that_rejects_leaves_the_others_untouched,
+                    of_several_limits_that_reject_the_last_to_recover_is_named,
+                    a_call_waits_for_the_slowest_of_its_limits,
+                    a_limit_takes_its_own_cost,
+                    a_cost_above_the_burst_of_one_limit_is_rejected_for_good,
+                    leased_limits_are_spent_together_or_not_at_all;
+                refund_all:
+                    a_refund_reaches_every_limit;
                 peek:
                     a_peek_takes_nothing;
                 cached_level:

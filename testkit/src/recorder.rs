@@ -335,6 +335,7 @@ impl OwnedKind {
             Retuned { version } => Retuned { version },
             ConfigApplied { changed } => ConfigApplied { changed },
             RoutesExhausted => RoutesExhausted,
+            TagsExhausted => TagsExhausted,
             StoreRecovered { outage, degraded_decisions } => StoreRecovered { outage, degraded_decisions },
             PushRestored => PushRestored,
             StoreSlow { share } => StoreSlow { share },

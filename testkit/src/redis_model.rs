@@ -30,10 +30,10 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use self::link::Link;
-#[cfg(all(feature = "servers", feature = "simulator"))]
-pub(crate) use self::node::cells_of;
 pub(crate) use self::node::{Availability, ScriptRun, value};
 use self::node::{Call, Node};
+#[cfg(all(feature = "servers", feature = "simulator"))]
+pub(crate) use self::node::{cells_of, reported};
 use self::schedule::{Event, Schedule};
 pub(crate) use self::targeted::TargetedFault;
 use self::targeted::TargetedFaults;

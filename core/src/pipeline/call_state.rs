@@ -24,21 +24,24 @@ mod fleet_slot;
 mod gate;
 mod settlement;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use self::bulkhead_slot::BulkheadSlot;
 use super::CallOptions;
 use super::cost::PaidCost;
+use super::limits::HeldSet;
 use super::stages::{Circuit, Stages};
 use super::trace::Trace;
 use crate::breaker::{Ticket, Transition};
 use crate::clock::Time;
-use crate::context::{self, Context};
+use crate::context::{self, CallTags, Context};
 use crate::decision::{Decision, Verdict};
 use crate::drain::GateTicket;
 use crate::error::Error;
 use crate::event::EventKind;
+use crate::key::LimitName;
 use crate::kind::{Kind, Outcome};
 use crate::policy::Stage;
 use crate::rate_limit::Level;
@@ -60,7 +63,7 @@ pub(super) enum Step {
 
 impl Step {
     #[inline]
-    fn or_wait(self, wait: Duration) -> Self {
+    pub(super) fn or_wait(self, wait: Duration) -> Self {
         if self == Self::Continue && !wait.is_zero() { Self::Wait(wait) } else { self }
     }
 }
@@ -81,6 +84,8 @@ pub(crate) struct CallState<'a, S: Store> {
     /// Whether the context is tighter than the task's, so that the operation must run with it bound.
     pub(super) binds_context: bool,
     cost: u32,
+    /// The call's own tags.
+    pub(super) tags: &'a CallTags<'a>,
     /// The operation may be started once: no retry, no hedge.
     pub(super) once: bool,
     needs_clock: bool,
@@ -88,13 +93,13 @@ pub(crate) struct CallState<'a, S: Store> {
     pub(super) needs_latency: bool,
     /// The call's spans, if it is traced.
     pub(crate) trace: Trace,
-    held: Held,
+    held: Held<'a, S>,
     pub(super) attempt: AttemptState,
     pub(super) notes: Notes,
 }
 
 /// What the stages handed out and get back.
-struct Held {
+struct Held<'a, S: Store> {
     gate_ticket: GateTicket,
     /// Permits of the rate limit, given back unless the operation starts.
     permits: u32,
@@ -103,6 +108,8 @@ struct Held {
     permits_source: Source,
     /// Whether permits were granted: a call that was admitted without, because the store is away, has nothing to settle.
     was_granted: bool,
+    /// Permits of several limits, held or spent, instead of those of one.
+    set: Option<HeldSet<'a, S>>,
     bulkhead_slot: BulkheadSlot,
     /// Whether the call has a slot of the fleet; only beside one of the bulkhead.
     fleet_slot: bool,
@@ -157,11 +164,13 @@ pub(super) struct Notes {
     pub(super) decided: bool,
     pub(super) stage: Option<Stage>,
     source: Source,
+    /// The limit that rejected the call, or that has the fewest permits left, if the policy has several.
+    pub(super) limit: LimitName,
     /// The code of the last rejection and its retry-after in microseconds; meaningful after a rejection only.
     code: RejectionCode,
     retry_after: u64,
     /// What the rate limit's bucket held; a price of zero without a rate limit.
-    level: Level,
+    pub(super) level: Level,
 }
 
 #[cfg(feature = "chaos")]
@@ -176,7 +185,7 @@ impl Notes {
 
 impl<'a, S: Store> CallState<'a, S> {
     #[inline(always)] // otherwise it is built elsewhere and moved
-    pub(super) fn new(stages: &'a Stages<S>, options: &CallOptions) -> Self {
+    pub(super) fn new(stages: &'a Stages<S>, options: &'a CallOptions<'a>) -> Self {
         let needs_clock = stages.needs_clock || options.recorded;
         let now = if needs_clock { stages.clock.now() } else { Time::ZERO };
         let trace = Trace::begin(&stages.span_names);
@@ -185,6 +194,7 @@ impl<'a, S: Store> CallState<'a, S> {
             context: options.context,
             binds_context: false,
             cost: options.cost,
+            tags: &options.tags,
             once: options.once,
             needs_clock,
             needs_latency: stages.needs_latency || options.recorded,
@@ -194,6 +204,7 @@ impl<'a, S: Store> CallState<'a, S> {
                 permits_due: now,
                 permits_source: Source::Local,
                 was_granted: false,
+                set: None,
                 bulkhead_slot: BulkheadSlot::None,
                 fleet_slot: false,
                 admitted_by: AdmittedBy::None,
@@ -228,6 +239,7 @@ impl<'a, S: Store> CallState<'a, S> {
                 decided: false,
                 stage: None,
                 source: Source::Local,
+                limit: LimitName::NONE,
                 code: RejectionCode::GuardRejected,
                 retry_after: UNKNOWN,
                 level: Level { units: 0, price: 0 },
@@ -251,6 +263,9 @@ impl<'a, S: Store> CallState<'a, S> {
     #[inline(always)]
     pub(super) fn start_attempt(&mut self) {
         self.held.permits = 0;
+        if let Some(set) = &mut self.held.set {
+            set.is_spent = true;
+        }
         self.held.retry_mark = None;
         self.notes.stage = None;
         self.attempt.ended = self.attempt.started;
@@ -301,8 +316,9 @@ impl<'a, S: Store> CallState<'a, S> {
 
     #[inline]
     pub(super) fn reason(&self) -> Rejection {
-        let Notes { code, retry_after, source, .. } = self.notes;
-        Rejection::by(self.stages.name, code, retry_after, source)
+        let Notes { stage, code, retry_after, source, limit, .. } = self.notes;
+        let limit = if stage == Some(Stage::RateLimit) { limit } else { LimitName::NONE };
+        Rejection::by(self.stages.name, code, retry_after, source).by_limit(limit)
     }
 
     /// Whether the call has spent permits: it ran, and was not admitted without because the store is away.
@@ -313,16 +329,24 @@ impl<'a, S: Store> CallState<'a, S> {
     /// Settles the cost of a call that has spent permits; none lets the estimate stand.
     pub(crate) fn settle_cost(&self, actual: Option<u32>) {
         let Held { permits_due: due, permits_source: source, .. } = self.held;
-        if let (Some(limit), Some(actual)) = (&self.stages.rate_limit, actual) {
-            limit.settle(&self.stages.store, PaidCost { cost: self.cost, due, source }, actual);
+        let (stages, Some(actual)) = (self.stages, actual) else { return };
+        if let Some(limit) = &stages.rate_limit {
+            PaidCost { cost: self.cost, due, source }.settle(&stages.store, &limit.bucket, actual);
+        }
+        if let Some(set) = &self.held.set {
+            set.paid(self.cost, source).for_each(|(bucket, paid)| paid.settle(&stages.store, bucket, actual));
         }
     }
 
     /// Takes out the permits that the call holds, so that they are not given back, and ends it without a report.
-    pub(super) fn take_permits(&mut self) -> PaidCost {
+    pub(super) fn take_permits(&mut self) -> Vec<(Arc<S::Bucket>, PaidCost)> {
         self.held.unreported = false;
         let Held { permits_due: due, permits_source: source, .. } = self.held;
-        PaidCost { cost: std::mem::take(&mut self.held.permits), due, source }
+        if let Some(set) = self.held.set.take() {
+            return set.paid(self.cost, source).map(|(bucket, paid)| (bucket.clone(), paid)).collect();
+        }
+        let paid = PaidCost { cost: std::mem::take(&mut self.held.permits), due, source };
+        self.stages.rate_limit.iter().map(|limit| (limit.bucket.clone(), paid)).collect()
     }
 
     /// Returns how long the present attempt took.
@@ -363,6 +387,7 @@ impl<'a, S: Store> CallState<'a, S> {
             verdict: if notes.attempts > 0 { Verdict::Admitted } else { Verdict::Rejected },
             stage: notes.stage,
             reason: rejection.map(Rejection::code),
+            limit: notes.limit.get(),
             source: notes.source,
             remaining: (notes.level.price > 0).then(|| notes.level.permits()),
             retry_after: rejection.and_then(Rejection::retry_after),
@@ -393,6 +418,18 @@ impl<'a, S: Store> CallState<'a, S> {
         }
     }
 
+    /// Holds the permits of several limits until the operation starts.
+    pub(super) fn hold_set(&mut self, set: HeldSet<'a, S>, source: Source) {
+        self.held.set = Some(set);
+        self.held.permits_source = source;
+        self.held.was_granted = true;
+    }
+
+    /// Returns the cost that the call names.
+    pub(super) const fn cost(&self) -> u32 {
+        self.cost
+    }
+
     /// Holds the mark of a retry until the retry starts.
     pub(super) const fn hold_retry_mark(&mut self, mark: Withdrawal) {
         self.held.retry_mark = Some(mark);
@@ -413,6 +450,9 @@ impl<'a, S: Store> CallState<'a, S> {
         if let (Some(limit), 1..) = (&self.stages.rate_limit, permits) {
             self.stages.store.refund(&limit.bucket, permits, permits_due, permits_source);
         }
+        if let Some(set) = self.held.set.take().filter(|set| !set.is_spent) {
+            self.refund_set(&set, self.cost, permits_source);
+        }
         if self.is_unsettled() {
             self.abandon();
         }
@@ -430,7 +470,8 @@ impl<'a, S: Store> CallState<'a, S> {
 impl<S: Store> Drop for CallState<'_, S> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.held.permits > 0 || self.is_unsettled() {
+        let holds_set = self.held.set.as_ref().is_some_and(|set| !set.is_spent);
+        if self.held.permits > 0 || holds_set || self.is_unsettled() {
             self.release_held();
         }
         if self.held.retry_mark.is_some() {

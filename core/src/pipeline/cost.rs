@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::call_state::{CallState, Step};
-use super::stages::{RateLimitStage, Stages};
+use super::stages::Stages;
 use super::{CallOptions, Pipeline};
 use crate::clock::Time;
 use crate::rejection::{Rejection, Source};
@@ -24,13 +24,13 @@ pub(crate) struct PaidCost {
     pub(crate) source: Source,
 }
 
-impl<S: Store> RateLimitStage<S> {
+impl PaidCost {
     /// Refunds or charges the difference between a cost that was paid and the true one.
-    pub(crate) fn settle(&self, store: &S, paid: PaidCost, actual: u32) {
-        match actual.cmp(&paid.cost) {
-            Ordering::Less => store.refund(&self.bucket, paid.cost - actual, paid.due, paid.source),
+    pub(crate) fn settle<S: Store>(self, store: &S, bucket: &S::Bucket, actual: u32) {
+        match actual.cmp(&self.cost) {
+            Ordering::Less => store.refund(bucket, self.cost - actual, self.due, self.source),
             Ordering::Equal => {}
-            Ordering::Greater => store.charge(&self.bucket, actual - paid.cost),
+            Ordering::Greater => store.charge(bucket, actual - self.cost),
         }
     }
 }
@@ -56,7 +56,9 @@ impl<S: Store> Pipeline<S> {
                 Err(rejection)
             }
         };
-        paid.map(|paid| Reservation { stages, paid })
+        let paid = paid?;
+        let cost = paid.first().map_or(0, |(_, paid)| paid.cost);
+        Ok(Reservation { stages, cost, paid })
     }
 
     /// Charges permits of the rate limit for work that was done elsewhere, whether they are there or not. What is missing is
@@ -67,6 +69,9 @@ impl<S: Store> Pipeline<S> {
         if let Some(limit) = &stages.rate_limit {
             stages.state.charged.lock().add(stages.clock.now(), limit.rate, permits);
             stages.store.charge(&limit.bucket, permits);
+        }
+        if let Some(limits) = &stages.limits {
+            limits.charge(permits);
         }
     }
 
@@ -89,10 +94,16 @@ async fn reserve<S: Store>(call: &mut CallState<'_, S>) -> bool {
     if !call.enter_pipeline() {
         return false;
     }
-    let Some(limit) = &stages.rate_limit else { return true };
     let mut timer = Timer::default();
-    let mut step = call.acquire_permits(limit);
-    if step == Step::Await {
+    let mut step = match (&stages.rate_limit, &stages.limits) {
+        (Some(limit), _) => call.acquire_permits(limit),
+        (None, Some(limits)) => match call.acquire_limits(limits) {
+            Ok(step) => step,
+            Err(limits) => call.await_limits(&mut timer, limits).await,
+        },
+        (None, None) => Step::Continue,
+    };
+    if let (Step::Await, Some(limit)) = (step, &stages.rate_limit) {
         let (request, within) = (call.permit_request(limit), call.time_left());
         let mut acquiring = pin!(stages.store.acquire(&limit.bucket, call.attempt.started, request));
         let granted = poll_fn(|cx| poll_within(&mut timer, within, cx, |cx| acquiring.as_mut().poll(cx))).await;
@@ -114,25 +125,27 @@ async fn reserve<S: Store>(call: &mut CallState<'_, S>) -> bool {
 #[must_use = "unless it is settled, the estimate stands"]
 pub struct Reservation<S: Store> {
     stages: Arc<Stages<S>>,
-    paid: PaidCost,
+    cost: u32,
+    /// To which buckets, and what a refund names.
+    paid: Vec<(Arc<S::Bucket>, PaidCost)>,
 }
 
 impl<S: Store> Reservation<S> {
     /// Returns the permits that were taken.
     pub const fn cost(&self) -> u32 {
-        self.paid.cost
+        self.cost
     }
 
     /// Refunds what was taken beyond the true cost, less what time has refilled since, or charges what was not. Never waits.
     pub fn settle_cost(self, actual: u32) {
-        if let Some(limit) = &self.stages.rate_limit {
-            limit.settle(&self.stages.store, self.paid, actual);
+        for (bucket, paid) in self.paid {
+            paid.settle(&self.stages.store, &bucket, actual);
         }
     }
 }
 
 impl<S: Store> std::fmt::Debug for Reservation<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reservation").field("key", &self.stages.key).field("cost", &self.paid.cost).finish()
+        f.debug_struct("Reservation").field("key", &self.stages.key).field("cost", &self.cost).finish()
     }
 }

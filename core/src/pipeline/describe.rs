@@ -12,7 +12,7 @@ use crate::hedge::HedgeSpec;
 use crate::key::StateKey;
 use crate::levers::LeverSpec;
 use crate::policy::{DeadlineSpec, OnDegraded};
-use crate::rate_limit::RateLimitSpec;
+use crate::rate_limit::{LimitCost, LimitSpec, RateLimitSpec};
 use crate::retry::RetrySpec;
 use crate::store::{StateScope, Store};
 use crate::throttle::ThrottleSpec;
@@ -44,6 +44,13 @@ pub enum StageDescription {
     Deadline(DeadlineSpec),
     /// How many calls may start in a period.
     RateLimit(RateLimitSpec),
+    /// One of several limits that are decided together, with its name.
+    Limit {
+        /// Its name.
+        name: String,
+        /// Its rate, key and cost.
+        limit: Box<LimitSpec>,
+    },
     /// How many calls may be in flight at a time.
     Bulkhead(BulkheadSpec),
     /// When to reject calls to a failing dependency.
@@ -73,6 +80,7 @@ impl StageDescription {
         match self {
             Self::Deadline(_) => "deadline",
             Self::RateLimit(_) => "rate_limit",
+            Self::Limit { .. } => "limits",
             Self::Bulkhead(_) => "bulkhead",
             Self::Breaker(_) => "breaker",
             Self::Throttle(_) => "throttle",
@@ -88,7 +96,7 @@ impl StageDescription {
         use crate::policy::Stage;
         match self {
             Self::Deadline(_) => Stage::Deadline.order(),
-            Self::RateLimit(_) => Stage::RateLimit.order(),
+            Self::RateLimit(_) | Self::Limit { .. } => Stage::RateLimit.order(),
             Self::Bulkhead(_) => Stage::Bulkhead.order(),
             Self::Breaker(_) | Self::Throttle(_) => Stage::Circuit.order(),
             Self::Retry(_) => Stage::Retry.order(),
@@ -119,7 +127,11 @@ impl Description {
             policy.timeout.map(StageDescription::Timeout),
             effective.chaos().map(StageDescription::Chaos),
         ];
-        let mut list: Vec<_> = built_in.into_iter().flatten().chain(guards).collect();
+        let limits = policy
+            .limits
+            .iter()
+            .map(|(name, limit)| StageDescription::Limit { name: name.to_owned(), limit: Box::new(limit.clone()) });
+        let mut list: Vec<_> = built_in.into_iter().flatten().chain(limits).chain(guards).collect();
         list.sort_by_key(StageDescription::order); // stable: a guard with the order of a stage is inside it
         Self {
             key: (*stages.key).clone(),
@@ -155,6 +167,14 @@ impl fmt::Display for Description {
                 StageDescription::RateLimit(spec) => {
                     let (permits, per, burst) = (spec.permits, spec.per, spec.capacity());
                     write!(f, "{permits} per {per:?}, burst {burst}")
+                }
+                StageDescription::Limit { name, limit } => {
+                    let (permits, per, burst) = (limit.permits, limit.per, limit.rate(None).capacity());
+                    write!(f, "{name}: {permits} per {per:?}, burst {burst}, by {}", limit.key)?;
+                    match limit.cost {
+                        LimitCost::Call => Ok(()),
+                        LimitCost::Fixed(permits) => write!(f, ", {permits} a call"),
+                    }
                 }
                 StageDescription::Bulkhead(spec) => bulkhead(f, spec),
                 StageDescription::Breaker(spec) => breaker(f, spec),

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::chaos::ChaosStage;
 use super::effective_policy::EffectivePolicy;
 use super::latency_watch::LatencyWatch;
+use super::limits::{LimitsStage, TaggedSets};
 use super::trace::SpanNames;
 use crate::breaker::{BreakerSpec, CountBy, Override};
 use crate::budget::{self, Budget};
@@ -46,7 +47,9 @@ pub(crate) struct Stages<S: Store> {
     pub(crate) gate: GateCell,
     pub(crate) on_degraded: OnDegraded,
     pub(crate) deadline: DeadlineSpec,
+    /// The short form, unless there are other limits.
     pub(crate) rate_limit: Option<RateLimitStage<S>>,
+    pub(crate) limits: Option<LimitsStage<S>>,
     pub(crate) bulkhead: Option<BulkheadStage>,
     /// Present if the bulkhead has a cap for the fleet.
     pub(crate) fleet_slots: Option<Arc<S::Slots>>,
@@ -217,9 +220,11 @@ impl<S: Store> Stages<S> {
         store: S,
         observers: Observers,
         state: Arc<RouteState>,
+        sets: &Arc<TaggedSets<S>>,
     ) -> Self {
         let policy = effective.with_lever();
-        let rate_limit = policy.rate_limit.as_ref().map(|spec| {
+        let limits = LimitsStage::compile(&key, &policy, &store, sets, &observers);
+        let rate_limit = policy.rate_limit.as_ref().filter(|_| limits.is_none()).map(|spec| {
             let (bucket, rate) = (store.bucket(&key, spec), Rate::of(spec));
             RateLimitStage { bucket, max_cost: rate.max_cost(), rate, max_wait: spec.max_wait.unwrap_or_default() }
         });
@@ -241,7 +246,7 @@ impl<S: Store> Stages<S> {
         let has_retry_budget = retry_budget.is_some();
         let has_queue = bulkhead.as_ref().is_some_and(|stage| stage.has_queue);
         let is_adaptive = bulkhead.as_ref().is_some_and(|stage| stage.is_adaptive);
-        let is_leased = rate_limit.is_some() || fleet_slots.is_some();
+        let is_leased = rate_limit.is_some() || limits.is_some() || fleet_slots.is_some();
         let takes_time = is_leased || has_retry_budget || policy.hedge.is_some() || has_queue || is_adaptive;
         let records = !matches!(circuit, Circuit::None) || latency_watch.is_some() || observed;
         let breaker_measures = policy.breaker.as_ref().is_some_and(BreakerSpec::measures_latency);
@@ -282,6 +287,7 @@ impl<S: Store> Stages<S> {
             observers,
             gate: state.gate.clone(),
             rate_limit,
+            limits,
             circuit,
             span_names,
             state,
@@ -304,6 +310,9 @@ impl<S: Store> Stages<S> {
 
     pub(crate) fn supersede(&self) {
         self.superseded.store(true, Ordering::Release);
+        if let Some(limits) = &self.limits {
+            limits.supersede();
+        }
     }
 
     /// Whether the breaker counts by `unit`. A throttle counts calls.

@@ -35,7 +35,7 @@ const MAX_UNBOUNDED_WAIT: Duration = Duration::from_secs(60);
 #[allow(clippy::manual_async_fn)] // an `async fn` would store its arguments twice
 pub(crate) fn walk<'a, S, T, E, F, Fut, C, R>(
     stages: Current<'a, S>,
-    options: &'a CallOptions,
+    options: &'a CallOptions<'a>,
     classifier: C,
     operation: F,
     end: impl FnOnce(&mut CallState<'_, S>, Result<T, Error<E>>) -> R,
@@ -75,6 +75,22 @@ where
                         Err(Elapsed) => call.reject_late(),
                     };
                 }
+                if let Step::Wait(wait) = step {
+                    call.sleep(&mut timer, wait).await;
+                    call.restart_clock();
+                }
+                if step == Step::Reject {
+                    break 'call Err(call.rejection());
+                }
+            } else if let Some(limits) = &stages.limits {
+                let step = match call.acquire_limits(limits) {
+                    Ok(step) => step,
+                    // Boxed, so that calls without several limits do not carry the memory for it.
+                    Err(limits) => {
+                        let mut acquiring = Box::pin(call.await_limits(&mut timer, limits));
+                        poll_fn(|cx| poll_out_of_line(acquiring.as_mut(), cx)).await
+                    }
+                };
                 if let Step::Wait(wait) = step {
                     call.sleep(&mut timer, wait).await;
                     call.restart_clock();

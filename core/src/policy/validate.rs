@@ -2,6 +2,7 @@
 
 mod check;
 mod concurrency;
+mod limits;
 
 use std::fmt;
 use std::time::Duration;
@@ -94,6 +95,7 @@ impl Policy {
         check.optional_duration("timeout", self.timeout);
         check.within("deadline", self.deadline.as_ref(), deadline);
         check.within("rate_limit", self.rate_limit.as_ref(), rate_limit);
+        limits::limits(&mut check, self);
         check.within("bulkhead", self.bulkhead.as_ref(), bulkhead);
         check.within("breaker", self.breaker.as_ref(), breaker);
         check.within("throttle", self.throttle.as_ref(), throttle);

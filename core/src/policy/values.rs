@@ -13,7 +13,7 @@ use crate::chaos::ChaosSpec;
 use crate::hedge::HedgeSpec;
 use crate::kind::Kinds;
 use crate::levers::LeverSpec;
-use crate::rate_limit::RateLimitSpec;
+use crate::rate_limit::{LimitCost, LimitSpec, RateLimitSpec, RateOverride};
 use crate::retry::RetrySpec;
 use crate::retry::backoff::{Backoff, Curve, Jitter};
 use crate::throttle::ThrottleSpec;
@@ -26,6 +26,7 @@ impl Policy {
             name: _, // the key
             deadline,
             rate_limit,
+            limits,
             bulkhead,
             breaker,
             throttle,
@@ -39,6 +40,9 @@ impl Policy {
         } = self;
         list.within("deadline", deadline.as_ref(), List::deadline);
         list.within("rate_limit", rate_limit.as_ref(), List::rate_limit);
+        list.within("limits", Some(limits), |list, limits| {
+            limits.iter().for_each(|(name, spec)| list.within(name, Some(spec), List::limit));
+        });
         list.within("bulkhead", bulkhead.as_ref(), List::bulkhead);
         list.within("breaker", breaker.as_ref(), List::breaker);
         list.within("throttle", throttle.as_ref(), List::throttle);
@@ -121,6 +125,31 @@ impl List {
         self.optional("burst", burst);
         self.optional_duration("max_wait", max_wait);
         self.plain("consistency", consistency.name());
+    }
+
+    fn limit(&mut self, spec: &LimitSpec) {
+        let LimitSpec { permits, per, burst, max_wait, key, cost, missing, consistency, overrides, resolver: _ } = spec;
+        self.plain("permits", permits);
+        self.duration("per", *per);
+        self.optional("burst", *burst);
+        self.optional_duration("max_wait", *max_wait);
+        self.text("key", &key.to_string());
+        match cost {
+            LimitCost::Call => self.text("cost", "call"),
+            LimitCost::Fixed(permits) => self.plain("cost", permits),
+        }
+        self.plain("missing", missing.name());
+        self.plain("consistency", consistency.name());
+        self.within("overrides", Some(overrides), |list, overrides| {
+            for (value, rate) in overrides {
+                list.within(value, Some(rate), |list, rate| {
+                    let RateOverride { permits, per, burst } = *rate;
+                    list.plain("permits", permits);
+                    list.optional_duration("per", per);
+                    list.optional("burst", burst);
+                });
+            }
+        });
     }
 
     fn bulkhead(&mut self, spec: &BulkheadSpec) {

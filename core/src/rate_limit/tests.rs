@@ -245,7 +245,8 @@ proptest! {
         let rate = Rate::of(&spec);
         let mut now = 10_000_000_u64;
         let mut bucket = Bucket::full(at(now), rate);
-        let (mut granted, mut settled): (Vec<(u64, u32)>, Vec<(u64, u32)>) = (Vec::new(), Vec::new());
+        let mut granted: Vec<(u64, u32)> = Vec::new();
+        let mut settled = Vec::new();
         for (step, cost, max_wait, cancels, which, charge) in steps {
             now += step;
             bucket.charge(at(now), rate, charge);

@@ -27,6 +27,13 @@ fn good() -> [(&'static Script, Vec<Vec<u8>>); 10] {
         ),
         (&lua::BREAKER_FORCE, breaker(args!["8 1 42 5 - -", 1])),
         (&lua::SLOTS_SHARE, args![10, 7, 1, 0, 4, 1, 3_000_000]),
+        (
+            &lua::RATE_LIMIT_ACQUIRE_ALL,
+            args![
+                1, 100_000, 300_000, 0, 7, 3_000_017, 15_000_085, 2, 1, 100_000, 300_000, 0, 2, 3, 2, 1, 1, 0, 3, 2,
+                500, 1, 1, 2, 1, 0
+            ],
+        ),
     ]
 }
 
@@ -43,7 +50,7 @@ pub(super) fn run(server: &LuaServer, input: &mut Input<'_>) {
             }
         }
         let keys = [KEY.to_vec(), SECOND_KEY.to_vec(), THIRD_KEY.to_vec()];
-        let _ = server.run(script, &keys[..script.keys], &args);
+        let _ = server.run(script, &keys[..script.keys.min(keys.len())], &args);
         assert!(server.get(KEY).is_none_or(|text| text.len() <= 1 << 20), "{}", script.name);
     }
 }
@@ -70,6 +77,10 @@ pub(super) fn seeds() -> Vec<(String, Vec<u8>)> {
         count("flush-age", 6, 3),
         count("flush-bins", 6, 4),
         count("admitted-callers", 3, 5),
+        count("all-groups", 9, 12),
+        count("all-callers", 9, 13),
+        count("all-limits", 9, 14),
+        count("all-bucket", 9, 15),
     ];
     // A spec that allows as many probes as callers ask for.
     let probes = Recipe::of(&[6, 0, 3, 1, 0, 2, 10]).number(1 << 40).bytes(&[5, 3]).number(1 << 40);

@@ -92,7 +92,7 @@ fn suites(file: &str) -> Vec<Suite> {
         Some("rate" | "bucket") => vec![
             suite("lua_scripts", &RATE_LIMIT_EDGES),
             suite("conformance_lua", &["rate_limit::"]),
-            suite("lua_scripts", &["rate_limit::", "rate_limit_recovery::"]),
+            suite("lua_scripts", &["rate_limit::", "rate_limit_recovery::", "rate_limit_all::"]),
             suite("differential", &["every_bucket_replies_like_the_machine"]),
         ],
         Some("digest") => vec![

@@ -131,6 +131,16 @@ impl Log {
                     "the route limit is reached: new routes share one state"
                 );
             }
+            EventKind::TagsExhausted => {
+                let policy = StateKey::new(key.policy(), ());
+                sampled!(
+                    self,
+                    WARN,
+                    Line::TagsExhausted,
+                    &policy,
+                    "the limit of tag values is reached: new values share one bucket"
+                );
+            }
             ref other => self.on_attempt(key, other),
         }
     }

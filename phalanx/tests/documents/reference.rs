@@ -33,10 +33,11 @@ fn lines() -> Vec<Line> {
     let (mut table, mut lines) = (String::new(), Vec::new());
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         if let Some(name) = line.strip_prefix('[') {
-            let steps = name.trim_end_matches(']').split('.').enumerate();
-            let chosen = |first: &str, place| place == 1 && ["policies", "levers"].contains(&first);
-            let first = name.split('.').next().unwrap();
-            table = steps.map(|(i, step)| if chosen(first, i) { "*" } else { step }).collect::<Vec<_>>().join(".");
+            let steps: Vec<_> = name.trim_end_matches(']').split('.').collect();
+            let before = [""].into_iter().chain(steps.iter().copied());
+            let chosen = |before: &str| ["policies", "levers", "limits", "overrides"].contains(&before);
+            let steps = before.zip(&steps).map(|(before, step)| if chosen(before) { "*" } else { step });
+            table = steps.collect::<Vec<_>>().join(".");
             continue;
         }
         let (written, comment) = line.split_once('#').unwrap_or_else(|| panic!("{line} has no comment"));
@@ -104,9 +105,11 @@ fn a_required_key_is_marked_as_required() {
 /// The required keys at every level, with the values of the reference, and every table, even an empty one.
 fn only_what_is_required(objects: &BTreeMap<String, &Value>, path: &str, given: &Value) -> Value {
     let Some(given) = given.as_object() else { return given.clone() };
-    let required = objects[path]["required"].as_array().cloned().unwrap_or_default();
+    // A table by name has no keys of its own.
+    let own = objects.get(path);
+    let required = own.and_then(|own| own["required"].as_array().cloned()).unwrap_or_default();
     let keep = |(key, value): (&String, &Value)| {
-        let below = walk::join(path, key);
+        let below = walk::join(path, if own.is_some() { key } else { "*" });
         let table = value.is_object().then(|| only_what_is_required(objects, &below, value));
         table.or(required.contains(&key.as_str().into()).then(|| value.clone())).map(|value| (key.clone(), value))
     };

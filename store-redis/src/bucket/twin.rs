@@ -6,7 +6,7 @@
 //! to the fleet's limit.
 
 use phalanx_core::clock::{Clock, Time};
-use phalanx_core::rate_limit::{Level, Rate, RateLimitSpec, Take};
+use phalanx_core::rate_limit::{Level, MAX_UNITS, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Grant};
 use phalanx_core::table::{Entry, Retention};
@@ -86,6 +86,13 @@ impl Twin {
             self.latest_due = self.latest_due.max(grant.due);
         }
         Grant { source: Source::Degraded, ..grant }
+    }
+
+    /// Returns what [`acquire`](Self::acquire) would do, and takes nothing.
+    pub(super) fn check(&self, now: Time, request: AcquireRequest, fleet: Rate) -> Grant {
+        let need = u64::from(request.cost).saturating_mul(fleet.price);
+        let debt = if need > fleet.capacity { 0 } else { MAX_UNITS };
+        Grant { source: Source::Degraded, ..self.cell.check(now, request, debt) }
     }
 
     /// Takes permits of this twin back; returns whether it has granted them.

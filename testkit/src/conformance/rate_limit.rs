@@ -11,6 +11,9 @@ use phalanx_core::rate_limit::{Consistency, RateLimitSpec};
 use phalanx_core::rejection::Source;
 use phalanx_core::store::{AcquireRequest, Level, RateLimitStore, Store};
 
+mod several;
+
+pub use self::several::*;
 use super::{MICRO, SECOND, keys_that_look_alike};
 use crate::bed::Bed;
 use crate::replies::{AcquireOutcome, acquire_permits};

@@ -138,6 +138,19 @@ pub(crate) struct ScriptRun<'a> {
     pub(crate) writes: u64,
     /// The value of its first key afterwards, if that is a string.
     pub(crate) stored: Option<&'a [u8]>,
+    /// Of a script on several buckets, which is reported once for each: the place of the bucket among its keys, and their number.
+    pub(crate) place: Place,
+}
+
+/// The place of a key among the keys of a script, and their number.
+pub(crate) type Place = (usize, usize);
+
+/// Returns the keys for which a script is reported: a script on several buckets for each of them, others for the first.
+pub(crate) fn reported<'a>(name: &str, keys: &'a [Vec<u8>]) -> Vec<(&'a [Vec<u8>], Place)> {
+    if name != phalanx_lua::RATE_LIMIT_ACQUIRE_ALL.name {
+        return vec![(keys, (0, 1))];
+    }
+    keys.chunks(1).enumerate().map(|(place, key)| (key, (place, keys.len()))).collect()
 }
 
 impl Node {
@@ -239,9 +252,21 @@ impl Node {
         if let Some(observer) = observer {
             let written = self.keyspace.take_written();
             for (keys, args, reply) in cells_of(call.cells as usize, &call.keys, &call.args, &reply) {
-                let writes = written.iter().filter(|key| keys.first() == Some(*key)).count() as u64;
-                let stored = keys.first().and_then(|key| self.keyspace.text_of(key));
-                observer(&ScriptRun { at, link, name: call.name, keys, args, reply: &reply, writes, stored });
+                for (keys, place) in reported(call.name, keys) {
+                    let writes = written.iter().filter(|key| keys.first() == Some(*key)).count() as u64;
+                    let stored = keys.first().and_then(|key| self.keyspace.text_of(key));
+                    observer(&ScriptRun {
+                        at,
+                        link,
+                        name: call.name,
+                        keys,
+                        args,
+                        reply: &reply,
+                        writes,
+                        stored,
+                        place,
+                    });
+                }
             }
         }
         Response::Reply(reply.map(value).map_err(|error| Failure::of_error_text(&error)))

@@ -165,6 +165,8 @@ pub struct Script {
     pub name: &'static str,
     /// Its first key, as a number in the order of first use.
     pub key: usize,
+    /// Of a script on several buckets, which has an entry for each: the place of the key among them, and their number.
+    pub place: (usize, usize),
     /// The arguments that are numbers; the others are 0. The first argument of a breaker script is its spec.
     pub args: Vec<f64>,
     /// The numbers of the spec of a breaker script, then those of its claim; of a charge, the number of its second key.
@@ -324,7 +326,7 @@ impl Recorder {
         if shared.per_second.len() <= second {
             shared.per_second.resize(second + 1, 0);
         }
-        shared.per_second[second] += 1;
+        shared.per_second[second] += u64::from(run.place.0 == 0);
         if shared.brief && !has_transitions(run) {
             return;
         }
@@ -368,6 +370,7 @@ impl Recorder {
             replica,
             name: run.name,
             key,
+            place: run.place,
             args,
             spec,
             reply,

@@ -45,8 +45,9 @@ macro_rules! digest {
 }
 
 /// The scripts that the next release has changed.
-pub(crate) static SCRIPTS: [Script; 14] = [
+pub(crate) static SCRIPTS: [Script; 15] = [
     bucket!("rate_limit_acquire"),
+    script!("rate_limit_acquire_all", keys 64, "bucket"),
     bucket!("rate_limit_lease"),
     bucket!("rate_limit_refund"),
     bucket!("rate_limit_peek"),

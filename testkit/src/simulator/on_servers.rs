@@ -31,7 +31,7 @@ use super::history::{Entry, EntryKind, Recorder};
 use super::plan::{FaultKind, Plan};
 use super::{Case, Run, report};
 use crate::lua_server::Reply;
-use crate::redis_model::{Effects, ScriptRun, cells_of};
+use crate::redis_model::{Effects, ScriptRun, cells_of, reported};
 use crate::server::{ChildProcess, Options, RedisProcess};
 
 /// How much longer than in virtual time something may take, in microseconds: the processes share a busy machine.
@@ -457,13 +457,6 @@ impl ServerRun {
             };
             effects.scripts += 1;
             for (keys, args, reply) in cells_of(script.cells, script.keys, script.args, &reply) {
-                let own = |command: &&&Executed| command.words.get(1).is_some_and(|key| keys.contains(key));
-                let state = |command: &&&Executed| command.words.get(1) == keys.first();
-                let writes = inner.iter().filter(state).filter(|command| is_write(command)).count() as u64;
-                let stored = inner.iter().filter(own).rev().find_map(|command| match &command.words[..] {
-                    [set, key, value, ..] if set == b"SET" && keys.first() == Some(key) => Some(value.as_slice()),
-                    _ => None,
-                });
                 // Every reply begins with the time that the script has read.
                 let server = match &reply {
                     Ok(Reply::Array(parts)) => match parts.first() {
@@ -476,10 +469,19 @@ impl ServerRun {
                 // later.
                 let at = self.moment(server, bounds);
                 let (link, name) = (*link, script.name);
-                self.recorder.add_script_at(
-                    at,
-                    &ScriptRun { at: server, link, name, keys, args, reply: &reply, writes, stored },
-                );
+                for (keys, place) in reported(name, keys) {
+                    let own = |command: &&&Executed| command.words.get(1).is_some_and(|key| keys.contains(key));
+                    let state = |command: &&&Executed| command.words.get(1) == keys.first();
+                    let writes = inner.iter().filter(state).filter(|command| is_write(command)).count() as u64;
+                    let stored = inner.iter().filter(own).rev().find_map(|command| match &command.words[..] {
+                        [set, key, value, ..] if set == b"SET" && keys.first() == Some(key) => Some(value.as_slice()),
+                        _ => None,
+                    });
+                    self.recorder.add_script_at(
+                        at,
+                        &ScriptRun { at: server, link, name, keys, args, reply: &reply, writes, stored, place },
+                    );
+                }
             }
         }
         (effects, unheard)

@@ -60,6 +60,11 @@ pub const ORACLES: &[Oracle] = &[
     Oracle { id: "I-31", name: "leases are strict", check: rate_limit::leases_are_strict },
     Oracle { id: "I-40", name: "calls in flight stay within the cap", check: slots::calls_stay_within_the_cap },
     Oracle { id: "I-33", name: "debt is kept", check: debt::debt_is_kept },
+    Oracle {
+        id: "I-32",
+        name: "several limits are charged together or not at all",
+        check: rate_limit::several_limits_are_charged_together_or_not_at_all,
+    },
     Oracle { id: "liveness", name: "traffic is back after the last fault", check: calls::traffic_is_back },
 ];
 

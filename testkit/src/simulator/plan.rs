@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use phalanx::policy::{LimitCost, LimitKey, LimitSpec};
 use phalanx::{BreakerSpec, BulkheadSpec, Consistency, Policy, RateLimitSpec};
 use phalanx_core::budget::BudgetSpec;
 use phalanx_core::rng::Rng;
@@ -66,6 +67,9 @@ pub struct Load {
     /// Permits a call takes.
     #[serde(default = "one_permit")]
     pub cost: u32,
+    /// Among how many values of the tag `tenant` the calls are divided; 0 for calls without it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tenants: u64,
     /// How long the operation takes, in milliseconds.
     #[serde(default)]
     pub operation_ms: u64,
@@ -82,6 +86,11 @@ pub struct Load {
 
 const fn one_permit() -> u32 {
     1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// How calls arrive.
@@ -330,8 +339,8 @@ const MIN_SECONDS: u64 = 60;
 
 impl Plan {
     /// Makes the plan of a seed: five replicas, four routes, fifty calls a second on each replica, a minute, and three to
-    /// seven faults. Every fourth seed has a leased limit besides, the one after it a limit whose calls settle their cost, and the
-    /// next one a concurrency cap. The last fifth of the run has no fault, so that the fleet can recover.
+    /// seven faults. Besides, one seed of four has a leased limit, the next one a limit whose calls settle their cost, then a
+    /// concurrency cap, then a policy with three limits. The last fifth of the run has no fault, so that the fleet can recover.
     pub fn of_seed(seed: u64) -> Self {
         let rng = Rng::seeded(seed ^ 0x5048_414C_414E_5821);
         let pick = |n: u64| rng.next() % n;
@@ -356,6 +365,7 @@ impl Plan {
                 shape,
                 per_second,
                 cost,
+                tenants: 0,
                 operation_ms,
                 cancelled,
                 deadline_ms,
@@ -371,6 +381,7 @@ impl Plan {
                 shape: Shape::Steady,
                 per_second: 25.0,
                 cost: 1,
+                tenants: 0,
                 operation_ms: 10,
                 cancelled: 0.0,
                 deadline_ms: None,
@@ -431,6 +442,9 @@ impl Plan {
         if seed % 4 == 2 {
             plan.add_slots(&rng);
         }
+        if seed % 4 == 3 {
+            plan.add_several_limits(&rng);
+        }
         plan.faults.sort_by_key(|fault| fault.at_ms);
         plan
     }
@@ -450,6 +464,7 @@ impl Plan {
                 shape,
                 per_second,
                 cost: 1,
+                tenants: 0,
                 operation_ms: 5,
                 cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
                 deadline_ms: None,
@@ -474,6 +489,7 @@ impl Plan {
                 shape: if pick(3) == 0 { Shape::Bursts } else { Shape::Steady },
                 per_second,
                 cost: 1,
+                tenants: 0,
                 operation_ms: 100 + pick(400),
                 cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
                 deadline_ms: None,
@@ -502,6 +518,7 @@ impl Plan {
                 shape: Shape::Steady,
                 per_second,
                 cost: 2,
+                tenants: 0,
                 operation_ms,
                 cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
                 deadline_ms: None,
@@ -511,6 +528,36 @@ impl Plan {
         if pick(2) == 0 {
             let (at_ms, for_ms) = (2_000 + pick(38_000), 2_500 + pick(5_000));
             self.faults.push(Fault { at_ms, for_ms, kind: FaultKind::Retune { policy: "settled".to_owned() } });
+        }
+    }
+
+    /// Adds a policy with three limits, each of which rejects at times: of all calls, of the route, and of three tenants.
+    fn add_several_limits(&mut self, rng: &Rng) {
+        let pick = |n: u64| rng.next() % n;
+        let wait = Duration::from_millis([0, 0, 120][pick(3) as usize]);
+        let all = LimitSpec::per_second(70).burst(35).key(LimitKey::Policy).cost(LimitCost::Fixed(1));
+        let route = LimitSpec::per_second(90).burst(45);
+        let tenant = LimitSpec::per_second(30).burst(15).key(LimitKey::tag("tenant"));
+        let tenant = if wait.is_zero() { tenant } else { tenant.max_wait(wait) };
+        let policy = Policy::named("several").limit("all", all).limit("route", route).limit("tenant", tenant);
+        self.policies.push(policy);
+        for (shape, per_second) in [(Shape::Steady, 15.0), (Shape::Bursts, 8.0)] {
+            self.loads.push(Load {
+                policy: "several".to_owned(),
+                replica: None,
+                shape,
+                per_second,
+                cost: 1 + pick(2) as u32,
+                tenants: 3,
+                operation_ms: 5,
+                cancelled: if pick(3) == 0 { 0.1 } else { 0.0 },
+                deadline_ms: None,
+                settled: false,
+            });
+        }
+        if pick(2) == 0 {
+            let (at_ms, for_ms) = (2_000 + pick(38_000), 2_500 + pick(5_000));
+            self.faults.push(Fault { at_ms, for_ms, kind: FaultKind::Retune { policy: "several".to_owned() } });
         }
     }
 

@@ -56,13 +56,15 @@ pub enum Plant {
     DebtIsForgiven,
     /// A charge whose reply was lost is charged again (I-33).
     ChargesRepeat,
+    /// A caller that one of several limits rejects is charged in the first of them (I-32).
+    RejectionsCharge,
     /// A replica that was cut off stays cut off (liveness).
     PartitionsStay,
 }
 
 impl Plant {
     /// All plants, with the oracle that must find each.
-    pub const ALL: [(Self, &'static str); 23] = [
+    pub const ALL: [(Self, &'static str); 24] = [
         (Self::BucketOverfills, "I-1"),
         (Self::ClockBackMints, "I-2"),
         (Self::LastPermitStays, "I-3"),
@@ -85,6 +87,7 @@ impl Plant {
         (Self::SharesTakeNoRoom, "I-40"),
         (Self::DebtIsForgiven, "I-33"),
         (Self::ChargesRepeat, "I-33"),
+        (Self::RejectionsCharge, "I-32"),
         (Self::PartitionsStay, "liveness"),
     ];
 
@@ -205,6 +208,10 @@ impl Plant {
                 &[("math.max(level - units, -MAX_UNITS), true", "math.max(level - units, math.min(level, 0)), true")]
             }
             Self::ChargesRepeat => &[("math.max(stored, tonumber(ARGV[4]))", "tonumber(ARGV[4])")],
+            Self::RejectionsCharge => &[(
+                "if granted > 0 and need > 0 then",
+                "if limit == 1 and granted < count and need <= bucket.level then bucket.level, bucket.dirty = bucket.level - need, true end if granted > 0 and need > 0 then",
+            )],
             Self::PollsForget => &[(
                 "    s.clock, s.phase, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",
                 "    s.clock, #s.transitions > 0 and s.phase or 1, s.epoch, left(s), s.override, ramping(s), s.escalation, s.flags, #s.transitions,",

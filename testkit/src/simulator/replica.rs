@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use phalanx::policy::{LimitSpec, Limits};
 use phalanx::{Clock, Error, Event, Kind, Policy, ResilienceModule};
 use phalanx_core::breaker::Override;
 use phalanx_core::budget::BudgetSpec;
@@ -177,6 +178,11 @@ impl Replica {
             if let Some(limit) = &mut policy.rate_limit {
                 limit.permits = (limit.permits / 2).max(1);
             }
+            let mut limits = Limits::default();
+            for (name, limit) in policy.limits.iter() {
+                limits.add(name, LimitSpec { permits: (limit.permits / 2).max(1), ..limit.clone() });
+            }
+            policy.limits = limits;
             if let Some(breaker) = &mut policy.breaker {
                 breaker.sampling_window *= 2;
             }
@@ -265,7 +271,11 @@ impl Caller {
     }
 
     async fn run(self: Arc<Self>, call: u64) -> Answer {
+        let tenant = (self.load.tenants > 0).then(|| format!("tenant {}", call % self.load.tenants));
         let mut request = self.module.call(&self.load.policy, ROUTE).cost(self.load.cost);
+        if let Some(tenant) = &tenant {
+            request = request.tag("tenant", tenant);
+        }
         if let Some(deadline) = self.load.deadline_ms {
             request = request.within(Duration::from_millis(deadline));
         }

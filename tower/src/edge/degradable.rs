@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 use phalanx::fallback::Degraded;
-use phalanx::{Decision, RateLimitSpec, Served};
+use phalanx::{Decision, Policy, RateLimitSpec, Served};
 
 use super::rejection_response::whole_seconds;
 use super::{DEGRADED, RATE_LIMIT, RATE_LIMIT_POLICY};
@@ -16,7 +16,8 @@ use super::{DEGRADED, RATE_LIMIT, RATE_LIMIT_POLICY};
 ///
 /// * `X-Degraded: fallback; age=12`, with the age of the data in whole seconds, rounded down, or `fallback; approximate`,
 ///   if a fallback answered.
-/// * `RateLimit: "<policy>";r=<permits left>` and `RateLimit-Policy`, after [`Degradable::with_rate_limit`].
+/// * `RateLimit: "<policy>";r=<permits left>` and `RateLimit-Policy`, after [`Degradable::with_rate_limit`]; of several limits
+///   the name of the one that has the fewest left, and the quotas of all, after [`Degradable::with_policy`].
 ///
 /// # Examples
 ///
@@ -50,6 +51,15 @@ impl<T> Degradable<T> {
     #[must_use]
     pub fn with_rate_limit(mut self, policy: &str, limit: &RateLimitSpec, decision: &Decision) -> Self {
         set_rate_limit_headers(&mut self.rate_limit_headers, policy, limit, decision);
+        self
+    }
+
+    /// Adds the headers of the rate limits of this policy.
+    #[must_use]
+    pub fn with_policy(mut self, policy: &Policy, decision: &Decision) -> Self {
+        let limit = decision.limit.unwrap_or(&policy.name);
+        insert_rate_limit(&mut self.rate_limit_headers, limit, decision.remaining, exhausted_for(decision));
+        Quotas::of_policy(policy).insert(&mut self.rate_limit_headers, &policy.name);
         self
     }
 
@@ -95,38 +105,63 @@ pub fn set_degraded_header(headers: &mut HeaderMap, degraded: &Degraded) {
 
 /// Sets `RateLimit` and `RateLimit-Policy` from a rate limit and the decision record of a call.
 pub fn set_rate_limit_headers(headers: &mut HeaderMap, policy: &str, limit: &RateLimitSpec, decision: &Decision) {
-    let wait = decision.retry_after.filter(|_| decision.remaining == Some(0));
-    insert_rate_limit(headers, policy, decision.remaining, wait, Some(quota(limit)));
+    insert_rate_limit(headers, policy, decision.remaining, exhausted_for(decision));
+    Quotas::of_one(limit).insert(headers, policy);
+}
+
+fn exhausted_for(decision: &Decision) -> Option<Duration> {
+    decision.retry_after.filter(|_| decision.remaining == Some(0))
+}
+
+/// The quotas of rate limits: each with its name, or without one for the only limit of a policy.
+#[derive(Clone, Debug)]
+pub(crate) struct Quotas(Vec<(Option<String>, (u64, u64))>);
+
+impl Quotas {
+    pub(crate) const NONE: Self = Self(Vec::new());
+
+    pub(crate) fn of_one(limit: &RateLimitSpec) -> Self {
+        Self(vec![(None, quota(limit))])
+    }
+
+    /// The limits of a policy. The only limit has the policy's name; beside others it is named as in a file.
+    pub(crate) fn of_policy(policy: &Policy) -> Self {
+        let several = !policy.limits.is_empty();
+        let short = policy.rate_limit.iter().map(|limit| (several.then(|| "rate_limit".to_owned()), quota(limit)));
+        let named = policy.limits.iter().map(|(name, limit)| (Some(name.to_owned()), quota(&limit.rate(None))));
+        Self(short.chain(named).collect())
+    }
+
+    /// Inserts `RateLimit-Policy`, if there is a quota.
+    pub(crate) fn insert(&self, headers: &mut HeaderMap, policy: &str) {
+        let item = |(name, (permits, window)): &(Option<String>, (u64, u64))| {
+            let name = quoted(name.as_deref().unwrap_or(policy));
+            format!("{name};q={};w={}", capped(*permits), capped(*window))
+        };
+        let items: Vec<_> = self.0.iter().map(item).collect();
+        if let (false, Ok(value)) = (items.is_empty(), HeaderValue::try_from(items.join(", "))) {
+            headers.insert(RATE_LIMIT_POLICY, value);
+        }
+    }
 }
 
 /// Returns the permits and the window in whole seconds, as the header needs it. A window with a fraction of a second is
 /// rounded up, and its permits are scaled and rounded down.
-pub(crate) fn quota(limit: &RateLimitSpec) -> (u64, u64) {
+fn quota(limit: &RateLimitSpec) -> (u64, u64) {
     let window = whole_seconds(limit.per);
     let (per, window_nanos) = (limit.per.as_nanos().max(1), u128::from(window) * 1_000_000_000);
     let permits = u128::from(limit.permits).saturating_mul(window_nanos) / per;
     (u64::try_from(permits).unwrap_or(u64::MAX), window)
 }
 
-/// Inserts the two headers of draft-ietf-httpapi-ratelimit-headers-10, as structured fields (RFC 9651).
-pub(crate) fn insert_rate_limit(
-    headers: &mut HeaderMap,
-    policy: &str,
-    remaining: Option<u64>,
-    wait: Option<Duration>,
-    quota: Option<(u64, u64)>,
-) {
-    let name = quoted(policy);
+/// Inserts `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10, a structured field (RFC 9651).
+pub(crate) fn insert_rate_limit(headers: &mut HeaderMap, limit: &str, remaining: Option<u64>, wait: Option<Duration>) {
+    let name = quoted(limit);
     if let Some(remaining) = remaining {
         let reset = wait.map(|wait| format!(";t={}", capped(whole_seconds(wait)))).unwrap_or_default();
         if let Ok(value) = HeaderValue::try_from(format!("{name};r={}{reset}", capped(remaining))) {
             headers.insert(RATE_LIMIT, value);
         }
-    }
-    if let Some((permits, window)) = quota
-        && let Ok(value) = HeaderValue::try_from(format!("{name};q={};w={}", capped(permits), capped(window)))
-    {
-        headers.insert(RATE_LIMIT_POLICY, value);
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use phalanx::{Decision, Error, Kind, RateLimitSpec, Rejection, RejectionCode, ResilienceModule};
+use phalanx::{Decision, Error, Kind, Policy, RateLimitSpec, Rejection, RejectionCode, ResilienceModule};
 
-use super::degradable::{insert_rate_limit, quota};
+use super::degradable::{Quotas, insert_rate_limit};
 use super::problem::Problem;
 
 /// A rejection as an HTTP response.
@@ -19,7 +19,8 @@ use super::problem::Problem;
 /// * `Retry-After`: whole seconds, rounded up, at least 1. A 429 or 503 whose wait is unknown (a full bulkhead, a shed
 ///   waiter) has 1.
 /// * `RateLimit` and `RateLimit-Policy` if a rate limit rejected the call, with what [`with_decision`](Self::with_decision)
-///   and [`with_rate_limit`](Self::with_rate_limit) provide.
+///   and [`with_rate_limit`](Self::with_rate_limit) or [`with_policy`](Self::with_policy) provide. Of several limits `RateLimit`
+///   names the one that rejected the call, and `RateLimit-Policy` lists all.
 ///
 /// With the feature `axum` it implements `IntoResponse`. [`into_http_response`](Self::into_http_response) supports any body.
 ///
@@ -43,14 +44,14 @@ pub struct RejectionResponse {
     rejection: Rejection,
     status: u16,
     remaining: Option<u64>,
-    /// Permits and window in seconds.
-    quota: Option<(u64, u64)>,
+    /// The quotas to send.
+    quotas: Quotas,
 }
 
 impl RejectionResponse {
     /// Creates a response with the status of the rejection code.
     pub const fn new(rejection: Rejection) -> Self {
-        Self { rejection, status: rejection.status(), remaining: None, quota: None }
+        Self { rejection, status: rejection.status(), remaining: None, quotas: Quotas::NONE }
     }
 
     /// Creates a response with the status configured in this module.
@@ -68,7 +69,14 @@ impl RejectionResponse {
     /// Adds the quota of the rate limit (`RateLimit-Policy`).
     #[must_use]
     pub fn with_rate_limit(mut self, limit: &RateLimitSpec) -> Self {
-        self.quota = Some(quota(limit));
+        self.quotas = Quotas::of_one(limit);
+        self
+    }
+
+    /// Adds the quotas of all rate limits of this policy (`RateLimit-Policy`), each under its name.
+    #[must_use]
+    pub fn with_policy(mut self, policy: &Policy) -> Self {
+        self.quotas = Quotas::of_policy(policy);
         self
     }
 
@@ -93,8 +101,11 @@ impl RejectionResponse {
         let code = self.rejection.code();
         let mut response = self.problem().into_response();
         if code == RejectionCode::RateLimited {
-            let (name, wait) = (self.rejection.policy().unwrap_or("default"), self.rejection.retry_after());
-            insert_rate_limit(response.headers_mut(), name, self.remaining.or(Some(0)), wait, self.quota);
+            let policy = self.rejection.policy().unwrap_or("default");
+            let (limit, wait) = (self.rejection.limit().unwrap_or(policy), self.rejection.retry_after());
+            let headers = response.headers_mut();
+            insert_rate_limit(headers, limit, self.remaining.or(Some(0)), wait);
+            self.quotas.insert(headers, policy);
         }
         response.extensions_mut().insert(self);
         response
@@ -208,6 +219,7 @@ mod tests {
     use super::*;
     use crate::edge::{RATE_LIMIT, RATE_LIMIT_POLICY};
     use http::header::{CONTENT_TYPE, RETRY_AFTER};
+    use phalanx::policy::{LimitKey, LimitSpec};
 
     fn response(rejected: RejectionResponse) -> Response<Bytes> {
         rejected.into_http_response()
@@ -266,5 +278,23 @@ mod tests {
         let headers = response(rejected).headers().clone();
         assert_eq!(headers[RATE_LIMIT], "\"default\";r=0;t=3");
         assert_eq!(headers[RATE_LIMIT_POLICY], "\"default\";q=100;w=60");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_several_limits_the_one_that_rejected_is_named_and_all_quotas_are_sent() {
+        let policy = Policy::named("api")
+            .rate_limit(RateLimitSpec::per_second(50))
+            .limit("all", LimitSpec::per_second(100).key(LimitKey::Policy))
+            .limit("tenant", LimitSpec::per_minute(1).key(LimitKey::tag("tenant")));
+        let module = ResilienceModule::in_memory().policy(policy.clone()).build().unwrap();
+        let call = || module.call("api", ()).tag("tenant", "acme").run_recorded(async || Ok::<_, std::io::Error>(()));
+        assert!(call().await.0.is_ok());
+        let (result, decision) = call().await;
+        let rejection = *result.unwrap_err().rejection().unwrap();
+        let rejected = RejectionResponse::new(rejection).with_decision(&decision).with_policy(&policy);
+        let headers = response(rejected).headers().clone();
+        assert_eq!(headers[RATE_LIMIT], "\"tenant\";r=0;t=60");
+        let quotas = "\"rate_limit\";q=50;w=1, \"all\";q=100;w=1, \"tenant\";q=1;w=60";
+        assert_eq!(headers[RATE_LIMIT_POLICY], quotas);
     }
 }

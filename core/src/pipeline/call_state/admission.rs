@@ -141,7 +141,7 @@ impl<S: Store> CallState<'_, S> {
 
     /// The store admits the call. A degraded decision is rejected all the same if the policy fails closed.
     #[inline]
-    pub(super) fn accept_reply(&mut self, stage: Stage, source: Source) -> Step {
+    pub(in crate::pipeline) fn accept_reply(&mut self, stage: Stage, source: Source) -> Step {
         if source == Source::Degraded && self.stages.on_degraded == OnDegraded::Closed {
             self.reject(stage, RejectionCode::StoreUnavailable);
             self.notes.source = source;
@@ -155,7 +155,13 @@ impl<S: Store> CallState<'_, S> {
 
     /// The store rejects the call. A degraded decision is overruled if the policy fails open.
     #[inline]
-    pub(super) fn reject_reply(&mut self, stage: Stage, code: RejectionCode, until: Time, source: Source) -> Step {
+    pub(in crate::pipeline) fn reject_reply(
+        &mut self,
+        stage: Stage,
+        code: RejectionCode,
+        until: Time,
+        source: Source,
+    ) -> Step {
         if source == Source::Degraded && self.stages.on_degraded != OnDegraded::Local {
             return self.accept_reply(stage, source);
         }

@@ -153,6 +153,7 @@ impl Log {
                     key,
                     "the rate limit rejected a call",
                     code = code,
+                    limit = decision.limit,
                     source = source,
                     retry_after_ms = after
                 );

@@ -68,6 +68,7 @@ lines!(
     FleetShareLapsed = "fleet_share_lapsed",
     Retuned = "retuned",
     RoutesExhausted = "routes_exhausted",
+    TagsExhausted = "tags_exhausted",
 );
 
 /// The sampling state of all lines.

@@ -48,6 +48,7 @@ fn emit_everything(log: &Log) {
     emit(EventKind::FleetShareLapsed { calls: 3 });
     emit(EventKind::Retuned { version: 2 });
     emit(EventKind::RoutesExhausted);
+    emit(EventKind::TagsExhausted);
     emit(EventKind::Override(Some(phalanx_core::breaker::Override::Open)));
     emit(EventKind::Override(None));
     emit(changed(Phase::Closed, Phase::Open));

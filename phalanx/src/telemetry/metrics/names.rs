@@ -43,6 +43,8 @@ pub const OUTCOME: &str = "phalanx.outcome";
 pub const SOURCE: &str = "phalanx.source";
 /// Why a call was rejected.
 pub const CODE: &str = "phalanx.code";
+/// The name of one of several limits, as configured; never the value of a tag.
+pub const LIMIT: &str = "phalanx.limit";
 /// Why a retry was not made: `budget`, `deadline`; why a decision was degraded: `connecting`, `outage`, `late`.
 pub const REASON: &str = "phalanx.reason";
 /// A breaker's phase: `closed`, `open`, `half_open`.
@@ -113,6 +115,8 @@ table! {
         "calls of this replica that were in flight without a share of the fleet's slots, at most" => "phalanx_bulkhead_fleet_lapsed_total";
     RATE_LIMIT_REMAINING: Gauge "phalanx.rate_limit.remaining" ["{permit}"] (POLICY, ROUTE)
         "permits in the token bucket, as last seen by this process" => "phalanx_rate_limit_remaining";
+    RATE_LIMIT_REJECTIONS: Counter "phalanx.rate_limit.rejections" ["{call}"] (POLICY, ROUTE, LIMIT)
+        "calls that one of several limits rejected, by limit" => "phalanx_rate_limit_rejections_total";
     RATE_LIMIT_LEASED: Gauge "phalanx.rate_limit.leased" ["{permit}"] ()
         "permits that this replica has leased from the fleet's rate limits and not spent" => "phalanx_rate_limit_leased";
     RATE_LIMIT_LEASE_PERMITS: Counter "phalanx.rate_limit.lease.permits" ["{permit}"] (STATE)

@@ -7,10 +7,11 @@ use phalanx_core::breaker::Phase;
 use phalanx_core::decision::Decision;
 use phalanx_core::event::{Event, EventKind, Observer};
 use phalanx_core::kind::{Kind, Outcome};
+use phalanx_core::policy::Stage;
 use phalanx_core::rejection::{RejectionCode, Source};
 
 use super::instruments::Instruments;
-use super::names::{CODE, ERROR_TYPE, OUTCOME, POLICY, REASON, ROUTE, SOURCE, STATE};
+use super::names::{CODE, ERROR_TYPE, LIMIT, OUTCOME, POLICY, REASON, ROUTE, SOURCE, STATE};
 use super::tally::Tally;
 use super::timed::Timed;
 
@@ -79,6 +80,9 @@ impl Series {
         }
         if let Some(code) = decision.reason {
             self.rejected(code);
+            if let Some(limit) = decision.limit.filter(|_| decision.stage == Some(Stage::RateLimit)) {
+                self.rejected_by(limit);
+            }
         }
         if won {
             instruments.hedges_won.add(1, &self.attributes);
@@ -92,6 +96,12 @@ impl Series {
             let make = || Box::new([KeyValue::new(CODE, code.name()), policy.clone(), route.clone()]);
             self.instruments.rejections.add(1, &**attributes.get_or_init(make));
         }
+    }
+
+    #[cold]
+    fn rejected_by(&self, limit: &'static str) {
+        let [policy, route] = self.attributes.clone();
+        self.instruments.limit_rejections.add(1, &[KeyValue::new(LIMIT, limit), policy, route]);
     }
 
     #[cold]

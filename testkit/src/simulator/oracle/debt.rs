@@ -55,12 +55,8 @@ pub(super) fn debt_is_kept(case: &Case<'_>) -> Verdict {
             EntryKind::Discharged { replica, permits } => {
                 *taken_back.entry(*replica).or_default() += u64::from(*permits);
             }
-            EntryKind::ProcessStarted { replica } => {
-                if !started.insert(*replica) {
-                    disturbed.insert(*replica);
-                }
-            }
-            EntryKind::Degraded { replica, .. } => {
+            EntryKind::ProcessStarted { replica } if started.insert(*replica) => {}
+            EntryKind::ProcessStarted { replica } | EntryKind::Degraded { replica, .. } => {
                 disturbed.insert(*replica);
             }
             EntryKind::Script(script) if script.name.starts_with("rate_limit") && !script.failed => {

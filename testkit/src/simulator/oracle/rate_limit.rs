@@ -1,4 +1,6 @@
-//! I-1, I-2, I-3, I-9, I-20 and I-31: limits.
+//! I-1, I-2, I-3, I-9, I-20, I-31 and I-32: limits.
+
+mod several;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,13 +9,21 @@ use phalanx_core::clock::Time;
 use phalanx_core::rate_limit::{Bucket, Consistency, Rate, RateLimitSpec, Take};
 use phalanx_core::rejection::Source;
 
+pub(super) use self::several::several_limits_are_charged_together_or_not_at_all;
 use super::super::history::{EntryKind, Script};
 use super::super::plan::FaultKind;
 use super::{Case, Verdict, ms};
 
+/// The script on several buckets, which has an entry for each.
+const ALL: &str = "rate_limit_acquire_all";
+
 /// The rate in the arguments of a bucket script; the new one of a retune.
 pub(super) fn rate(script: &Script) -> Option<Rate> {
-    let args = if script.name == "rate_limit_retune" { script.args.get(3..)? } else { &script.args };
+    let args = match script.name {
+        "rate_limit_retune" => script.args.get(3..)?,
+        ALL => script.args.get(4 * script.place.0..)?,
+        _ => &script.args,
+    };
     match args[..] {
         [gain, price, capacity, ..] if gain > 0.0 && price > 0.0 => {
             Some(Rate { gain: gain as u64, price: price as u64, capacity: capacity as u64 })
@@ -32,12 +42,23 @@ fn groups(script: &Script) -> Vec<(u64, u64, u64, u64)> {
 }
 
 fn granted_permits(script: &Script) -> u64 {
+    if script.name == ALL {
+        return several::granted_permits(script);
+    }
     groups(script).iter().map(|(_, permits, _, granted)| permits * granted).sum()
 }
 
 /// Permits that a replica has granted without Redis, and that this script charges.
 fn charge(script: &Script) -> u64 {
-    script.args.get(3).map_or(0, |permits| *permits as u64)
+    script.args.get(4 * script.place.0 + 3).map_or(0, |permits| *permits as u64)
+}
+
+/// The longest that a caller of an acquire may wait, in microseconds.
+fn longest_wait(script: &Script) -> u64 {
+    if script.name == ALL {
+        return several::longest_wait(script);
+    }
+    groups(script).iter().map(|group| group.2).max().unwrap_or(0)
 }
 
 /// The blocks that a lease closes: the end of the lease, the size and the permits that were not spent.
@@ -83,8 +104,8 @@ pub(super) fn fleet_never_over_admits(case: &Case<'_>) -> Verdict {
         window.advance(at, &gifts);
         match script.name {
             "rate_limit_refund" => window.level -= refunded_permits(script, rate),
-            "rate_limit_acquire" => {
-                let ahead = groups(script).iter().map(|group| group.2).max().unwrap_or(0) as f64 * window.rate;
+            "rate_limit_acquire" | ALL => {
+                let ahead = longest_wait(script) as f64 * window.rate;
                 let used = window.take(granted_permits(script) as f64);
                 window.check(used, ahead, script.key, at)?;
             }
@@ -400,13 +421,13 @@ pub(super) fn clock_going_back_mints_nothing(case: &Case<'_>) -> Verdict {
         let former = known.insert(script.key, (at, rate, level, stored_at, stored_abandoned(script)));
         let Some((before, old_rate, old_level, old_at, abandoned)) = former else { continue };
         let lost = case.within(&losses, before, at);
-        let repaired = script.reply.get(2).is_some_and(|flags| flags % 2 == 1);
+        let repaired = script.reply.get(2 * script.place.0 + 2).is_some_and(|flags| flags % 2 == 1);
         if lost || repaired || old_rate != rate || script.name == "rate_limit_retune" {
             continue;
         }
         let price = rate.price as f64;
         let (taken, returned) = match script.name {
-            "rate_limit_acquire" => (granted_permits(script) as f64 * price, 0.0),
+            "rate_limit_acquire" | ALL => (granted_permits(script) as f64 * price, 0.0),
             // The last refund of a crowd returns the places of those who left before.
             "rate_limit_refund" => (0.0, refunded_permits(script, rate) * price + abandoned),
             "rate_limit_lease" => (drawn_permits(script) as f64 * price, closed_permits(script) * price),
@@ -479,10 +500,13 @@ pub(super) fn rejections_write_nothing(case: &Case<'_>) -> Verdict {
         }
         let rejected = match script.name {
             "rate_limit_peek" | "breaker_inspect" | "lock_completed" => true,
-            "rate_limit_acquire" => {
+            "rate_limit_acquire" | ALL => {
                 // A cost for which leases leave no room pauses draws.
                 let pauses = script.stored.get(17).is_some_and(|pause| *pause > 0.0);
-                script.reply.get(2) == Some(&0) && granted_permits(script) == 0 && charge(script) == 0 && !pauses
+                script.reply.get(2 * script.place.0 + 2) == Some(&0)
+                    && granted_permits(script) == 0
+                    && charge(script) == 0
+                    && !pauses
             }
             "rate_limit_lease" => {
                 script.reply.get(2) == Some(&0) && drawn_permits(script) == 0 && script.args.get(4) == Some(&0.0)
@@ -512,7 +536,7 @@ pub(super) fn scripts_equal_machines(case: &Case<'_>) -> Verdict {
         let now = Time::from_micros(script.server);
         let (last, known, stored) = machines.entry(script.key).or_insert((at, rate, Bucket::full(now, rate)));
         // After a loss of state or with a second rate, the stored level is not known from the history.
-        let lost = case.within(&losses, *last, at);
+        let lost = case.within(&losses, *last, at) || script.name == ALL;
         if lost || *known != rate || script.reply.get(2) != Some(&0) || script.name == "rate_limit_retune" {
             skipped.insert(script.key);
         }
