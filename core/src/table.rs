@@ -202,10 +202,11 @@ mod tests {
     #[test]
     fn it_never_holds_more_than_its_capacity() {
         let table = Table::new(1_000);
+        assert!(table.is_empty());
         for i in 0..5_000 {
             put(&table, &i.to_string(), Retention::Relearnable);
         }
-        assert!(table.len() <= 1_000);
+        assert!(table.len() <= 1_000 && !table.is_empty());
     }
 
     #[test]

@@ -209,6 +209,20 @@ mod tests {
     }
 
     #[test]
+    fn the_slices_of_the_window_are_listed_oldest_first() {
+        let mut tally = Tally::new(WINDOW);
+        tally.add(at(3_000), calls(at(3_000), 3));
+        tally.add(at(11_000), Addition { at: at(5_000), calls: 2, marks: 1 });
+        let listed: Vec<_> = tally.slices(at(12_000)).collect();
+        let counts = |slice| match slice {
+            3 => Counts { calls: 3, marks: 0 },
+            5 => Counts { calls: 2, marks: 1 },
+            _ => Counts::default(),
+        };
+        assert_eq!(listed, (3..=12).map(|slice| (slice, counts(slice))).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn another_window_starts_over_and_the_same_one_does_not() {
         let mut tally = Tally::new(WINDOW);
         tally.add(at(0), calls(at(0), 3));

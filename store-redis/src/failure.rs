@@ -73,7 +73,6 @@ impl Failure {
             let lost = error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error();
             match error.kind() {
                 ErrorKind::MasterNameNotFoundBySentinel => Self::Unreachable("no_master"),
-                ErrorKind::ClusterConnectionNotFound => Self::Connection,
                 // Nothing that speaks the protocol sends this: the connection is useless.
                 ErrorKind::Parse => Self::Unreachable("not_redis"),
                 ErrorKind::Server(ServerErrorKind::CrossSlot) => Self::Call(CROSS_SLOT.to_owned()),
@@ -156,6 +155,12 @@ fn io_error(error: &RedisError) -> Option<&io::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_without_a_connection_is_a_lost_connection() {
+        let error = RedisError::from((ErrorKind::ClusterConnectionNotFound, "No connections found"));
+        assert_eq!(Failure::of(&error), Failure::Connection);
+    }
 
     #[test]
     fn a_server_that_cannot_serve_is_distinguished_from_a_failed_call() {

@@ -205,3 +205,28 @@ impl Versioned {
 pub(super) fn policy_mistake(policy: &str, reason: &str) -> Mistake {
     Mistake::new(format!("policies.{}", policy.escape_debug()), reason)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_policy_takes_the_name_of_whoever_asks() {
+        let set = PolicySet { default_policy: Some(Policy::named("vendor").idempotent()), ..PolicySet::default() };
+        let (policies, mistakes) = Policies::new(set, UnknownPolicy::Error, OnDegraded::Local);
+        assert!(mistakes.is_empty(), "{mistakes:?}");
+        let default = policies.default_policy().unwrap();
+        assert_eq!(*default, Policy::named("default").idempotent());
+        assert_eq!(*policies.find("eu").unwrap().policy, Policy::named("eu").idempotent());
+    }
+
+    #[test]
+    fn another_set_changes_neither_the_rules_nor_the_levers_pulled_by_hand() {
+        let (mut policies, _) = Policies::new(PolicySet::default(), UnknownPolicy::Passthrough, OnDegraded::Closed);
+        policies.pull(EVERY_POLICY, LeverSpec::force_open());
+        let (policies, mistakes) = policies.with_set(PolicySet::default());
+        assert!(mistakes.is_empty(), "{mistakes:?}");
+        assert_eq!((policies.unknown(), policies.on_degraded()), (UnknownPolicy::Passthrough, OnDegraded::Closed));
+        assert_eq!(policies.levers().into_keys().collect::<Vec<_>>(), [EVERY_POLICY]);
+    }
+}

@@ -138,6 +138,16 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_is_released_as_held_until_the_microsecond_of_its_end() {
+        for (later, was_held) in [(TTL - Duration::from_micros(1), true), (TTL, false), (2 * TTL, false)] {
+            let (mut lock, now) = (Lock::default(), Time::from_micros(1_000));
+            let fence = fence_of(lock.acquire(now, "a", TTL, 0));
+            assert_eq!(lock.release(now.after(later), "a", fence), was_held, "after {later:?}");
+            assert!(!lock.release(now, "a", fence), "it is free");
+        }
+    }
+
+    #[test]
     fn a_fence_is_higher_than_the_one_that_its_caller_has_seen() {
         let mut lock = Lock::default();
         assert_eq!(lock.acquire(Time::from_micros(5), "a", TTL, 900), Acquired::Held { fence: 901 });

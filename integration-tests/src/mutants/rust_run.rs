@@ -4,9 +4,8 @@
 //! selection for all crates. A sample depends on its seed and on the names of the mutants without their line numbers, so
 //! that it stays the same while code moves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
@@ -14,26 +13,56 @@ use serde_json::Value;
 use super::survivors::{self, Survivor};
 use super::workspace;
 
-/// A crate, and the packages and tests that are run against its mutants.
+/// A crate, and what is run against its mutants.
 struct Subject {
     package: &'static str,
-    test_packages: &'static [&'static str],
+    /// Cheapest first: the next stage builds and runs only for the mutants that are left.
+    stages: &'static [Stage],
+}
+
+/// The unit tests of the crate and of these packages, and these tests of theirs.
+struct Stage {
+    packages: &'static [&'static str],
     tests: &'static [&'static str],
 }
 
 const SUBJECTS: [Subject; 3] = [
-    // A pipeline needs a store to run, so its tests are those of the crate that has both.
-    Subject { package: "phalanx-core", test_packages: &["phalanx-core", "phalanx"], tests: &["bulkhead", "retry"] },
+    Subject {
+        package: "phalanx-core",
+        stages: &[
+            Stage { packages: &[], tests: &[] },
+            // A pipeline needs a store to run, so its tests are those of the crate that has both.
+            Stage { packages: &["phalanx"], tests: &["bulkhead", "chaos", "describe", "hedge", "retry"] },
+            Stage { packages: &["phalanx-integration-tests"], tests: &["fleet_budgets"] },
+        ],
+    },
     Subject {
         package: "phalanx-store-memory",
-        test_packages: &["phalanx-store-memory", "phalanx-integration-tests"],
-        tests: &["conformance_memory"],
+        stages: &[
+            Stage { packages: &[], tests: &[] },
+            Stage { packages: &["phalanx-integration-tests"], tests: &["conformance_memory"] },
+        ],
     },
     Subject {
         package: "phalanx-store-redis",
-        test_packages: &["phalanx-store-redis", "phalanx-integration-tests"],
-        tests: &["conformance_lua", "degraded"],
+        stages: &[
+            Stage { packages: &[], tests: &[] },
+            Stage { packages: &["phalanx-integration-tests"], tests: &["conformance_lua", "degraded"] },
+        ],
     },
+];
+
+/// The outcome of a mutant that no test has caught.
+const MISSED: &str = "MissedMutant";
+
+/// Built without optimisation and debug information: that takes half the time, and every mutant is a build.
+const OPTIMISED: [&str; 6] = [
+    "phalanx-core",
+    "phalanx-store-memory",
+    "phalanx-store-redis",
+    "phalanx",
+    "phalanx-testkit",
+    "phalanx-integration-tests",
 ];
 
 /// A mutant as cargo-mutants lists it.
@@ -51,21 +80,27 @@ impl RustMutant {
         self.name.split_once(": ").map_or(&self.name, |(_, change)| change)
     }
 
+    fn line(&self) -> usize {
+        let line = self.name[self.file.len()..].split(':').nth(1).and_then(|line| line.parse().ok());
+        line.expect("the name of a mutant has its line")
+    }
+
     fn is_listed(&self, survivors: &[Survivor]) -> bool {
         survivors.iter().any(|survivor| survivor.file == self.file && survivor.mutant == self.change())
     }
 }
 
-/// Runs a sample of `count` mutants. Returns whether all of them were caught or are listed.
-pub fn run(count: usize, seed: u64) -> bool {
+/// Runs those of a sample of `count` mutants whose names begin with one of `only` (separated by commas). Returns whether all
+/// of them were caught or are listed.
+pub fn run(only: &str, count: usize, seed: u64) -> bool {
     assert!(is_installed(), "cargo-mutants is missing: cargo install --locked cargo-mutants");
     let list = fs::read_to_string(workspace().join("mutants/rust-survivors.toml")).expect("the list is readable");
     let listed = survivors::parse(&list).expect("the list is valid");
-    let sample = sample(all(), count, seed);
+    let sample = selected(only, count, seed);
     let (mut caught, mut survived, mut unviable, mut unlisted) = (0_u32, 0_u32, 0_u32, 0_u32);
     for subject in &SUBJECTS {
-        let mutants: Vec<_> = sample.iter().filter(|mutant| mutant.package == subject.package).collect();
-        for (mutant, outcome) in outcomes(subject, &mutants) {
+        let mutants = sample.iter().filter(|mutant| mutant.package == subject.package).collect();
+        for (mutant, outcome) in outcomes(subject, mutants) {
             match outcome.as_str() {
                 "CaughtMutant" | "Timeout" => caught += 1,
                 "Unviable" => unviable += 1,
@@ -89,11 +124,17 @@ pub fn run(count: usize, seed: u64) -> bool {
     unlisted == 0 && missing == 0
 }
 
-/// Prints the sample.
-pub fn list(count: usize, seed: u64) {
-    for mutant in sample(all(), count, seed) {
+/// Prints the mutants of the sample whose names begin with one of `only`.
+pub fn list(only: &str, count: usize, seed: u64) {
+    for mutant in selected(only, count, seed) {
         println!("{}", mutant.name);
     }
+}
+
+fn selected(only: &str, count: usize, seed: u64) -> Vec<RustMutant> {
+    let mut sample = sample(all(), count, seed);
+    sample.retain(|mutant| only.split(',').any(|prefix| mutant.name.starts_with(prefix)));
+    sample
 }
 
 fn cargo_mutants() -> Command {
@@ -136,22 +177,46 @@ fn hash(text: &str) -> u64 {
 }
 
 /// Runs the mutants of one crate. Returns each with its outcome.
-fn outcomes<'a>(subject: &Subject, mutants: &[&'a RustMutant]) -> Vec<(&'a RustMutant, String)> {
+fn outcomes<'a>(subject: &Subject, mutants: Vec<&'a RustMutant>) -> Vec<(&'a RustMutant, String)> {
+    let (mut decided, mut left) = (Vec::new(), mutants);
+    for (number, stage) in subject.stages.iter().enumerate() {
+        let outcomes = outcomes_of(subject, stage, number, &left);
+        left = outcomes.iter().filter(|(_, outcome)| outcome == MISSED).map(|(mutant, _)| *mutant).collect();
+        decided.extend(outcomes.into_iter().filter(|(_, outcome)| outcome != MISSED));
+    }
+    decided.extend(left.into_iter().map(|mutant| (mutant, MISSED.to_owned())));
+    decided
+}
+
+/// Runs one stage of tests against these mutants.
+fn outcomes_of<'a>(
+    subject: &Subject,
+    stage: &Stage,
+    number: usize,
+    mutants: &[&'a RustMutant],
+) -> Vec<(&'a RustMutant, String)> {
     if mutants.is_empty() {
         return Vec::new();
     }
-    let folder = output_folder(subject);
+    let folder = workspace().join("target/mutants-out").join(format!("{}-{number}", subject.package));
+    fs::create_dir_all(&folder).expect("the folder can be created");
     let mut command = cargo_mutants();
     command.args(["--package", subject.package, "--colors", "never", "--output"]).arg(&folder);
     // Without its feature a mutant is not compiled, and so survives.
     command.arg("--all-features");
-    command.args(subject.test_packages.iter().flat_map(|package| ["--test-package", package]));
+    // Builds with as many jobs as any other, not with one for each core.
+    command.arg("--jobserver=false");
+    // Not as `--test-package`, of which the run without a mutant knows nothing.
+    command.args(stage.packages.iter().map(|package| format!("--cargo-arg=--package={package}")));
     // The selection of tests for the build as well, or every test of the packages would be built.
-    command.arg("--cargo-arg=--lib").args(subject.tests.iter().map(|test| format!("--cargo-arg=--test={test}")));
+    command.arg("--cargo-arg=--lib").args(stage.tests.iter().map(|test| format!("--cargo-arg=--test={test}")));
+    command.args(OPTIMISED.map(|package| format!("--cargo-arg=--config=profile.dev.package.{package}.opt-level=0")));
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
     command.args(mutants.iter().map(|mutant| format!("--re=^{}$", escape(&mutant.name))));
-    // cargo-mutants 27 runs the deleted fields of all files, whatever `--re` names: only those of these files then.
-    let files: BTreeSet<_> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
-    command.args(files.iter().flat_map(|file| ["--file", file]));
+    // cargo-mutants 27 runs every deleted field, whatever `--re` names: only those of these lines then.
+    let diff = folder.join("lines.diff");
+    fs::write(&diff, diff_of(mutants)).expect("the folder is writable");
+    command.arg("--in-diff").arg(diff);
     // The copied tree shares the dependencies that the runs before it have built.
     if std::env::var_os("CARGO_TARGET_DIR").is_none() {
         command.env("CARGO_TARGET_DIR", workspace().join("target/mutants"));
@@ -168,10 +233,22 @@ fn outcomes<'a>(subject: &Subject, mutants: &[&'a RustMutant]) -> Vec<(&'a RustM
     mutants.iter().filter_map(outcome).collect()
 }
 
-fn output_folder(subject: &Subject) -> PathBuf {
-    let folder = workspace().join("target/mutants-out").join(subject.package);
-    fs::create_dir_all(&folder).expect("the folder can be created");
-    folder
+/// Returns a diff that has added the lines of these mutants.
+fn diff_of(mutants: &[&RustMutant]) -> String {
+    let mut lines = BTreeMap::<_, BTreeSet<_>>::new();
+    for mutant in mutants {
+        lines.entry(&mutant.file).or_default().insert(mutant.line());
+    }
+    let of_file = |(file, lines): (&String, BTreeSet<usize>)| {
+        let text = fs::read_to_string(workspace().join(file)).expect("the file is readable");
+        let hunk = |(added, line): (usize, usize)| {
+            let text = text.lines().nth(line - 1).unwrap_or_default();
+            format!("@@ -{},0 +{line},1 @@\n+{text}\n", line - 1 - added)
+        };
+        let hunks: String = lines.into_iter().enumerate().map(hunk).collect();
+        format!("--- a/{file}\n+++ b/{file}\n{hunks}")
+    };
+    lines.into_iter().map(of_file).collect()
 }
 
 /// Returns a regular expression that matches this text only.
@@ -210,6 +287,20 @@ mod tests {
             escape("a.rs:1:2: replace f -> Vec<u8> with vec![] in <T>"),
             r"a\.rs:1:2: replace f -> Vec<u8> with vec!\[\] in <T>"
         );
+    }
+
+    #[test]
+    fn a_diff_has_added_every_line_once() {
+        let file = "mutants/rust-survivors.toml";
+        let of_line = |line| RustMutant {
+            package: "core".to_owned(),
+            file: file.to_owned(),
+            name: format!("{file}:{line}:5: replace 1 with ()"),
+        };
+        let text = fs::read_to_string(workspace().join(file)).unwrap();
+        let [first, second] = [0, 1].map(|line| text.lines().nth(line).unwrap());
+        let diff = format!("--- a/{file}\n+++ b/{file}\n@@ -0,0 +1,1 @@\n+{first}\n@@ -0,0 +2,1 @@\n+{second}\n");
+        assert_eq!(diff_of(&[&of_line(2), &of_line(1), &of_line(2)]), diff);
     }
 
     #[test]

@@ -281,6 +281,13 @@ mod tests {
         assert_eq!(changes_since("x", 8), None);
     }
 
+    #[test]
+    fn every_partition_that_is_used_is_noted() {
+        let changes = Changes::default();
+        [0, 5, 63].into_iter().for_each(|partition| changes.use_partition(partition));
+        assert_eq!(changes.used.load(Ordering::Relaxed), 1 | 1 << 5 | 1 << 63);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_first_change_of_a_partition_is_a_gap_if_its_message_is_lost() {
         let changes = Changes::default();
