@@ -164,7 +164,7 @@ impl RateLimitStore for Backend {
             });
             return Arc::new(AnyLimitSet::Shared(redis.limit_set(shared.collect())));
         }
-        let local = limits.into_iter().filter_map(|SetLimit { bucket, cost, max_wait }| match &*bucket {
+        let local = limits.into_iter().flat_map(|SetLimit { bucket, cost, max_wait }| match &*bucket {
             AnyBucket::Local(bucket) => Some(SetLimit { bucket: bucket.clone(), cost, max_wait }),
             #[cfg(feature = "redis")]
             AnyBucket::Shared(_) => None,
@@ -183,7 +183,7 @@ impl RateLimitStore for Backend {
     }
 
     fn refund_all(&self, set: &AnyLimitSet, cost: u32, dues: &Dues, source: Source) {
-        dispatch!(set: AnyLimitSet, local => set.refund(cost, dues), shared => set.refund(cost, dues, source));
+        dispatch!(set: AnyLimitSet, local => self.memory.refund_all(set, cost, dues, source), shared => set.refund(cost, dues, source));
     }
 
     async fn peek(&self, bucket: &AnyBucket, now: Time) -> Level {

@@ -11,7 +11,7 @@ use crate::input::{Input, Recipe};
 const SPEC: &str = "0.5 2 -1 1000000 10000000 4 1000000 2 4000000 0 3 2 2000000 1000000 4 7";
 
 /// Good arguments of every script that has a list or a count among them.
-fn good() -> [(&'static Script, Vec<Vec<u8>>); 10] {
+fn good() -> [(&'static Script, Vec<Vec<u8>>); 12] {
     let breaker = |more: Vec<Vec<u8>>| [args![SPEC, "2 2 0 1 0 7 1 42 -1 - -", "ph2:c", "id@7", 0.5], more].concat();
     [
         (&lua::RATE_LIMIT_ACQUIRE, args![1, 100_000, 300_000, 1, 2, 1, 1, 0, 3, 2, 500]),
@@ -26,6 +26,7 @@ fn good() -> [(&'static Script, Vec<Vec<u8>>); 10] {
             args![1_000_000, "a", ";7 a;", 0, "\0\x05\0\0\0\x01\0\x06\0\0\0\x01", 1_500_000, "\0\x07\0\0\0\x02"],
         ),
         (&lua::BREAKER_FORCE, breaker(args!["8 1 42 5 - -", 1])),
+        (&lua::RATE_LIMIT_CHARGE, args![1, 100_000, 300_000, 5, 9]),
         (&lua::SLOTS_SHARE, args![10, 7, 1, 0, 4, 1, 3_000_000]),
         (
             &lua::RATE_LIMIT_ACQUIRE_ALL,

@@ -2,8 +2,8 @@
 --
 -- Stored: '2 level at gain price capacity', and behind that the tail: eight sums of leased permits, 'from units' of the
 -- abandoned places (core/src/rate_limit/refund.rs), the length of a slot of leases, the end of a pause of draws, the
--- debt (units at the end of the queue for which no caller waits), and whatever a later release appends, which is kept as
--- it is. Slot and pause may be missing, and so may the debt.
+-- debt (units at the end of the queue for which no caller waits), and whatever a later release appends, which is kept
+-- as it is. Slot and pause may be missing, and so may the debt.
 --
 -- A leased permit has left the level and is not yet spent, so the refill leaves room for it: level + leased is at most
 -- the capacity. It ends with a slot. Slots are a seventh of a lease long and numbered from the clock's zero, so that at
