@@ -8,9 +8,9 @@
 --       [6] 1 if callers wait for it
 --       [7] lease in microseconds, at most ten seconds
 -- returns: now, flags (1 repaired, 2 late: a later request was executed before), held, share, held before, held by all
--- keeps: '1 holders' and of each holder 'id held want number until', 256 at most, until the last one ends; the work is
---        O(holders log holders). A holder that gets nothing is written too, with what it wants, for a third of the lease:
---        the others give way
+-- keeps: '1 holders' and of each holder 'id held want number until', 256 at most, until the last one ends and a second;
+--        the work is O(holders log holders). A holder that gets nothing is written too, with what it wants, for a third
+--        of the lease: the others give way
 local LATE = 2
 local cap, id, number = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local keep, want = math.max(0, math.min(ARGV[4], MAX_SLOTS)), math.max(0, math.min(ARGV[5], MAX_SLOTS))

@@ -102,8 +102,8 @@ impl SharedSlots {
         }))
     }
 
-    /// The key, by which cells are ordered.
-    pub(crate) fn id(&self) -> &str {
+    /// The key in Redis, by which cells are ordered.
+    pub(crate) fn redis_key(&self) -> &str {
         &self.0.redis_key.text
     }
 

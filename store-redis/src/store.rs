@@ -199,7 +199,7 @@ impl RedisStore {
             tallies.sort_by_cached_key(|tally| tally.id());
             tallies.iter().for_each(|tally| tally.0.tick(true));
             let mut slots = self.0.slots.values();
-            slots.sort_unstable_by(|a, b| a.id().cmp(b.id()));
+            slots.sort_unstable_by(|a, b| a.redis_key().cmp(b.redis_key()));
             for cell in slots {
                 cell.0.tick(true);
             }
