@@ -25,7 +25,7 @@ pub(crate) struct Plan {
 
 pub(crate) const FREE: Plan = Plan { name: "free", per_minute: 12_000, burst: 2_000 };
 pub(crate) const PRO: Plan = Plan { name: "pro", per_minute: 60_000, burst: 10_000 };
-pub(crate) const TOGETHER: Plan = Plan { name: "all", per_minute: 160_000, burst: 20_000 };
+pub(crate) const TOGETHER: Plan = Plan { name: "all", per_minute: 220_000, burst: 20_000 };
 
 impl Plan {
     /// Returns the most tokens that it allows in this time.

@@ -20,8 +20,8 @@ const PROMPT: (u64, u64) = (50, 200);
 const MAX_ANSWER: u64 = 400;
 const ANSWER: (u64, u64) = (50, 300);
 
-/// How long the model takes for an answer.
-const LATENCY_MILLIS: (u64, u64) = (100, 400);
+/// How long the model takes for an answer. The longer it takes, the less comes back: a bucket has refilled meanwhile.
+pub(crate) const LATENCY_MILLIS: (u64, u64) = (20, 80);
 
 /// What became of the requests of one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

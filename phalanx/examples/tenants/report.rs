@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use crate::gateway::{FREE, PRO, TENANTS, TOGETHER};
-use crate::load::{AllCounts, Counts, SHARES};
-use crate::printout::{Printout, percent, row};
+use crate::load::{AllCounts, Counts, LATENCY_MILLIS, SHARES};
+use crate::printout::{Printout, millis, percent, row};
 
 pub(crate) fn of(counts: &AllCounts, over: &str, lasted: Duration, seed: u64) -> Printout {
     let mut printout = Printout::new("tokens per minute for six tenants");
     printout.text(format_args!(
-        "Three replicas ({over}) get {} of ten requests each, for {} s, seed {seed}.\n\
-         A request pays its prompt and the longest answer, and is settled by the answer it got.",
+        "Three replicas ({over}) get {} of ten requests, for {} s, seed {seed}.\n\
+         A request pays its prompt and the longest answer. After {} to {} its true cost is settled: the rest\n\
+         comes back, less what the bucket has refilled meanwhile.",
         SHARES.map(|share| share.to_string()).join(", "),
         lasted.as_secs(),
+        millis(Duration::from_millis(LATENCY_MILLIS.0)),
+        millis(Duration::from_millis(LATENCY_MILLIS.1)),
     ));
     printout.blank();
     table(&mut printout, counts, lasted);
@@ -69,7 +72,7 @@ fn expectations(printout: &mut Printout, counts: &AllCounts, lasted: Duration) {
     let estimated: u64 = counts.iter().map(|counts| counts.estimated).sum();
     printout.expect(
         estimated > used,
-        format_args!("settling gave back {} of the tokens that were paid", percent(estimated - used, estimated)),
+        format_args!("answers took {} less than they had paid", percent(estimated - used, estimated)),
     );
 }
 
