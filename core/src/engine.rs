@@ -28,6 +28,7 @@ use crate::rejection::{Rejection, RejectionCode};
 use crate::rng::Rng;
 use crate::store::Store;
 use crate::table::Table;
+use crate::top_keys::{TopKey, TopKeys};
 
 /// How to treat a name that has no policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +111,8 @@ struct Shared<S: Store> {
     traced: bool,
     gate: GateCell,
     rng: Rng,
+    /// Keys whose calls the rate limits rejected.
+    rejected: Arc<TopKeys>,
     policies: RwLock<Policies>,
     routes: Table<RouteEntry<S>>,
     /// The sets of limits of values of tags; as many as there may be routes.
@@ -140,6 +143,7 @@ impl<S: Store> Engine<S> {
             store,
             observers: Observers::new(spec.observers.0),
             traced: spec.traced,
+            rejected: Arc::default(),
             gate: GateCell::default(),
             rng: spec.seed.map_or_else(Rng::from_entropy, Rng::seeded),
             policies: RwLock::new(policies),
@@ -245,6 +249,12 @@ impl<S: Store> Engine<S> {
     }
 
     /// Adds a route to the table on its first use.
+    /// Returns up to `most` keys whose calls the rate limits of this process have rejected most often, the most frequent
+    /// first. At most 64 keys are counted, so that a count may be too high; by how much at most, it says.
+    pub fn top_rejected(&self, most: usize) -> Vec<TopKey> {
+        self.0.rejected.top(most)
+    }
+
     #[cold]
     fn add_route(&self, key: BorrowedKey<'_>) -> Result<Pipeline<S>, Rejection> {
         if key.route.is_some_and(|route| route.len() > MAX_ROUTE_BYTES) {
@@ -257,7 +267,8 @@ impl<S: Store> Engine<S> {
         let make = |key: StateKey, policy: &EffectivePolicy| {
             let (store, observers) = (shared.store.clone(), &shared.observers);
             let port = PortBinding::new(shared.ports.clone());
-            let state = RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced, port);
+            let state =
+                RouteState::new(shared.rng.fork(), shared.gate.clone(), shared.traced, port, shared.rejected.clone());
             RouteEntry::new(key, policy, store, observers, state, &shared.sets)
         };
         let own = key.to_owned();

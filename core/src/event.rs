@@ -77,6 +77,14 @@ pub enum EventKind<'a> {
     },
     /// A hedge was not started, because the hedge budget is exhausted.
     HedgeBudgetExhausted,
+    /// The rate limit is nearly used up, or is: as much of the burst as its `near_limit`. At most once every `per` on each
+    /// replica; by the fleet's bucket, or this process's if the limit is not shared.
+    NearLimit {
+        /// Whole permits that are left.
+        remaining: u64,
+        /// The most permits that the bucket holds.
+        burst: u64,
+    },
     /// An adaptive bulkhead lowered its limit, because of the latency.
     LimitLowered(LimitChange),
     /// A breaker changed its phase.

@@ -61,3 +61,4 @@ pub mod tally;
 pub mod task;
 pub mod throttle;
 pub mod timeout;
+pub mod top_keys;

@@ -13,6 +13,7 @@ pub use phalanx_core::breaker::{BreakerView, Phase, Seen, Transition};
 pub use phalanx_core::bulkhead::{BulkheadView, LimitChange};
 pub use phalanx_core::kind::Outcome;
 pub use phalanx_core::pipeline::{Description, StageDescription};
+pub use phalanx_core::top_keys::TopKey;
 
 use crate::ResilienceModule;
 use crate::backend::Backend;

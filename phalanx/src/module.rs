@@ -18,6 +18,7 @@ use phalanx_core::policy::validate::ConfigError;
 use phalanx_core::rejection::{Rejection, RejectionCode};
 use phalanx_core::rng::Rng;
 use phalanx_core::store::Store;
+use phalanx_core::top_keys::TopKey;
 use phalanx_store_memory::{MemoryLocks, MemoryStore};
 
 use crate::backend::Backend;
@@ -350,6 +351,30 @@ impl ResilienceModule {
     /// Returns the pulled levers by policy; `"*"` applies to every policy.
     pub fn levers(&self) -> BTreeMap<String, LeverSpec> {
         self.engine.levers()
+    }
+
+    /// Returns up to `most` keys whose calls the rate limits of this process have rejected most often, the most frequent
+    /// first. At most 64 keys are counted, however many there are: a count may be too high, by at most its `overcount`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use phalanx::{Kind, Policy, RateLimitSpec, ResilienceModule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mail = Policy::named("mail").rate_limit(RateLimitSpec::per_minute(1));
+    /// let module = ResilienceModule::in_memory().policy(mail).build()?;
+    /// for tenant in ["acme", "acme", "acme", "other"] {
+    ///     let _ = module.run("mail", tenant, || async { Ok::<_, Kind>(()) }).await;
+    /// }
+    /// let top = module.top_rejected(10);
+    /// assert_eq!((top.len(), top[0].key.route(), top[0].count), (1, Some("acme"), 2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn top_rejected(&self, most: usize) -> Vec<TopKey> {
+        self.engine.top_rejected(most)
     }
 
     /// Returns the names of all policies, sorted.

@@ -104,6 +104,7 @@ fn full() -> Vec<Policy> {
             burst: Some(200),
             max_wait: Some(50 * MS),
             consistency: Consistency::Leased,
+            near_limit: 0.9,
         }),
         limits: {
             let mut limits = Limits::default();

@@ -163,3 +163,37 @@ async fn the_time_of_permits_is_that_after_the_guards_before_the_limit() {
     }
     assert_eq!(module.pipeline("p", ()).unwrap().available_permits().await, Some(0), "and none since this one");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_nearly_used_up_is_an_event_once_every_per() {
+    let log = Log::default();
+    let spec = RateLimitSpec::per_second(10).burst(20).near_limit(0.75);
+    let module = ResilienceModule::in_memory().observer(log.clone()).policy(limited(spec)).build().unwrap();
+    let call = |cost| module.call("p", ()).cost(cost).run(ok);
+    assert!(call(14).await.is_ok());
+    assert_eq!(log.count("NearLimit"), 0, "six are left");
+    for _ in 0..5 {
+        assert!(call(1).await.is_ok());
+    }
+    assert_eq!(log.count("NearLimit"), 1);
+    assert!(call(20).await.is_err());
+    tokio::time::advance(SECOND).await;
+    assert!(call(20).await.is_err(), "a rejection that leaves eleven");
+    assert_eq!(log.count("NearLimit"), 1);
+    assert!(call(10).await.is_ok());
+    assert_eq!(log.count("NearLimit"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_keys_that_are_rejected_most_are_counted() {
+    let module = module(limited(RateLimitSpec::per_second(1)));
+    for route in 0..100_u32 {
+        for _ in 0..=route % 7 {
+            let _ = module.run("p", &*route.to_string(), ok).await;
+        }
+    }
+    let _ = module.call("p", "97").cost(2).run(ok).await;
+    let top = module.top_rejected(2);
+    assert_eq!((top[0].key.route(), top[0].count - top[0].overcount), (Some("97"), 7), "{top:?}");
+    assert_eq!(top.len(), 2);
+}

@@ -327,6 +327,7 @@ impl OwnedKind {
             RetryAbandoned { delay } => RetryAbandoned { delay },
             Hedge { hedge, delay } => Hedge { hedge, delay },
             HedgeBudgetExhausted => HedgeBudgetExhausted,
+            NearLimit { remaining, burst } => NearLimit { remaining, burst },
             LimitLowered(change) => LimitLowered(change),
             Transition(change) => Transition(change),
             FallbackServed { kind } => FallbackServed { kind },

@@ -330,11 +330,14 @@ impl<'a, S: Store> CallState<'a, S> {
                 self.hold_set(HeldSet { limits, dues, is_spent: false }, source);
                 self.accept_reply(Stage::RateLimit, source).or_wait(wait)
             }
-            Take::Rejected { until: Time::NEVER } => {
-                self.reject(Stage::RateLimit, RejectionCode::CostAboveBurst);
-                Step::Reject
+            Take::Rejected { until } => {
+                self.stages.state.rejected.count(&self.stages.key);
+                if until == Time::NEVER {
+                    self.reject(Stage::RateLimit, RejectionCode::CostAboveBurst);
+                    return Step::Reject;
+                }
+                self.reject_reply(Stage::RateLimit, RejectionCode::RateLimited, until, source)
             }
-            Take::Rejected { until } => self.reject_reply(Stage::RateLimit, RejectionCode::RateLimited, until, source),
         }
     }
 

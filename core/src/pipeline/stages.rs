@@ -15,7 +15,7 @@ use super::trace::SpanNames;
 use crate::breaker::{BreakerSpec, CountBy, Override};
 use crate::budget::{self, Budget};
 use crate::bulkhead::{Bulkhead, BulkheadSpec};
-use crate::clock::{Clock, Time};
+use crate::clock::{Clock, Time, micros};
 use crate::drain::GateCell;
 use crate::engine::PortBinding;
 use crate::event::Observers;
@@ -29,6 +29,7 @@ use crate::retry::RetrySpec;
 use crate::rng::Rng;
 use crate::store::{StateScope, Store, TallyUse};
 use crate::throttle::{Throttle, ThrottleSpec};
+use crate::top_keys::TopKeys;
 
 /// One policy on one route, ready to run.
 pub(crate) struct Stages<S: Store> {
@@ -82,6 +83,9 @@ pub(crate) struct RateLimitStage<S: Store> {
     /// The most permits that one call may cost.
     pub(crate) max_cost: u64,
     pub(crate) rate: Rate,
+    /// At this level, in units, the limit is nearly used up; how often that is worth an event.
+    pub(crate) near: i64,
+    pub(crate) per: Duration,
     /// How long a call may wait for permits.
     pub(crate) max_wait: Duration,
 }
@@ -173,6 +177,10 @@ pub(crate) struct RouteState {
     bulkhead: Mutex<Option<Arc<Bulkhead>>>,
     /// What was charged to the rate limit by hand.
     pub(crate) charged: Mutex<ChargedByHand>,
+    /// When the next event `near_limit` may be emitted, in microseconds.
+    next_near_limit: AtomicU64,
+    /// Keys whose calls the engine's rate limits reject.
+    pub(crate) rejected: Arc<TopKeys>,
     /// When the quantiles are read next, in microseconds.
     next_quantile_read: AtomicU64,
     /// The hedge delay at the last read of the quantiles, in microseconds; 0 while there are too few samples.
@@ -180,7 +188,7 @@ pub(crate) struct RouteState {
 }
 
 impl RouteState {
-    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool, port: PortBinding) -> Self {
+    pub(crate) fn new(rng: Rng, gate: GateCell, traced: bool, port: PortBinding, rejected: Arc<TopKeys>) -> Self {
         Self {
             rng,
             gate,
@@ -191,6 +199,8 @@ impl RouteState {
             throttle: Mutex::new(None),
             bulkhead: Mutex::new(None),
             charged: Mutex::default(),
+            next_near_limit: AtomicU64::new(0),
+            rejected,
             next_quantile_read: AtomicU64::new(0),
             hedge_delay: AtomicU64::new(0),
         }
@@ -205,11 +215,20 @@ impl RouteState {
 
     /// Claims the next read of the quantiles, at most one per `interval` microseconds; true for one caller.
     pub(crate) fn claim_quantile_read(&self, now: Time, interval: u64) -> bool {
-        let due = self.next_quantile_read.load(Ordering::Relaxed);
-        let next = now.as_micros().saturating_add(interval);
-        now.as_micros() >= due
-            && self.next_quantile_read.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        claim(&self.next_quantile_read, now, interval)
     }
+
+    /// Claims the next event `near_limit`, at most one per `interval`; true for one caller.
+    pub(crate) fn claim_near_limit(&self, now: Time, interval: Duration) -> bool {
+        claim(&self.next_near_limit, now, micros(interval))
+    }
+}
+
+/// Claims what is due at most once per `interval` microseconds; true for one caller.
+fn claim(next: &AtomicU64, now: Time, interval: u64) -> bool {
+    let (due, now) = (next.load(Ordering::Relaxed), now.as_micros());
+    let later = now.saturating_add(interval);
+    now >= due && next.compare_exchange(due, later, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 impl<S: Store> Stages<S> {
@@ -226,7 +245,9 @@ impl<S: Store> Stages<S> {
         let limits = LimitsStage::compile(&key, &policy, &store, sets, &observers);
         let rate_limit = policy.rate_limit.as_ref().filter(|_| limits.is_none()).map(|spec| {
             let (bucket, rate) = (store.bucket(&key, spec), Rate::of(spec));
-            RateLimitStage { bucket, max_cost: rate.max_cost(), rate, max_wait: spec.max_wait.unwrap_or_default() }
+            let near = (rate.capacity as f64 * (1.0 - spec.near_limit)) as i64;
+            let max_wait = spec.max_wait.unwrap_or_default();
+            RateLimitStage { bucket, max_cost: rate.max_cost(), rate, near, per: spec.per, max_wait }
         });
         let tally = |scope, of, window| (scope == StateScope::Fleet).then(|| store.tally(&key, of, window));
         let retry_budget = policy.retry.and_then(|retry| retry.budget);

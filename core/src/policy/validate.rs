@@ -129,6 +129,7 @@ fn rate_limit(check: &mut Check, spec: &RateLimitSpec) {
         check.calls("burst", burst);
     }
     check.optional_duration("max_wait", spec.max_wait);
+    check.optional_share("near_limit", Some(spec.near_limit));
     if check.found.len() > before {
         return;
     }
@@ -264,6 +265,16 @@ mod tests {
     fn paths(policy: &Policy) -> Vec<String> {
         let mistakes = policy.mistakes();
         mistakes.into_iter().map(|mistake| mistake.path).collect()
+    }
+
+    #[test]
+    fn the_share_at_which_a_limit_is_nearly_used_up_is_above_0_and_at_most_1() {
+        for (share, valid) in [(0.8, true), (1.0, true), (0.0, false), (1.01, false), (-0.5, false), (f64::NAN, false)]
+        {
+            let policy = Policy::named("p").rate_limit(RateLimitSpec::per_second(1).near_limit(share));
+            let paths: Vec<_> = policy.mistakes().into_iter().map(|mistake| mistake.path).collect();
+            assert_eq!(paths.is_empty(), valid, "{share}: {paths:?}");
+        }
     }
 
     #[test]

@@ -119,12 +119,13 @@ impl List {
     }
 
     fn rate_limit(&mut self, spec: &RateLimitSpec) {
-        let RateLimitSpec { permits, per, burst, max_wait, consistency } = *spec;
+        let RateLimitSpec { permits, per, burst, max_wait, consistency, near_limit } = *spec;
         self.plain("permits", permits);
         self.duration("per", per);
         self.optional("burst", burst);
         self.optional_duration("max_wait", max_wait);
         self.plain("consistency", consistency.name());
+        self.plain("near_limit", near_limit);
     }
 
     fn limit(&mut self, spec: &LimitSpec) {

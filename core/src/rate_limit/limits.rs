@@ -358,7 +358,8 @@ impl LimitSpec {
 /// The limit of each route that the short form stands for.
 impl From<RateLimitSpec> for LimitSpec {
     fn from(spec: RateLimitSpec) -> Self {
-        let RateLimitSpec { permits, per, burst, max_wait, consistency } = spec;
+        // `near_limit` is of a limit that decides alone.
+        let RateLimitSpec { permits, per, burst, max_wait, consistency, near_limit: _ } = spec;
         Self { burst, max_wait, consistency, ..Self::new(permits, per) }
     }
 }

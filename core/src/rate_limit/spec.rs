@@ -22,7 +22,7 @@ use std::time::Duration;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_examples))]
@@ -46,6 +46,10 @@ pub struct RateLimitSpec {
     /// Whether every call asks the fleet's bucket, or replicas lease permits from it. Default: `exact`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub consistency: Consistency,
+    /// The share of the burst that is used up when the event `near_limit` is emitted, once every `per`. Default 0.8.
+    #[cfg_attr(feature = "serde", serde(default = "RateLimitSpec::default_near_limit"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::Share"))]
+    pub near_limit: f64,
 }
 
 /// How the replicas of a fleet share a rate limit. Both kinds admit at most burst + rate × time together. Without Redis there
@@ -85,7 +89,14 @@ impl Consistency {
 impl RateLimitSpec {
     /// Allows `permits` every `per`.
     pub const fn new(permits: u64, per: Duration) -> Self {
-        Self { permits, per, burst: None, max_wait: None, consistency: Consistency::Exact }
+        Self {
+            permits,
+            per,
+            burst: None,
+            max_wait: None,
+            consistency: Consistency::Exact,
+            near_limit: Self::default_near_limit(),
+        }
     }
 
     /// Allows `permits` a second.
@@ -117,6 +128,17 @@ impl RateLimitSpec {
     pub const fn consistency(mut self, consistency: Consistency) -> Self {
         self.consistency = consistency;
         self
+    }
+
+    /// Sets the share of the burst that is used up when the event `near_limit` is emitted.
+    #[must_use]
+    pub const fn near_limit(mut self, share: f64) -> Self {
+        self.near_limit = share;
+        self
+    }
+
+    const fn default_near_limit() -> f64 {
+        0.8
     }
 
     /// Returns the most permits that the bucket holds.

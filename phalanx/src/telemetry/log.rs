@@ -85,6 +85,18 @@ impl Log {
             EventKind::Override(None) => {
                 keyed!(INFO, "override_released", key, "an operator released the override of the breaker");
             }
+            EventKind::NearLimit { remaining, burst } => {
+                let line = Line::NearLimit;
+                sampled!(
+                    self,
+                    INFO,
+                    line,
+                    key,
+                    "the rate limit is nearly used up",
+                    remaining = remaining,
+                    burst = burst
+                );
+            }
             EventKind::LimitLowered(lowered) => {
                 let (from, to) = (lowered.from, lowered.to);
                 sampled!(self, INFO, Line::LimitLowered, key, "the limit was lowered", from = from, to = to);

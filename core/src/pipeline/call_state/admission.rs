@@ -8,6 +8,7 @@ use super::{AdmittedBy, CallState, Step};
 use crate::breaker::Admission;
 use crate::clock::Time;
 use crate::context::Context;
+use crate::event::EventKind;
 use crate::pipeline::stages::{Circuit, GuardPosition, RateLimitStage};
 use crate::policy::{OnDegraded, Stage};
 use crate::rate_limit::Take;
@@ -84,6 +85,7 @@ impl<S: Store> CallState<'_, S> {
     #[inline]
     pub(in crate::pipeline) fn acquire_permits(&mut self, limit: &RateLimitStage<S>) -> Step {
         if u64::from(self.cost) > limit.max_cost {
+            self.stages.state.rejected.count(&self.stages.key);
             self.reject(Stage::RateLimit, RejectionCode::CostAboveBurst);
             return Step::Reject;
         }
@@ -98,6 +100,7 @@ impl<S: Store> CallState<'_, S> {
     #[inline]
     pub(in crate::pipeline) fn apply_grant(&mut self, grant: &Grant) -> Step {
         self.notes.level = grant.left;
+        self.note_near_limit(grant);
         match grant.take {
             Take::Granted { wait } => {
                 self.held.permits = self.cost;
@@ -107,8 +110,32 @@ impl<S: Store> CallState<'_, S> {
                 self.accept_reply(Stage::RateLimit, grant.source).or_wait(wait)
             }
             Take::Rejected { until } => {
-                self.reject_reply(Stage::RateLimit, RejectionCode::RateLimited, until, grant.source)
+                let step = self.reject_reply(Stage::RateLimit, RejectionCode::RateLimited, until, grant.source);
+                if step == Step::Reject {
+                    self.stages.state.rejected.count(&self.stages.key);
+                }
+                step
             }
+        }
+    }
+
+    /// Emits `near_limit`, if the bucket that decided holds so little. A block of leased permits, or a replica's share
+    /// without Redis, says nothing about the limit.
+    #[inline]
+    fn note_near_limit(&self, grant: &Grant) {
+        if let Some(limit) = &self.stages.rate_limit
+            && grant.left.units <= limit.near
+            && matches!(grant.source, Source::Fleet | Source::Local)
+            && self.stages.observers.any()
+        {
+            self.emit_near_limit(limit, grant);
+        }
+    }
+
+    #[cold]
+    fn emit_near_limit(&self, limit: &RateLimitStage<S>, grant: &Grant) {
+        if self.stages.state.claim_near_limit(self.attempt.started, limit.per) {
+            self.emit(EventKind::NearLimit { remaining: grant.left.permits(), burst: limit.max_cost });
         }
     }
 

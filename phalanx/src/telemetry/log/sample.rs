@@ -62,6 +62,7 @@ lines!(
     CircuitOpened = "circuit_opened",
     CircuitHalfOpen = "circuit_half_open",
     CircuitClosed = "circuit_closed",
+    NearLimit = "near_limit",
     LimitLowered = "limit_lowered",
     StateRepaired = "state_repaired",
     ConfigMismatch = "config_mismatch",

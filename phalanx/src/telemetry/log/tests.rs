@@ -41,6 +41,7 @@ fn emit_everything(log: &Log) {
     emit(EventKind::HedgeBudgetExhausted);
     emit(EventKind::FaultInjected(InjectedFault::Latency(SECOND)));
     emit(EventKind::FallbackServed { kind: Kind::Timeout });
+    emit(EventKind::NearLimit { remaining: 1, burst: 10 });
     emit(EventKind::LimitLowered(LimitChange { from: 9, to: 6 }));
     emit(EventKind::StateRepaired);
     emit(EventKind::ConfigMismatch);
