@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The examples that the tests run.
-const EXAMPLES: [&str; 21] = [
+const EXAMPLES: [&str; 22] = [
     "attribute",
     "breaker",
     "breaker_recovery",
@@ -40,6 +40,7 @@ const EXAMPLES: [&str; 21] = [
     "retry",
     "scripted_retry",
     "shared_state",
+    "tenants",
     "testing",
 ];
 

@@ -48,3 +48,17 @@ fn the_hedge_demo_shows_a_shorter_tail_and_capped_hedges() {
         assert!(text.contains(sentence), "no {sentence:?} in:\n{text}");
     }
 }
+
+#[test]
+fn the_demo_of_tenants_gives_each_its_share_in_memory_and_as_processes_over_redis() {
+    let text = check("tenants");
+    for sentence in ["demo: ", "simulated time", "met   nor did all together", "met   pro: tenants that want more"] {
+        assert!(text.contains(sentence), "no {sentence:?} in:\n{text}");
+    }
+    let mut fleet = example("tenants");
+    fleet.arg("--spawn-redis");
+    let text = run(fleet);
+    for sentence in ["processes over one Redis", "met   no tenant used more", "met   nor did all together"] {
+        assert!(text.contains(sentence), "no {sentence:?} in:\n{text}");
+    }
+}
