@@ -115,24 +115,15 @@ impl RateLimitStore for OwnStore {
         order.sort_by_key(|index| Arc::as_ptr(&set[*index].bucket));
         let mut locked: Vec<_> = order.into_iter().map(|index| (index, lock(&set[index].bucket))).collect();
         locked.sort_by_key(|(index, _)| *index);
-        let part = |(limit, (_, cell)): (&SetLimit<Self::Bucket>, &mut (usize, MutexGuard<'_, (Bucket, Rate)>))| {
-            let (bucket, rate) = **cell;
+        let mut parts = Vec::new();
+        for (limit, (_, cell)) in set.iter().zip(&mut locked) {
+            let (bucket, rate) = &mut **cell;
             let max_wait = limit.max_wait.min(request.max_wait);
-            (bucket, rate, limit.cost.of(request.cost), max_wait)
-        };
-        let mut asked: Vec<_> = set.iter().zip(&mut locked).map(part).collect();
-        let mut parts: Vec<_> = asked
-            .iter_mut()
-            .map(|(bucket, rate, cost, max_wait)| BucketPart { bucket, rate: *rate, cost: *cost, max_wait: *max_wait })
-            .collect();
-        let verdict = Bucket::take_all(now, &mut parts);
-        for ((bucket, rate, ..), (_, cell)) in asked.iter().zip(&mut locked) {
-            **cell = (*bucket, *rate);
+            parts.push(BucketPart { bucket, rate: *rate, cost: limit.cost.of(request.cost), max_wait });
         }
-        let waits: Vec<_> = asked
-            .iter()
-            .map(|(bucket, rate, ..)| rate.time_for(bucket.level(*rate).units.min(0).unsigned_abs()))
-            .collect();
+        let verdict = Bucket::take_all(now, &mut parts);
+        let owed = |part: &BucketPart<'_>| part.bucket.level(part.rate).units.min(0).unsigned_abs();
+        let waits: Vec<_> = parts.iter().map(|part| part.rate.time_for(owed(part))).collect();
         verdict.grant(Source::Local, Dues::after(now, waits.into_iter()))
     }
 
