@@ -171,7 +171,7 @@ impl RateLimitStore for Backend {
     }
 
     fn refund_all(&self, set: &AnyLimitSet, cost: u32, dues: &Dues, source: Source) {
-        dispatch!(set: AnyLimitSet, local => set.refund(cost, dues), shared => set.refund(cost, dues, source));
+        dispatch!(set: AnyLimitSet, local => self.memory.refund_all(set, cost, dues, source), shared => set.refund(cost, dues, source));
     }
 
     async fn peek(&self, bucket: &AnyBucket, now: Time) -> Level {
