@@ -160,7 +160,7 @@ pub use phalanx_core::throttle::ThrottleSpec;
 pub use phalanx_macros::resilient;
 
 pub use self::macro_support::Resilient;
-pub use self::module::{Call, ModuleBuilder, Pipeline, Reservation, Resilience, ResilienceModule};
+pub use self::module::{Call, ModuleBuilder, Pipeline, Resilience, ResilienceModule};
 
 /// The parts of a policy: what its specs are made of, levers and overrides, and sets of policies.
 ///

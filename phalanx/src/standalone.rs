@@ -2,7 +2,8 @@
 //!
 //! They use the same algorithms as the stages of a policy and are as exact, keep their state in this process, and are
 //! shared between threads by reference or by cheap clones. The functions [`rate_limited`], [`bulkheaded`],
-//! [`time_limited`] and [`with_fallback`] wrap a closure in one stage.
+//! [`time_limited`] and [`with_fallback`] wrap a closure in one stage. A [`Reservation`] is for permits of a policy's rate limit,
+//! the fleet's too, that are taken for work without a call.
 
 mod adaptive_throttle;
 mod bulkhead;
@@ -18,6 +19,7 @@ pub use self::bulkhead::{Bulkhead, BulkheadPermit};
 pub use self::circuit_breaker::{BreakerPermit, CircuitBreaker};
 pub use self::rate_limiter::RateLimiter;
 pub use self::wrap::{bulkheaded, rate_limited, time_limited, with_fallback};
+pub use crate::module::Reservation;
 
 fn check(policy: Policy) -> Result<(), ConfigError> {
     let mistakes = policy.mistakes();
