@@ -3,6 +3,8 @@
 //! A batch holds requests for different sets of the policy. It is sent as groups of equal requests over the different buckets
 //! among them, in as few scripts as fit [`MAX_BUCKETS`].
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -70,14 +72,32 @@ impl SetRequest {
     pub(super) fn new(set: &Arc<SharedSet>, request: AcquireRequest) -> Self {
         Self(Some(Asked { set: set.clone(), request }))
     }
+
+    /// What is equal for requests that can be served together, if neither waits.
+    fn key(&self) -> Option<(*const SharedSet, u32)> {
+        self.0.as_ref().map(|asked| (Arc::as_ptr(&asked.set), asked.request.cost))
+    }
+
+    /// Whether the caller would wait for the permits of one of its limits.
+    fn waits(&self) -> bool {
+        self.0.as_ref().is_some_and(|asked| !asked.longest_wait().is_zero())
+    }
+}
+
+impl Asked {
+    /// How long the caller would wait for the permits of the limit that allows most.
+    fn longest_wait(&self) -> Duration {
+        let allowed = self.set.limits.iter().map(|limit| limit.max_wait).max();
+        allowed.unwrap_or_default().min(self.request.max_wait)
+    }
 }
 
 impl PartialEq for SetRequest {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(two)) => {
-                let (a, b) = (one.request, two.request);
-                Arc::ptr_eq(&one.set, &two.set) && (a.cost, a.max_wait) == (b.cost, b.max_wait)
+                let (a, b) = (one.request.cost, two.request.cost);
+                Arc::ptr_eq(&one.set, &two.set) && a == b && one.longest_wait() == two.longest_wait()
             }
             (None, None) => true,
             _ => false,
@@ -110,7 +130,7 @@ struct SentBucket {
     charge: u64,
 }
 
-/// The groups of one script, and the first of their callers in the batch.
+/// The groups of one script, and the place of their first caller in the order in which callers are served.
 struct Part {
     buckets: Vec<SentBucket>,
     groups: Vec<Group>,
@@ -120,6 +140,8 @@ struct Part {
 /// The replies of a batch, which may come from several scripts.
 struct Replies {
     batch: Arc<SetBatch>,
+    /// The callers by their place in the scripts.
+    order: Vec<usize>,
     gathered: Mutex<Gathered>,
 }
 
@@ -128,14 +150,28 @@ struct Gathered {
     missing_parts: usize,
 }
 
+/// Returns the callers of a batch in the order in which they are served: each beside the first one that asks for the same, so
+/// that callers of a few tenants are a few groups. In the order of their requests, if one of them waits for permits: the line
+/// is kept.
+fn serving_order<K: Eq + Hash>(keys: impl ExactSizeIterator<Item = K>, is_line: bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    if !is_line {
+        let mut first = HashMap::new();
+        let places: Vec<usize> = keys.enumerate().map(|(index, key)| *first.entry(key).or_insert(index)).collect();
+        order.sort_by_key(|index| places[*index]);
+    }
+    order
+}
+
 impl LimitsCell {
     /// Adds the calls of a batch.
     fn fill_batch(self: &Arc<Self>, outgoing: &mut Outgoing, batch: Arc<SetBatch>) {
-        let parts = Self::parts(&batch.close());
-        let callers = parts.iter().flat_map(|part| &part.groups).map(|group| group.callers).sum();
-        let gathered = Gathered { replies: vec![None; callers], missing_parts: parts.len() };
+        let requests = batch.close();
+        let order = serving_order(requests.iter().map(SetRequest::key), requests.iter().any(SetRequest::waits));
+        let parts = Self::parts(order.iter().map(|index| &requests[*index]));
+        let gathered = Gathered { replies: vec![None; requests.len()], missing_parts: parts.len() };
         let opened = batch.opened;
-        let replies = Arc::new(Replies { batch, gathered: Mutex::new(gathered) });
+        let replies = Arc::new(Replies { batch, order, gathered: Mutex::new(gathered) });
         for mut part in parts {
             if part.buckets.is_empty() {
                 // Every caller has left.
@@ -175,10 +211,10 @@ impl LimitsCell {
     }
 
     /// Groups the requests of a batch, and divides the groups among scripts.
-    fn parts(requests: &[SetRequest]) -> Vec<Part> {
+    fn parts<'a>(requests: impl Iterator<Item = &'a SetRequest>) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut last = None::<&SetRequest>;
-        for (index, request) in requests.iter().enumerate() {
+        for (index, request) in requests.enumerate() {
             if last == Some(request)
                 && let Some(group) = parts.last_mut().and_then(|part| part.groups.last_mut())
             {
@@ -208,8 +244,8 @@ impl LimitsCell {
         let granted = if answered { self.grants(&part, &integers) } else { Vec::new() };
         let batch = {
             let mut gathered = replies.gathered.lock();
-            for (slot, granted) in gathered.replies.iter_mut().skip(part.first).zip(granted) {
-                *slot = granted;
+            for (index, granted) in replies.order.iter().skip(part.first).zip(granted) {
+                gathered.replies[*index] = granted;
             }
             gathered.missing_parts -= 1;
             (gathered.missing_parts == 0).then(|| std::mem::take(&mut gathered.replies))
@@ -403,5 +439,18 @@ impl BatchSource for LimitsCell {
         for batch in batches {
             self.fill_batch(outgoing, batch);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_callers_are_served_together_unless_there_is_a_line() {
+        let asked = ["a", "b", "a", "c", "b", "a"];
+        assert_eq!(serving_order(asked.iter(), false), [0, 2, 5, 1, 4, 3]);
+        assert_eq!(serving_order(asked.iter(), true), [0, 1, 2, 3, 4, 5]);
+        assert!(serving_order(std::iter::empty::<u8>(), false).is_empty());
     }
 }
