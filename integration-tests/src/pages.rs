@@ -16,6 +16,9 @@ struct Concepts;
 #[doc = include_str!("../../docs/stages.md")]
 struct Stages;
 
+#[doc = include_str!("../../docs/limits.md")]
+struct Limits;
+
 #[doc = include_str!("../../docs/errors.md")]
 struct Errors;
 

@@ -1,8 +1,8 @@
 -- rate_limit_acquire_all: takes permits of several buckets for groups of callers. Each caller takes those of all its
 -- limits, or none; the first k callers of each group are granted.
--- KEYS: [1..64] the buckets, each once
--- ARGV: [1..4] of the first bucket: gain, price, capacity, and permits to charge first (rate_limit_acquire); then those
---       of the others, one after another
+-- KEYS: [1] the first bucket
+--       [2..] the others, each once, at most 64 together
+-- ARGV: [1..] of each bucket: gain, price, capacity, and permits to charge first (rate_limit_acquire)
 --       then: number of groups
 --       then of each group: callers, number of limits, and of each limit: the number of its bucket from 1, permits per
 --       caller, microseconds a caller may wait
@@ -10,7 +10,8 @@
 --          each group k, and which of its limits rejects the next caller for longest, from 1 (0 if all were granted)
 -- keeps: of each bucket '2 level at gain price capacity' and the tail, for twice the time to full plus a second; a
 --        rejection writes nothing, except as in rate_limit_acquire
-local keys, now = KEYS, server_now()
+local now, keys = server_now(), {}
+for i = 1, #KEYS do keys[i] = KEYS[i] end
 local buckets, reply = {}, {now}
 for i = 1, #keys do
   local first = 4 * i - 3

@@ -110,12 +110,12 @@ mod from_files {
         assert_eq!(described_as(&described, "payments", "deadline.total"), ("\"2s\"".to_owned(), at(9)));
         assert_eq!(
             described_as(&described, "payments", "retry.retry_on"),
-            ("[\"infrastructure\", \"throttled\"]".to_owned(), at(78))
+            ("[\"infrastructure\", \"throttled\"]".to_owned(), at(74))
         );
         assert_eq!(described_as(&described, "search", "bulkhead.max_queue"), ("0".to_owned(), Origin::BuiltIn));
         assert_eq!((described.unknown.from, described.max_routes.from), (at(2), at(3)));
         let lever = &described.levers[0];
-        assert_eq!((lever.name.as_str(), &lever.values[0].from), ("search", &at(99)));
+        assert_eq!((lever.name.as_str(), &lever.values[0].from), ("search", &at(101)));
     }
 
     #[test]

@@ -34,6 +34,25 @@ fn buckets() -> Vec<Step> {
         bucket(&lua::RATE_LIMIT_LEASE, SECOND / 7, &["1", "1", "7000000", "2", "1"]),
         bucket(&lua::RATE_LIMIT_RETUNE, SECOND, &["1", "1000000", "4000000"]),
         bucket(&lua::RATE_LIMIT_PEEK, 2 * SECOND, &[]),
+        other(&lua::RATE_LIMIT_CHARGE, 2 * SECOND, &["ph2:{r}", "ph2:{r}:c"], &["1", "1000000", "4000000", "0", "7"]),
+        other(&lua::RATE_LIMIT_CHARGE, 3 * SECOND, &["ph2:{r}", "ph2:{r}:c"], &["1", "1000000", "4000000", "0", "9"]),
+    ]
+}
+
+fn several_limits_and_slots() -> Vec<Step> {
+    let keys = &["ph2:{r}:1", "ph2:{r}:2"];
+    let rates = ["3", "1000000", "10000000", "0", "1", "1000000", "4000000", "2"];
+    let groups = |groups: &[&'static str]| [&rates[..], groups].concat();
+    // Three callers of both limits, then one of the second that waits.
+    let both = groups(&["2", "3", "2", "1", "2", "0", "2", "1", "0", "1", "1", "2", "1", "500000"]);
+    let slots = |after, args: &[&str]| other(&lua::SLOTS_SHARE, after, &["ph2:{s}"], args);
+    vec![
+        other(&lua::RATE_LIMIT_ACQUIRE_ALL, ZERO, keys, &both),
+        other(&lua::RATE_LIMIT_ACQUIRE_ALL, SECOND / 7, keys, &both),
+        slots(ZERO, &["10", "7", "1", "0", "4", "1", "3000000"]),
+        slots(SECOND, &["10", "8", "1", "0", "9", "1", "3000000"]),
+        slots(2 * SECOND, &["10", "7", "2", "4", "2", "0", "3000000"]),
+        slots(6 * SECOND, &["10", "8", "2", "0", "0", "0", "3000000"]),
     ]
 }
 
@@ -135,7 +154,9 @@ fn every_shipped_script_replies_the_same_byte_for_byte_and_pushes_the_same() {
     let seen = compare::<OneServer>(async |server, log| {
         let redis = log.connected(&server.redis()).await;
         let mut subscription = log.subscribed(&server.redis()).await;
-        for steps in [buckets(), breakers(), digests(), tallies(), members_and_locks(), requests()] {
+        for steps in
+            [buckets(), several_limits_and_slots(), breakers(), digests(), tallies(), members_and_locks(), requests()]
+        {
             for step in &steps {
                 log.run(&redis, std::slice::from_ref(step)).await;
             }

@@ -91,8 +91,8 @@ fn refunded_permits(script: &Script, rate: Rate) -> f64 {
     script.args.get(4..).unwrap_or_default().chunks_exact(2).map(refund).sum()
 }
 
-/// I-1: in every window, the permits that the server granted are at most burst + rate × window, plus one burst for every
-/// loss of state and forward step of its clock in it; no call is admitted by the fleet without a grant; and a replica
+/// I-1: in every window, the permits that the server granted are at most burst + rate × window, plus one burst, and the permits
+/// that callers were waiting for, for every loss of state and forward step of its clock in it; no call is admitted by the fleet without a grant; and a replica
 /// that decides without Redis stays within its share.
 pub(super) fn fleet_never_over_admits(case: &Case<'_>) -> Verdict {
     let mut keys: BTreeMap<usize, Window> = BTreeMap::new();
@@ -106,6 +106,7 @@ pub(super) fn fleet_never_over_admits(case: &Case<'_>) -> Verdict {
             "rate_limit_refund" => window.level -= refunded_permits(script, rate),
             "rate_limit_acquire" | ALL => {
                 let ahead = longest_wait(script) as f64 * window.rate;
+                window.ahead = window.ahead.max(ahead);
                 let used = window.take(granted_permits(script) as f64);
                 window.check(used, ahead, script.key, at)?;
             }
@@ -131,6 +132,8 @@ struct Window {
     last: u64,
     burst: f64,
     rate: f64,
+    /// The most permits for which callers were let wait: those too are there when the bucket is full again.
+    ahead: f64,
     gifts_taken: usize,
     /// A window that begins so long after a gift, or earlier, holds it: what was leased before a loss of state is spent
     /// after it, beside the bucket that is full again.
@@ -150,7 +153,7 @@ impl Window {
         self.last = at;
         while let Some(gift) = gifts.get(self.gifts_taken).filter(|gift| **gift <= at) {
             self.gifts_taken += 1;
-            self.level -= self.burst;
+            self.level -= self.burst + self.ahead;
             self.last_gift = Some(*gift);
         }
     }
