@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use super::{ShareReply, ShareRequest};
-use crate::clock::Time;
+use crate::clock::{Time, micros};
 use crate::sync::{AtomicU64, Ordering};
 
 /// How long the server keeps a share.
@@ -150,6 +150,8 @@ pub struct SentRequest {
     running: u32,
     /// Whether the lease was over by then.
     was_over: bool,
+    /// Whether the server's record was over too, for a time at least: a request that was late may have renewed it meanwhile.
+    had_lapsed: bool,
 }
 
 /// What a replica asks for, and when.
@@ -204,7 +206,9 @@ impl ShareHolder {
         } else {
             self.peaks[0] = self.peaks[0].max(running);
         }
-        let was_over = now.as_micros() >= share.ends.load(Ordering::Relaxed);
+        let ends = share.ends.load(Ordering::Relaxed);
+        let was_over = now.as_micros() >= ends;
+        let had_lapsed = now.as_micros() >= ends.saturating_add(micros(LEASE - USABLE));
         let busy = share.in_use().saturating_add(callers);
         let want = self.peaks[0].max(self.peaks[1]).max(busy).min(self.cap);
         // Lowered first, so that no call uses what is handed back. After the lease the server may have given it away.
@@ -217,7 +221,7 @@ impl ShareHolder {
         self.is_waiting = true;
         let keep = in_use(word).max(word >> SHARE_SHIFT) as u32;
         let request = ShareRequest { number: self.number, keep, want, is_asking: callers > 0 };
-        SentRequest { request, cap: self.cap, at: now, running, was_over }
+        SentRequest { request, cap: self.cap, at: now, running, was_over, had_lapsed }
     }
 
     /// Takes the reply to a request. Returns how many calls were in flight, at most, of which the server had nothing recorded.
@@ -233,7 +237,8 @@ impl ShareHolder {
         self.last_share = granted;
         let renewal = if reply.share < reply.held { SOON } else { RENEWAL };
         self.due = (reply.held > 0).then(|| sent.at.after(renewal));
-        let lapsed = sent.running.saturating_sub(reply.recorded).max(std::mem::take(&mut self.unreported));
+        let recorded = if sent.had_lapsed { 0 } else { reply.recorded };
+        let lapsed = sent.running.saturating_sub(recorded).max(std::mem::take(&mut self.unreported));
         (lapsed > 0).then_some(lapsed)
     }
 
@@ -316,6 +321,18 @@ mod tests {
         assert_eq!(one.enter(at(2_699), 12), 1);
         one.share.leave();
         assert_eq!(one.enter(at(2_700), 1), 0, "nine tenths of the lease have passed");
+    }
+
+    #[test]
+    fn a_late_request_that_renews_the_record_hides_no_calls_that_had_no_share() {
+        let (mut table, mut one) = (SlotTable::default(), Replica::new(1, 10));
+        one.ask(&mut table, at(0), 4);
+        assert_eq!(one.enter(at(0), 4), 4);
+        let late = one.holder.request(&one.share, at(1_000), 0);
+        one.holder.failed(&late, at(1_020));
+        // Cut off: the record is over at 3,000, and the request arrives when the connection is back.
+        assert_eq!(one.execute(&mut table, at(6_000), &late).recorded, 0);
+        assert_eq!(one.ask(&mut table, at(6_010), 0), Some(4));
     }
 
     #[test]
