@@ -499,7 +499,10 @@ impl Plan {
         if pick(2) == 0 {
             // Longer than a lease.
             let (at_ms, for_ms) = (2_000 + pick(36_000), 4_000 + pick(4_000));
-            self.faults.push(Fault { at_ms, for_ms, kind: FaultKind::PauseReplica { replica: busy } });
+            let fault = Fault { at_ms, for_ms, kind: FaultKind::PauseReplica { replica: busy } };
+            if !self.faults.iter().any(|other| other.hides(&fault) || fault.hides(other)) {
+                self.faults.push(fault);
+            }
         }
     }
 
