@@ -68,6 +68,7 @@ pub(crate) struct BoundSet<S: Store> {
     /// None if no limit applies.
     set: Option<Arc<S::LimitSet>>,
     names: Box<[LimitName]>,
+    /// The same limits as in the set, for what is settled or charged in each.
     parts: Box<[SetLimit<S::Bucket>]>,
     /// The buckets of values of tags.
     tagged: Box<[Arc<S::Bucket>]>,
@@ -331,12 +332,17 @@ impl<'a, S: Store> CallState<'a, S> {
                 self.accept_reply(Stage::RateLimit, source).or_wait(wait)
             }
             Take::Rejected { until } => {
-                self.stages.state.rejected.count(&self.stages.key);
-                if until == Time::NEVER {
+                let step = if until == Time::NEVER {
+                    // Whatever the policy does without Redis: the bucket can never hold that much.
                     self.reject(Stage::RateLimit, RejectionCode::CostAboveBurst);
-                    return Step::Reject;
+                    Step::Reject
+                } else {
+                    self.reject_reply(Stage::RateLimit, RejectionCode::RateLimited, until, source)
+                };
+                if step == Step::Reject {
+                    self.stages.state.rejected.count(&self.stages.key);
                 }
-                self.reject_reply(Stage::RateLimit, RejectionCode::RateLimited, until, source)
+                step
             }
         }
     }
